@@ -1,0 +1,115 @@
+/* libmuster: what a training program may say to Muster. C, stable ABI, no dependency but libc.
+ *
+ * A program in a gang opens a handle, restores the newest verified checkpoint, trains, and saves now and then. A save
+ * copies into shared memory and returns: the trainer never waits for Ceph. Every member saves its own shard under the
+ * same step; the checkpoint is committed when all shards are durable.
+ *
+ *   muster* m;
+ *   if (muster_open(&m) != MUSTER_OK) ...
+ *   muster_restore* r;
+ *   if (muster_restore_open(m, MUSTER_LATEST, &r) == MUSTER_OK) { muster_restore_get(r, "weights", w, sizeof w); ... }
+ *   for (step = ...) {
+ *     train();
+ *     muster_progress(m, step);
+ *     if (step % 100 == 0) { muster_save_begin(m, step); muster_save_add(m, "weights", NULL, w, sizeof w);
+ *                            muster_save_commit(m); }
+ *   }
+ *   muster_wait(m, MUSTER_LATEST, -1);
+ *   muster_close(m);
+ *
+ * Thread-safety: a handle may be used from one thread at a time; different handles are independent.
+ * Errors: every call returns MUSTER_OK or a negative muster_error; muster_last_error has the sentence. */
+#ifndef MUSTER_H
+#define MUSTER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MUSTER_API __attribute__((visibility("default")))
+#else
+#define MUSTER_API
+#endif
+
+typedef struct muster muster;
+typedef struct muster_restore muster_restore;
+
+enum muster_error {
+  MUSTER_OK = 0,
+  MUSTER_E_NO_GANG = -1,      /* not started by Muster: MUSTER_GANG is not in the environment */
+  MUSTER_E_UNREACHABLE = -2,  /* musterd does not answer on its socket */
+  MUSTER_E_DENIED = -3,       /* another user's gang, or a process of an older generation */
+  MUSTER_E_INVALID = -4,      /* bad argument: the sentence names it */
+  MUSTER_E_NOT_FOUND = -5,    /* no such checkpoint, or no such name in it */
+  MUSTER_E_CORRUPT = -6,      /* a checkpoint did not verify; Muster starts the gang again from the one before */
+  MUSTER_E_TOO_LARGE = -7,    /* above a limit of musterd's configuration */
+  MUSTER_E_BUSY = -8,         /* both staging buffers are still being written (only with muster_save_begin_nowait) */
+  MUSTER_E_TIMEOUT = -9,
+  MUSTER_E_STORE = -10,       /* the store refused or did not answer; the checkpoint is not committed */
+  MUSTER_E_NO_MEMORY = -11,
+  MUSTER_E_PROTOCOL = -12     /* musterd and this library do not understand each other */
+};
+
+#define MUSTER_LATEST UINT64_MAX /* in place of a step */
+#define MUSTER_NAME_MAX 255      /* bytes of an entry's name */
+#define MUSTER_META_MAX 4096     /* bytes of an entry's metadata */
+
+/* Opens this member's connection to its node's musterd. The environment says which gang. */
+MUSTER_API int muster_open(muster** out);
+/* Closes it. Saves in flight go on in musterd; use muster_wait first to know how they end. NULL is allowed. */
+MUSTER_API void muster_close(muster* m);
+
+/* The last call's sentence, valid until the next call on this handle; with m == NULL that of the calling thread's last
+ * failed muster_open. Never NULL. */
+MUSTER_API const char* muster_last_error(const muster* m);
+/* "0.1.0" */
+MUSTER_API const char* muster_version(void);
+
+MUSTER_API uint32_t muster_rank(const muster* m);
+MUSTER_API uint32_t muster_world_size(const muster* m);
+MUSTER_API uint64_t muster_generation(const muster* m);
+/* The step that this generation starts from, MUSTER_LATEST when there is no checkpoint. The same on every member. */
+MUSTER_API uint64_t muster_restore_step(const muster* m);
+
+/* Says that training has reached `step`. Cheap: sends at most ten messages a second. */
+MUSTER_API int muster_progress(muster* m, uint64_t step);
+/* 1 when a checkpoint should be taken now / when the program should save and exit (Slurm's SIGTERM), else 0. */
+MUSTER_API int muster_should_checkpoint(muster* m);
+MUSTER_API int muster_should_exit(muster* m);
+
+/* A save: begin, add each entry, commit. begin waits while both staging buffers are in use (two saves behind); the
+ * _nowait form returns MUSTER_E_BUSY instead. `bytes_hint` is the sum of the entries' sizes if known, else 0.
+ * add copies `bytes` bytes: the memory is the caller's again when it returns. `meta` (may be NULL) is kept with the
+ * entry as it is, e.g. a dtype and shape. commit hands the shard to musterd and returns. abort forgets the save. */
+MUSTER_API int muster_save_begin(muster* m, uint64_t step, size_t bytes_hint);
+MUSTER_API int muster_save_begin_nowait(muster* m, uint64_t step, size_t bytes_hint);
+MUSTER_API int muster_save_add(muster* m, const char* name, const char* meta, const void* data, size_t bytes);
+MUSTER_API int muster_save_commit(muster* m);
+MUSTER_API void muster_save_abort(muster* m);
+
+/* Waits until the save of `step` (MUSTER_LATEST: the newest one) is committed by all members. timeout in milliseconds,
+ * -1: for ever. MUSTER_OK only when it is committed. */
+MUSTER_API int muster_wait(muster* m, uint64_t step, int timeout_ms);
+/* The newest step known to be committed, MUSTER_LATEST when none is. Does not block. */
+MUSTER_API uint64_t muster_committed(muster* m);
+
+/* Opens this member's shard of the checkpoint that the generation starts from (MUSTER_LATEST) or of `step`. All of it
+ * has been verified when this returns MUSTER_OK. MUSTER_E_NOT_FOUND: there is none, start from the beginning. */
+MUSTER_API int muster_restore_open(muster* m, uint64_t step, muster_restore** out);
+MUSTER_API uint64_t muster_restore_open_step(const muster_restore* r);
+/* Number of entries, and the i-th one. The pointers live as long as r; data is read-only. */
+MUSTER_API size_t muster_restore_count(const muster_restore* r);
+MUSTER_API int muster_restore_entry(const muster_restore* r, size_t i, const char** name, const char** meta,
+                                    const void** data, size_t* bytes);
+/* Copies the entry `name` into `data`; its size must be exactly `bytes`. */
+MUSTER_API int muster_restore_get(muster_restore* r, const char* name, void* data, size_t bytes);
+MUSTER_API void muster_restore_close(muster_restore* r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MUSTER_H */

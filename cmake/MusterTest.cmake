@@ -1,0 +1,30 @@
+# Tests are declared next to one another in the same way everywhere.
+find_package(GTest REQUIRED)
+
+# muster_test(NAME SOURCES a.cc ... LIBS lib ...): a GoogleTest program, one ctest entry per program, label "unit"
+# (another one by LABEL). 120 s is a deadline for a hang, not a speed limit.
+function(muster_test name)
+  cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
+  if(NOT T_LABEL)
+    set(T_LABEL unit)
+  endif()
+  add_executable(${name} ${T_SOURCES})
+  target_link_libraries(${name} PRIVATE ${T_LIBS} GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${T_LABEL}.${name} COMMAND ${name})
+  set_tests_properties(${T_LABEL}.${name} PROPERTIES LABELS ${T_LABEL} TIMEOUT 120)
+endfunction()
+
+# muster_fuzzer(NAME SOURCES ... LIBS ... CORPUS dir): a libFuzzer target, run for 30 s by ctest, starting from the
+# corpus kept in the tree. Only with MUSTER_FUZZ, which needs clang.
+function(muster_fuzzer name)
+  cmake_parse_arguments(F "" "CORPUS" "SOURCES;LIBS" ${ARGN})
+  if(NOT MUSTER_FUZZ)
+    return()
+  endif()
+  add_executable(${name} ${F_SOURCES})
+  target_link_libraries(${name} PRIVATE ${F_LIBS} -fsanitize=fuzzer)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME fuzz.${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/fuzz/run $<TARGET_FILE:${name}> ${F_CORPUS})
+  set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT 180)
+endfunction()
