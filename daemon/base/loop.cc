@@ -1,0 +1,108 @@
+#include "daemon/base/loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+namespace muster {
+
+Loop::Loop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!epoll_.valid() || !wake_.valid())
+    throw std::system_error(errno, std::generic_category(), "event loop");
+  Watch(wake_.get(), EPOLLIN, [this](uint32_t) { RunPosted(); });
+}
+
+Loop::~Loop() = default;
+
+void Loop::Watch(int fd, uint32_t events, std::function<void(uint32_t)> ready) {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = fd;
+  const bool known = watches_.contains(fd);
+  if (::epoll_ctl(epoll_.get(), known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+  watches_[fd] = std::move(ready);
+}
+
+void Loop::Unwatch(int fd) {
+  if (watches_.erase(fd) > 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+Loop::TimerId Loop::After(std::chrono::milliseconds delay, std::function<void()> fire) {
+  const TimerId id = next_timer_++;
+  const auto when = Clock::now() + delay;
+  timers_.emplace(std::pair{when, id}, std::move(fire));
+  timer_times_.emplace(id, when);
+  return id;
+}
+
+void Loop::Cancel(TimerId id) {
+  const auto it = timer_times_.find(id);
+  if (it == timer_times_.end()) return;
+  timers_.erase({it->second, id});
+  timer_times_.erase(it);
+}
+
+void Loop::Post(std::function<void()> work) {
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    first = posted_.empty();
+    posted_.push_back(std::move(work));
+  }
+  if (first) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);
+  }
+}
+
+void Loop::Stop() {
+  Post([this] { stopped_ = true; });
+}
+
+void Loop::RunPosted() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t n = ::read(wake_.get(), &count, sizeof count);
+  std::vector<std::function<void()>> work;
+  {
+    const std::lock_guard lock(mutex_);
+    work.swap(posted_);
+  }
+  for (auto& item : work) item();
+}
+
+int Loop::NextTimeout() const {
+  if (timers_.empty()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
+  return left.count() < 0 ? 0 : static_cast<int>(std::min<int64_t>(left.count(), 60'000));
+}
+
+void Loop::FireTimers() {
+  const auto now = Clock::now();
+  while (!timers_.empty() && timers_.begin()->first.first <= now) {
+    auto node = timers_.extract(timers_.begin());
+    timer_times_.erase(node.key().second);
+    node.mapped()();
+  }
+}
+
+void Loop::Run() {
+  std::array<epoll_event, 64> events{};
+  while (!stopped_) {
+    const int n = ::epoll_wait(epoll_.get(), events.data(), events.size(), NextTimeout());
+    for (int i = 0; i < n; ++i) {
+      // A handler may unwatch descriptors that are later in this batch.
+      const auto it = watches_.find(events[static_cast<size_t>(i)].data.fd);
+      if (it == watches_.end()) continue;
+      const auto ready = it->second;
+      ready(events[static_cast<size_t>(i)].events);
+    }
+    FireTimers();
+  }
+}
+
+}  // namespace muster

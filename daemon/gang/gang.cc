@@ -1,0 +1,507 @@
+#include "daemon/gang/gang.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+namespace muster::gang {
+
+const char* ToString(State state) {
+  switch (state) {
+    case State::kJoining:
+      return "joining";
+    case State::kRecovering:
+      return "recovering";
+    case State::kStarting:
+      return "starting";
+    case State::kRunning:
+      return "running";
+    case State::kStopping:
+      return "stopping";
+    case State::kFinished:
+      return "finished";
+  }
+  return "unknown";
+}
+
+std::string DescribeStatus(int status, bool oom_killed) {
+  if (oom_killed) return "was killed by the kernel's out-of-memory killer (SIGKILL)";
+  if (WIFSIGNALED(status)) {
+    const char* name = sigabbrev_np(WTERMSIG(status));
+    return fmt::format("was killed by SIG{}{}", name != nullptr ? name : std::to_string(WTERMSIG(status)),
+                       WCOREDUMP(status) ? " (core dumped)" : "");
+  }
+  return fmt::format("exited with code {}", WEXITSTATUS(status));
+}
+
+Gang::Gang(Settings settings, uint64_t generation, uint32_t restarts_used, bool recovering)
+    : settings_(std::move(settings)),
+      state_(recovering ? State::kRecovering : State::kJoining),
+      generation_(generation),
+      nodes_(settings_.node_count),
+      members_(settings_.task_count),
+      user_faults_(restarts_used) {}
+
+std::vector<Action> Gang::Begin() {
+  return {SetTimer{Timer::kJoin, settings_.join_timeout_ms}, Persist{},
+          Note{"joining",
+               fmt::format("waiting for {} tasks on {} nodes", settings_.task_count, settings_.node_count)}};
+}
+
+std::vector<Action> Gang::Handle(const Event& event) {
+  Actions out;
+  std::visit([&](const auto& e) { On(e, out); }, event);
+  return out;
+}
+
+// ---- nodes
+// -------------------------------------------------------------------------------------------------------
+
+void Gang::On(const NodeJoined& event, Actions& out) {
+  if (event.node >= nodes_.size()) return;
+  Node& node = nodes_[event.node];
+  const bool returning = node.joined;
+  node.joined = true;
+  node.present = true;
+  node.name = event.name;
+  node.lease_port = event.lease_port;
+  node.tasks.clear();
+  for (const MemberInfo& info : event.members) {
+    if (info.task >= members_.size()) continue;
+    node.tasks.push_back(info.task);
+    Member& member = members_[info.task];
+    member.node = event.node;
+    member.local_id = info.local_id;
+    member.known = true;
+    if (state_ == State::kJoining || state_ == State::kRecovering) {
+      member.state = info.state;
+      member.exit = info.exit;
+      if (info.generation > generation_ && info.state != MemberState::kWaiting) generation_ = info.generation;
+      // A member of an older generation than the newest one seen does not run what the gang runs.
+      member.executed = info.state == MemberState::kRunning && info.generation == generation_;
+    }
+  }
+  if (AllPresent()) out.emplace_back(SetTimer{Timer::kReconnect, -1});
+  switch (state_) {
+    case State::kJoining:
+      if (AllPresent()) {
+        out.emplace_back(SetTimer{Timer::kJoin, -1});
+        out.emplace_back(Note{"joined", fmt::format("all {} nodes are here", nodes_.size())});
+        StartNext(out);
+      }
+      break;
+    case State::kRecovering:
+      if (AllPresent()) Recover(out);
+      break;
+    case State::kFinished:
+      OrderFinish({event.node}, out);
+      break;
+    default:
+      if (returning)
+        out.emplace_back(Note{"node_back", fmt::format("node {} is connected again", node.name)});
+      for (const MemberInfo& info : event.members) {
+        if (info.task < members_.size() && info.generation == generation_ && state_ != State::kStopping &&
+            (info.state == MemberState::kExited || info.state == MemberState::kStopped)) {
+          ExitSeen(info.task, info.exit.value_or(Exit{.status = SIGKILL}), out);
+        } else if (info.task < members_.size() && info.generation == generation_ &&
+                   info.state == MemberState::kRunning) {
+          members_[info.task].executed = true;
+        }
+      }
+      if (state_ == State::kStarting || state_ == State::kRunning) {
+        const bool behind = std::any_of(event.members.begin(), event.members.end(),
+                                        [&](const MemberInfo& m) { return m.generation < generation_; });
+        if (behind) out.emplace_back(StartGeneration{generation_, {event.node}});
+        if (state_ == State::kStarting) MaybeRunning(out);
+      } else if (state_ == State::kStopping) {
+        node.stopped = std::all_of(event.members.begin(), event.members.end(), [&](const MemberInfo& m) {
+          return m.state == MemberState::kStopped || m.state == MemberState::kWaiting;
+        });
+        if (node.stopped) {
+          WhenStopped(out);
+        } else {
+          out.emplace_back(StopGeneration{generation_, {event.node}});
+        }
+      }
+      break;
+  }
+}
+
+void Gang::Recover(Actions& out) {
+  out.emplace_back(SetTimer{Timer::kJoin, -1});
+  bool all_waiting = true;
+  bool all_running = true;
+  std::optional<uint32_t> failed;
+  for (uint32_t task = 0; task < members_.size(); ++task) {
+    const Member& member = members_[task];
+    all_waiting &= member.state == MemberState::kWaiting;
+    const bool done = member.state == MemberState::kExited && member.exit && member.exit->status == 0;
+    all_running &= done || (member.state == MemberState::kRunning && member.executed);
+    if (member.state == MemberState::kExited && !done) failed = task;
+  }
+  for (Node& node : nodes_) node.stopped = false;
+  if (all_waiting) {
+    StartNext(out);
+  } else if (all_running) {
+    state_ = State::kRunning;
+    out.emplace_back(
+        Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});
+    out.emplace_back(Persist{});
+    out.emplace_back(SetTimer{Timer::kProgress, settings_.progress_after_ms});
+    MaybeAllExited(out);
+  } else {
+    state_ = State::kRunning;
+    Fail(failed ? MemberFault(*failed, members_[*failed].exit.value_or(Exit{}))
+                : Fault{.what = "the coordinator was lost while the generation changed", .user = false},
+         out);
+  }
+}
+
+void Gang::On(const NodeLeft& event, Actions& out) {
+  if (event.node >= nodes_.size() || !nodes_[event.node].present) return;
+  const bool first = AllPresent();
+  nodes_[event.node].present = false;
+  if (state_ == State::kFinished) return;
+  out.emplace_back(Note{"node_away", fmt::format("node {} is not connected", nodes_[event.node].name)});
+  if (first && state_ != State::kJoining && state_ != State::kRecovering) {
+    out.emplace_back(SetTimer{Timer::kReconnect, settings_.reconnect_ms});
+  }
+  if (giving_up_ && state_ == State::kStopping) WhenStopped(out);
+}
+
+// ---- members
+// -----------------------------------------------------------------------------------------------------
+
+void Gang::On(const MemberExecuted& event, Actions& out) {
+  if (event.task >= members_.size() || event.generation != generation_) return;
+  members_[event.task].executed = true;
+  last_exec_ns_ = std::max(last_exec_ns_, event.time_ns);
+  if (state_ == State::kStarting) MaybeRunning(out);
+}
+
+void Gang::MaybeRunning(Actions& out) {
+  const bool all = std::all_of(members_.begin(), members_.end(),
+                               [](const Member& m) { return m.executed || m.state == MemberState::kExited; });
+  if (!all) return;
+  state_ = State::kRunning;
+  std::string text = fmt::format("generation {} runs", generation_);
+  if (fault_time_ns_ > 0 && last_exec_ns_ > fault_time_ns_) {
+    text +=
+        fmt::format(", {:.1f} ms after the fault", static_cast<double>(last_exec_ns_ - fault_time_ns_) / 1e6);
+    out.emplace_back(ReportToJob{0, fmt::format("muster: gang {}: {}\n", settings_.id, text)});
+  }
+  out.emplace_back(Note{"running", text});
+  out.emplace_back(SetTimer{Timer::kProgress, settings_.progress_after_ms});
+  MaybeAllExited(out);
+}
+
+void Gang::On(const MemberExited& event, Actions& out) {
+  if (event.task >= members_.size()) return;
+  if (event.exit.supervisor_lost) {
+    if (state_ == State::kFinished) return;
+    ExitSeen(event.task, event.exit, out);
+  } else if (event.generation == generation_) {
+    ExitSeen(event.task, event.exit, out);
+  }
+}
+
+void Gang::ExitSeen(uint32_t task, const Exit& exit, Actions& out) {
+  Member& member = members_[task];
+  const bool known_exit = member.state == MemberState::kExited && !exit.supervisor_lost;
+  if (known_exit) return;
+  if (member.state == MemberState::kExited && member.exit && member.exit->supervisor_lost) return;
+  member.state = MemberState::kExited;
+  member.exit = exit;
+  switch (state_) {
+    case State::kJoining:
+    case State::kRecovering:
+    case State::kStarting:
+    case State::kRunning:
+      if (terminating_) {
+        MaybeAllExited(out);
+      } else if (exit.supervisor_lost) {
+        last_fault_ = MemberFault(task, exit);
+        fault_ = last_fault_;
+        GiveUp(fault_->what, out);
+      } else if (exit.status != 0) {
+        Fail(MemberFault(task, exit), out);
+      } else {
+        MaybeAllExited(out);
+      }
+      break;
+    case State::kStopping:
+      // Exits seen while stopping are mostly Muster's own SIGKILL. One that came before the first cause is
+      // the cause.
+      if (exit.supervisor_lost) {
+        if (!giving_up_) GiveUp(MemberFault(task, exit).what, out);
+      } else if (exit.status != 0 && fault_ && fault_->from_member && exit.time_ns > 0 &&
+                 exit.time_ns < fault_->exit.time_ns) {
+        const bool user = fault_->user;
+        fault_ = MemberFault(task, exit);
+        fault_->user = user;  // the budget has been charged already
+        fault_time_ns_ = exit.time_ns;
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+void Gang::MaybeAllExited(Actions& out) {
+  if (state_ != State::kRunning && !(terminating_ && state_ == State::kStarting)) return;
+  const auto exited = [](const Member& m) { return m.state == MemberState::kExited; };
+  if (!std::all_of(members_.begin(), members_.end(), exited)) return;
+  const bool good = std::all_of(members_.begin(), members_.end(), [](const Member& m) {
+    return m.exit && !m.exit->supervisor_lost && m.exit->status == 0;
+  });
+  if (good) out.emplace_back(Note{"succeeded", "all members have exited with code 0"});
+  if (!good) out.emplace_back(Note{"terminated", "Slurm ended the job"});
+  Finish(good, std::nullopt, std::nullopt, out);
+}
+
+Fault Gang::MemberFault(uint32_t task, const Exit& exit) const {
+  const Member& member = members_[task];
+  const std::string& host = nodes_[member.node].name;
+  Fault fault{.task = task, .from_member = true, .exit = exit};
+  if (exit.supervisor_lost) {
+    fault.what = fmt::format(
+        "rank {} on {}: the task was ended from outside (scancel, or its supervisor was killed)", task, host);
+    fault.user = false;
+  } else {
+    fault.what = fmt::format("rank {} on {} ({}, pid {}) {}", task, host,
+                             exit.program.empty() ? "program unknown" : exit.program, exit.pid,
+                             DescribeStatus(exit.status, exit.oom_killed));
+  }
+  return fault;
+}
+
+// ---- generations
+// -------------------------------------------------------------------------------------------------
+
+void Gang::StartNext(Actions& out) {
+  ++generation_;
+  state_ = State::kStarting;
+  last_exec_ns_ = 0;
+  for (Node& node : nodes_) node.stopped = false;
+  for (Member& member : members_) {
+    member.state = MemberState::kRunning;
+    member.executed = false;
+    member.exit.reset();
+  }
+  out.emplace_back(StartGeneration{generation_, PresentNodes()});
+  out.emplace_back(Persist{});
+  out.emplace_back(Note{"starting", fmt::format("generation {} is started", generation_)});
+}
+
+void Gang::Fail(Fault fault, Actions& out) {
+  state_ = State::kStopping;
+  ++restarts_without_progress_;
+  if (fault.user) ++user_faults_;
+  fault_time_ns_ = fault.exit.time_ns;
+  fault_ = std::move(fault);
+  out.emplace_back(SetTimer{Timer::kProgress, -1});
+  out.emplace_back(StopGeneration{generation_, PresentNodes()});
+}
+
+void Gang::GiveUp(const std::string& why, Actions& out) {
+  giving_up_ = true;
+  if (!fault_) fault_ = Fault{.what = why, .user = false};
+  out.emplace_back(SetTimer{Timer::kJoin, -1});
+  out.emplace_back(SetTimer{Timer::kProgress, -1});
+  if (state_ == State::kJoining || state_ == State::kRecovering) {
+    // Nothing of ours runs, or what runs belongs to a generation that its supervisors will end when told to
+    // finish.
+    state_ = State::kStopping;
+    for (Node& node : nodes_) node.stopped = true;
+    WhenStopped(out);
+    return;
+  }
+  if (state_ != State::kStopping) out.emplace_back(StopGeneration{generation_, PresentNodes()});
+  state_ = State::kStopping;
+  WhenStopped(out);
+}
+
+void Gang::On(const NodeStopped& event, Actions& out) {
+  if (event.node >= nodes_.size() || event.generation != generation_ || state_ != State::kStopping) return;
+  Node& node = nodes_[event.node];
+  node.lease_port = event.lease_port;
+  if (event.unkillable > 0) {
+    // The generation may still run there: nothing new may start, and in this step nobody can take its place.
+    giving_up_ = true;
+    fault_ = Fault{
+        .what = fmt::format("node {}: {} processes of generation {} survive SIGKILL (uninterruptible I/O?)",
+                            node.name, event.unkillable, generation_),
+        .user = false};
+  }
+  node.stopped = true;
+  WhenStopped(out);
+}
+
+void Gang::WhenStopped(Actions& out) {
+  if (state_ != State::kStopping || !AllStopped(giving_up_)) return;
+  if (!giving_up_ && !AllPresent()) return;  // the reconnect timer decides
+  const Fault fault = fault_.value_or(Fault{.what = "unknown"});
+  last_fault_ = fault;
+  std::string verdict;
+  if (!giving_up_ && user_faults_ > settings_.restarts && fault.user) {
+    giving_up_ = true;
+    verdict = fmt::format("the limit of {} restarts (--gang=restarts=N) is used up", settings_.restarts);
+  } else if (!giving_up_ && restarts_without_progress_ > kMaxRestartsWithoutProgress) {
+    giving_up_ = true;
+    verdict = fmt::format("{} restarts without progress", kMaxRestartsWithoutProgress);
+  } else if (!giving_up_) {
+    verdict = fault.user ? fmt::format("restart {} of {}", user_faults_, settings_.restarts)
+                         : std::string("restart, not counted against the limit");
+  }
+  out.emplace_back(Note{"fault", fault.what + (verdict.empty() ? "" : "; " + verdict)});
+  out.emplace_back(ReportToJob{fault.from_member && !fault.exit.supervisor_lost ? fault.task : 0,
+                               ReportText(fault) + (verdict.empty() ? "" : "muster:   " + verdict + "\n")});
+  if (giving_up_) {
+    const bool own = fault.from_member && !fault.exit.supervisor_lost && fault.exit.status != 0;
+    out.emplace_back(Note{"failed", "the gang has ended"});
+    Finish(false, own ? std::optional(fault.task) : std::nullopt, own ? std::nullopt : std::optional(1), out);
+    return;
+  }
+  ++restarts_;
+  fault_.reset();
+  StartNext(out);
+}
+
+std::string Gang::ReportText(const Fault& fault) const {
+  std::string text =
+      fmt::format("muster: gang {}: generation {} ended: {}\n", settings_.id, generation_, fault.what);
+  if (fault.exit.oom_killed)
+    text += "muster:   Slurm will call this step OUT_OF_MEMORY even if it goes on well\n";
+  if (fault.exit.stderr_tail.empty()) return text;
+  // The last lines only, each bounded: this goes to a terminal.
+  std::vector<std::string> lines;
+  size_t from = 0;
+  while (from < fault.exit.stderr_tail.size()) {
+    const size_t end = std::min(fault.exit.stderr_tail.find('\n', from), fault.exit.stderr_tail.size());
+    if (end > from) lines.push_back(fault.exit.stderr_tail.substr(from, std::min<size_t>(end - from, 500)));
+    from = end + 1;
+  }
+  text += "muster:   the last lines of its stderr:\n";
+  for (size_t i = lines.size() > 10 ? lines.size() - 10 : 0; i < lines.size(); ++i) {
+    text += "muster:   | " + lines[i] + "\n";
+  }
+  return text;
+}
+
+void Gang::Finish(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code, Actions& out) {
+  state_ = State::kFinished;
+  succeeded_ = succeeded;
+  finish_cause_ = cause;
+  finish_code_ = code;
+  for (const Timer timer : {Timer::kJoin, Timer::kReconnect, Timer::kProgress})
+    out.emplace_back(SetTimer{timer, -1});
+  OrderFinish(PresentNodes(), out);
+  out.emplace_back(Persist{});
+}
+
+void Gang::OrderFinish(std::vector<uint32_t> nodes, Actions& out) const {
+  out.emplace_back(FinishGang{succeeded_, finish_cause_, finish_code_, std::move(nodes)});
+}
+
+// ---- the rest
+// ----------------------------------------------------------------------------------------------------
+
+void Gang::On(const Terminating& event, Actions& out) {
+  if (terminating_ || state_ == State::kFinished) return;
+  terminating_ = true;
+  out.emplace_back(Note{"terminating", fmt::format("Slurm sent SIG{}: no new generation",
+                                                   sigabbrev_np(static_cast<int>(event.signal)))});
+  out.emplace_back(TellMembers{true, true});
+  if (state_ == State::kStopping) {
+    giving_up_ = true;
+    WhenStopped(out);
+  } else {
+    MaybeAllExited(out);
+  }
+}
+
+void Gang::On(const Progressed& event, Actions& /*out*/) {
+  if (event.step <= max_step_) return;
+  max_step_ = event.step;
+  MadeProgress();
+}
+
+void Gang::On(const CheckpointCommitted& event, Actions& out) {
+  On(Progressed{event.step}, out);
+}
+
+void Gang::MadeProgress() {
+  restarts_without_progress_ = 0;
+}
+
+void Gang::On(const CheckpointBad& event, Actions& out) {
+  if (event.generation != generation_ || (state_ != State::kStarting && state_ != State::kRunning)) return;
+  out.emplace_back(RejectCheckpoint{event.step, event.reason});
+  const Member& member = event.task < members_.size() ? members_[event.task] : members_.front();
+  Fail(Fault{.what = fmt::format(
+                 "rank {} on {}: the checkpoint of step {} does not verify: {}; going back to the one "
+                 "before",
+                 event.task, nodes_[member.node].name, event.step, event.reason),
+             .task = event.task,
+             .user = false},
+       out);
+}
+
+void Gang::On(const TimerFired& event, Actions& out) {
+  switch (event.timer) {
+    case Timer::kJoin:
+      if (state_ != State::kJoining && state_ != State::kRecovering) return;
+      GiveUp(fmt::format("after {} s these have not joined: {}", settings_.join_timeout_ms / 1000, Missing()),
+             out);
+      break;
+    case Timer::kReconnect:
+      if (state_ == State::kFinished || AllPresent()) return;
+      fault_ = Fault{.what = fmt::format("after {} s these are still not connected: {}",
+                                         settings_.reconnect_ms / 1000, Missing()),
+                     .user = false};
+      GiveUp(fault_->what, out);
+      break;
+    case Timer::kProgress:
+      MadeProgress();
+      break;
+  }
+}
+
+std::vector<uint32_t> Gang::PresentNodes() const {
+  std::vector<uint32_t> present;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].present) present.push_back(i);
+  }
+  return present;
+}
+
+bool Gang::AllPresent() const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.present; });
+}
+
+bool Gang::AllStopped(bool present_only) const {
+  return std::all_of(nodes_.begin(), nodes_.end(),
+                     [&](const Node& n) { return n.stopped || (present_only && !n.present); });
+}
+
+std::string Gang::Missing() const {
+  std::string text;
+  uint32_t unnamed = 0;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].present) continue;
+    if (nodes_[i].name.empty()) {
+      ++unnamed;
+      text += fmt::format("{}node {} of the step", text.empty() ? "" : ", ", i);
+    } else {
+      text += fmt::format("{}{}", text.empty() ? "" : ", ", nodes_[i].name);
+    }
+    if (text.size() > 400) return text + ", …";
+  }
+  return text;
+}
+
+}  // namespace muster::gang

@@ -1,0 +1,27 @@
+#include "daemon/rpc/channel.h"
+
+#include "daemon/auth/munge.h"
+#include "daemon/rpc/ask.h"
+
+namespace muster {
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetMaxReceiveMessageSize(kMaxRpcMessage);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+Result<uint32_t> AcceptQuestion(const std::string& credential, const std::string& self,
+                                const std::string& question) {
+  auto decoded = MungeDecode(credential);
+  if (!decoded) return decoded.error();
+  if (decoded->payload != QuestionCredentialPayload(self, question)) {
+    return Error{Errc::kDenied, "the credential is not for this question to " + self};
+  }
+  return decoded->uid;
+}
+
+}  // namespace muster
