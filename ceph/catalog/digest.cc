@@ -1,0 +1,55 @@
+#include "ceph/catalog/digest.h"
+
+#include <xxhash.h>
+
+#include <cstring>
+
+namespace muster {
+namespace {
+
+constexpr char kHex[] = "0123456789abcdef";
+
+int Nibble(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  return -1;
+}
+
+}  // namespace
+
+Digest DigestOf(std::span<const std::byte> data) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data.data(), data.size()));
+  Digest digest;
+  static_assert(sizeof(canonical.digest) == sizeof(digest));
+  std::memcpy(digest.data(), canonical.digest, digest.size());
+  return digest;
+}
+
+Digest DigestOf(std::string_view text) {
+  return DigestOf(std::as_bytes(std::span(text)));
+}
+
+std::string ToHex(const Digest& digest) {
+  std::string text;
+  text.reserve(2 * digest.size());
+  for (const uint8_t byte : digest) {
+    text += kHex[byte >> 4];
+    text += kHex[byte & 15];
+  }
+  return text;
+}
+
+std::optional<Digest> DigestFromHex(std::string_view text) {
+  Digest digest{};
+  if (text.size() != 2 * digest.size()) return std::nullopt;
+  for (size_t i = 0; i < digest.size(); ++i) {
+    const int high = Nibble(text[2 * i]);
+    const int low = Nibble(text[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    digest[i] = static_cast<uint8_t>(high * 16 + low);
+  }
+  return digest;
+}
+
+}  // namespace muster

@@ -1,0 +1,53 @@
+#include "ceph/catalog/object_names.h"
+
+#include <charconv>
+
+namespace muster {
+namespace {
+
+// A number as std::to_string writes it (no sign, no leading zeros), up to `end`, which is passed over.
+bool TakeNumber(std::string_view* text, char end, uint64_t* out) {
+  const size_t size = text->find(end);
+  if (size == std::string_view::npos || size == 0 || (size > 1 && text->front() == '0')) return false;
+  const auto [at, error] = std::from_chars(text->data(), text->data() + size, *out);
+  if (error != std::errc() || at != text->data() + size) return false;
+  text->remove_prefix(size + 1);
+  return true;
+}
+
+}  // namespace
+
+std::string DataPrefix(std::string_view key) {
+  return "data/" + std::string(key) + "/";
+}
+
+std::string CheckpointPrefix(std::string_view key, uint64_t step, const Fence& fence) {
+  return DataPrefix(key) + std::to_string(step) + "." + std::to_string(fence.term) + "." +
+         std::to_string(fence.generation) + "/";
+}
+
+std::string ShardPrefix(std::string_view key, uint64_t step, const Fence& fence, uint32_t rank) {
+  return CheckpointPrefix(key, step, fence) + std::to_string(rank);
+}
+
+std::string ChunkName(std::string_view shard_prefix, uint64_t chunk) {
+  return std::string(shard_prefix) + "." + std::to_string(chunk);
+}
+
+std::string ManifestName(std::string_view key, uint64_t step, const Fence& fence) {
+  return CheckpointPrefix(key, step, fence) + "manifest";
+}
+
+std::optional<CheckpointDirectory> ParseObjectName(std::string_view key, std::string_view name) {
+  const std::string prefix = DataPrefix(key);
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  CheckpointDirectory out;
+  if (!TakeNumber(&name, '.', &out.step) || !TakeNumber(&name, '.', &out.fence.term) ||
+      !TakeNumber(&name, '/', &out.fence.generation)) {
+    return std::nullopt;
+  }
+  return out;
+}
+
+}  // namespace muster

@@ -1,0 +1,31 @@
+// The names of a checkpoint's objects: "data/KEY/STEP.TERM.GENERATION/" and below it "RANK.CHUNK" and
+// "manifest", all numbers in decimal. The fence in the name keeps two generations from ever writing the same
+// object.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ceph/catalog/fence.h"
+
+namespace muster {
+
+// "data/KEY/"
+std::string DataPrefix(std::string_view key);
+// "data/KEY/STEP.TERM.GENERATION/"
+std::string CheckpointPrefix(std::string_view key, uint64_t step, const Fence& fence);
+// "data/KEY/STEP.TERM.GENERATION/RANK"; a chunk's name is this + "." + its index.
+std::string ShardPrefix(std::string_view key, uint64_t step, const Fence& fence, uint32_t rank);
+std::string ChunkName(std::string_view shard_prefix, uint64_t chunk);
+std::string ManifestName(std::string_view key, uint64_t step, const Fence& fence);
+
+struct CheckpointDirectory {
+  uint64_t step = 0;
+  Fence fence;
+};
+// Which checkpoint an object below DataPrefix(key) belongs to; nothing for a name of another form.
+std::optional<CheckpointDirectory> ParseObjectName(std::string_view key, std::string_view name);
+
+}  // namespace muster
