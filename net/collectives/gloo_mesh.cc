@@ -1,0 +1,80 @@
+#include "net/collectives/gloo_mesh.h"
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <future>
+#include <string>
+#include <utility>
+
+namespace muster {
+namespace {
+
+std::string AddressesKey(int rank) {
+  return "addresses/" + std::to_string(rank);
+}
+
+// What member `from` published for member `to`: it wrote one address for each of its peers, in their order,
+// all of the same length.
+Result<std::vector<char>> AddressFor(const std::string& published, int from, int to, int size) {
+  const std::vector<int> peers = MeshPeers(from, size);
+  const auto found = std::lower_bound(peers.begin(), peers.end(), to);
+  if (published.empty() || published.size() % peers.size() != 0 || found == peers.end() || *found != to) {
+    return Error{Errc::kInvalid, "rendezvous: rank " + std::to_string(from) + " published " +
+                                     std::to_string(published.size()) + " bytes, not addresses for " +
+                                     std::to_string(peers.size()) + " peers; is its WORLD_SIZE " +
+                                     std::to_string(size) + " too?"};
+  }
+  const auto bytes = static_cast<std::ptrdiff_t>(published.size() / peers.size());
+  const auto begin = published.begin() + (found - peers.begin()) * bytes;
+  return std::vector<char>(begin, begin + bytes);
+}
+
+}  // namespace
+
+std::vector<int> MeshPeers(int rank, int size) {
+  std::vector<int> peers;
+  for (std::int64_t distance = 1; distance < size; distance *= 2) {
+    peers.push_back(static_cast<int>((rank + distance) % size));
+    peers.push_back(static_cast<int>((rank + size - distance) % size));
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+Status GlooMesh::Connect(rendezvous::Client& store, std::shared_ptr<gloo::transport::Device> device,
+                         std::chrono::milliseconds timeout) {
+  const std::vector<int> peers = MeshPeers(rank, size);
+  auto transport = device->createContext(rank, size);
+  transport->setTimeout(timeout);
+  std::string addresses;
+  for (const int peer : peers) {
+    auto& pair = transport->createPair(peer);
+    pair->setLocalRank(0);  // Gloo reads it in no path that is used here, and leaves it uninitialised
+    const std::vector<char> bytes = pair->address().bytes();
+    addresses.append(bytes.begin(), bytes.end());
+  }
+  if (Status stored = store.Set(AddressesKey(rank), addresses); !stored) return stored;
+  // Side by side: Gloo's event loop lets each connection wait for its next tick, up to 10 ms. A future's
+  // destructor waits for its thread, so none outlives this function; each gives up at the transport's
+  // timeout.
+  std::vector<std::future<void>> connections;
+  for (const int peer : peers) {
+    Result<std::string> published = store.Get(AddressesKey(peer));
+    if (!published) return published.error();
+    Result<std::vector<char>> address = AddressFor(*published, peer, rank, size);
+    if (!address) return address.error();
+    connections.push_back(std::async(
+        std::launch::async,
+        [pair = transport->getPair(peer).get(), bytes = std::move(*address)] { pair->connect(bytes); }));
+  }
+  for (std::future<void>& connection : connections) connection.get();
+  device_ = std::move(device);
+  transportContext_ = std::move(transport);
+  return {};
+}
+
+}  // namespace muster

@@ -1,0 +1,31 @@
+// The connections of one member for Gloo's algorithms.
+#pragma once
+
+#include <gloo/context.h>
+#include <gloo/transport/device.h>
+
+#include <memory>
+#include <vector>
+
+#include "daemon/base/result.h"
+#include "net/rendezvous/client.h"
+
+namespace muster {
+
+// The ranks at a distance of a power of two from `rank`, around a ring of `size`: sorted, without `rank`
+// itself. Ring, halving and doubling, binomial tree and dissemination barrier need these and no others, so a
+// member has 2 log2(size) connections, not size - 1. The relation is symmetric.
+[[nodiscard]] std::vector<int> MeshPeers(int rank, int size);
+
+// A Gloo context that is connected to MeshPeers. Gloo's own full mesh would connect everybody with everybody.
+class GlooMesh : public gloo::Context {
+ public:
+  GlooMesh(int rank, int size) : gloo::Context(rank, size) {}
+
+  // Publishes this member's addresses, reads its peers', connects. Gloo's part throws; the caller turns that
+  // into an error value.
+  [[nodiscard]] Status Connect(rendezvous::Client& store, std::shared_ptr<gloo::transport::Device> device,
+                               std::chrono::milliseconds timeout);
+};
+
+}  // namespace muster

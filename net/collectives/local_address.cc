@@ -1,0 +1,55 @@
+#include "net/collectives/local_address.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+
+#include "daemon/base/unique_fd.h"
+
+namespace muster {
+namespace {
+
+std::string OwnName() {
+  if (const char* node = std::getenv("SLURMD_NODENAME"); node != nullptr && *node != '\0') return node;
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return {};
+  return name.data();
+}
+
+// An address is this host's when a socket can be bound to it.
+bool IsBoundHere(const addrinfo& address) {
+  const UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return fd.valid() && ::bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0;
+}
+
+}  // namespace
+
+bool IsLoopback(const std::string& address) {
+  return address == "::1" || address.starts_with("127.") || address.starts_with("::ffff:127.");
+}
+
+std::optional<std::string> OwnNameAddress() {
+  const std::string name = OwnName();
+  if (name.empty()) return std::nullopt;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return std::nullopt;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    if (::getnameinfo(address->ai_addr, address->ai_addrlen, text.data(), text.size(), nullptr, 0,
+                      NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    if (!IsLoopback(text.data()) && IsBoundHere(*address)) return std::string(text.data());
+  }
+  return std::nullopt;
+}
+
+}  // namespace muster

@@ -1,0 +1,187 @@
+#include "net/train/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace muster::train {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "checkpoints are written as they lie in memory");
+
+constexpr const char* kState = "state";
+constexpr const char* kLoss = "loss";
+
+Errc CodeOf(int code) {
+  switch (code) {
+    case MUSTER_E_NOT_FOUND:
+      return Errc::kNotFound;
+    case MUSTER_E_CORRUPT:
+      return Errc::kCorrupt;
+    case MUSTER_E_DENIED:
+      return Errc::kDenied;
+    case MUSTER_E_INVALID:
+      return Errc::kInvalid;
+    case MUSTER_E_TOO_LARGE:
+    case MUSTER_E_NO_MEMORY:
+      return Errc::kExhausted;
+    default:
+      return Errc::kUnavailable;
+  }
+}
+
+// A broadcast of one number from `root`.
+Result<std::uint64_t> Share(Collectives& group, std::uint64_t number, int root) {
+  std::array<std::byte, sizeof(number)> bytes{};
+  std::memcpy(bytes.data(), &number, sizeof(number));
+  if (Status sent = group.Broadcast(bytes, root); !sent) return sent.error();
+  std::memcpy(&number, bytes.data(), sizeof(number));
+  return number;
+}
+
+std::string Name(std::uint64_t step) {
+  return step == MUSTER_LATEST ? "no checkpoint" : "step " + std::to_string(step);
+}
+
+// All members must start from the same step; one that does not would never be noticed again.
+Status Agree(Collectives& group, std::uint64_t mine) {
+  Result<std::uint64_t> first = Share(group, mine, 0);
+  if (!first) return first.error();
+  std::array<float, 1> different = {mine == *first ? 0.0F : 1.0F};
+  if (Status summed = group.AllReduceSum(different); !summed) return summed;
+  if (different[0] == 0) return {};
+  return Error{Errc::kConflict, "restore: " + std::to_string(static_cast<int>(different[0])) +
+                                    " members would start from another step than rank 0; rank 0 from " +
+                                    Name(*first) + ", rank " + std::to_string(group.rank()) + " from " +
+                                    Name(mine)};
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(Handle handle, std::string shape, int rank, int size)
+    : handle_(std::move(handle)), shape_(std::move(shape)), rank_(rank), size_(size) {}
+
+Result<std::unique_ptr<Checkpoints>> Checkpoints::Open(const ModelConfig& model, int rank, int size) {
+  muster_handle* opened = nullptr;
+  const int code = muster_open(&opened);
+  Handle handle(opened);
+  if (code == MUSTER_E_NO_GANG) return std::unique_ptr<Checkpoints>();
+  if (code != MUSTER_OK) {
+    return Error{CodeOf(code), std::string("opening libmuster: ") + muster_last_error(nullptr)};
+  }
+  std::string shape = "width=" + std::to_string(model.width) + " depth=" + std::to_string(model.depth) +
+                      " heads=" + std::to_string(model.heads) + " context=" + std::to_string(model.context);
+  return std::unique_ptr<Checkpoints>(new Checkpoints(std::move(handle), std::move(shape), rank, size));
+}
+
+Error Checkpoints::Failed(const std::string& what, int code) const {
+  return Error{CodeOf(code), what + ": " + muster_last_error(handle_.get())};
+}
+
+std::string Checkpoints::Metadata(std::size_t count) const {
+  const Slice slice = SliceOf(count, rank_, size_);
+  return "muster-train/1 f32 " + shape_ + " values=" + std::to_string(slice.begin) + ".." +
+         std::to_string(slice.end) + " of=" + std::to_string(count);
+}
+
+Status Checkpoints::ReadShard(muster_restore* shard, TrainingState& state) const {
+  const std::string wanted = Metadata(state.all().size());
+  std::string found;
+  for (std::size_t i = 0; i < muster_restore_count(shard); ++i) {
+    const char* name = nullptr;
+    const char* meta = nullptr;
+    const void* data = nullptr;
+    std::size_t bytes = 0;
+    if (const int code = muster_restore_entry(shard, i, &name, &meta, &data, &bytes); code != MUSTER_OK) {
+      return Failed("restore: reading entry " + std::to_string(i), code);
+    }
+    if (std::string_view(name) == kState) found = meta == nullptr ? "" : meta;
+  }
+  if (found != wanted) {
+    return Error{Errc::kInvalid, "restore: the checkpoint of step " + std::to_string(state.step) +
+                                     " is of another model or another number of members: it has '" + found +
+                                     "', this run needs '" + wanted + "'"};
+  }
+  const Slice slice = SliceOf(state.all().size(), rank_, size_);
+  const std::span<float> mine = state.all().subspan(slice.begin, slice.size());
+  int code = muster_restore_get(shard, kState, mine.data(), mine.size_bytes());
+  if (code == MUSTER_OK) code = muster_restore_get(shard, kLoss, &state.loss, sizeof(state.loss));
+  if (code != MUSTER_OK) return Failed("restore of step " + std::to_string(state.step), code);
+  return {};
+}
+
+Result<bool> Checkpoints::Restore(Collectives& group, TrainingState& state) {
+  muster_restore* opened = nullptr;
+  const int code = muster_restore_open(handle_.get(), MUSTER_LATEST, &opened);
+  const train::Restore shard(opened);
+  if (code != MUSTER_OK && code != MUSTER_E_NOT_FOUND) return Failed("restore", code);
+  const std::uint64_t step = code == MUSTER_OK ? muster_restore_open_step(shard.get()) : MUSTER_LATEST;
+  if (Status agreed = Agree(group, step); !agreed) return agreed.error();
+  if (step == MUSTER_LATEST) return false;
+  state.step = step;
+  if (Status read = ReadShard(shard.get(), state); !read) return read.error();
+  for (int owner = 0; owner < size_; ++owner) {
+    const Slice slice = SliceOf(state.all().size(), owner, size_);
+    const std::span<float> part = state.all().subspan(slice.begin, slice.size());
+    if (Status sent = group.Broadcast(std::as_writable_bytes(part), owner); !sent) return sent.error();
+  }
+  return true;
+}
+
+bool Checkpoints::TryBegin(std::uint64_t step) {
+  const int code = muster_save_begin_nowait(handle_.get(), step, 0);
+  if (code != MUSTER_OK && code != MUSTER_E_BUSY) {
+    std::fprintf(stderr, "muster-train: rank %d: no checkpoint of step %llu: %s\n", rank_,
+                 static_cast<unsigned long long>(step), muster_last_error(handle_.get()));
+  }
+  return code == MUSTER_OK;
+}
+
+Status Checkpoints::Commit(TrainingState& state) {
+  const std::string meta = Metadata(state.all().size());
+  const Slice slice = SliceOf(state.all().size(), rank_, size_);
+  const std::span<const float> mine = state.all().subspan(slice.begin, slice.size());
+  int code = muster_save_add(handle_.get(), kState, meta.c_str(), mine.data(), mine.size_bytes());
+  if (code == MUSTER_OK)
+    code = muster_save_add(handle_.get(), kLoss, nullptr, &state.loss, sizeof(state.loss));
+  if (code == MUSTER_OK) code = muster_save_commit(handle_.get());
+  if (code == MUSTER_OK) return {};
+  Error error = Failed("checkpoint of step " + std::to_string(state.step), code);
+  Abort();
+  return error;
+}
+
+void Checkpoints::Abort() {
+  muster_save_abort(handle_.get());
+}
+
+Status Checkpoints::Save(TrainingState& state) {
+  const std::size_t bytes =
+      SliceOf(state.all().size(), rank_, size_).size() * sizeof(float) + sizeof(state.loss);
+  if (const int code = muster_save_begin(handle_.get(), state.step, bytes); code != MUSTER_OK) {
+    return Failed("checkpoint of step " + std::to_string(state.step), code);
+  }
+  return Commit(state);
+}
+
+Status Checkpoints::Wait(std::uint64_t step, std::chrono::milliseconds patience) {
+  const int code = muster_wait(handle_.get(), step, static_cast<int>(patience.count()));
+  if (code == MUSTER_OK) return {};
+  return Failed("waiting for the checkpoint of step " + std::to_string(step), code);
+}
+
+// Muster's watching is not worth stopping for: what goes wrong here shows at the next save.
+void Checkpoints::Progress(std::uint64_t step) {
+  (void)muster_progress(handle_.get(), step);
+}
+bool Checkpoints::ShouldCheckpoint() {
+  return muster_should_checkpoint(handle_.get()) > 0;
+}
+bool Checkpoints::ShouldExit() {
+  return muster_should_exit(handle_.get()) > 0;
+}
+
+}  // namespace muster::train

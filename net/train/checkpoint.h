@@ -1,0 +1,63 @@
+// Checkpoints of the training state through libmuster.
+//
+// Every member has the same state, so each saves its own slice of it only: the checkpoint holds one copy, and
+// members write side by side. A shard has two entries: "state", this member's slice of weights and moments
+// (float32, little endian), and "loss", the last step's loss (float64). The metadata of "state" names format,
+// shape and slice; a checkpoint of another shape or another number of members is refused with both in the
+// message.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "daemon/base/result.h"
+#include "net/collectives/collectives.h"
+#include "net/train/layout.h"
+#include "net/train/muster_api.h"
+#include "net/train/state.h"
+
+namespace muster::train {
+
+// One member's checkpoints. Not thread-safe.
+class Checkpoints {
+ public:
+  // Null when this process was not started by Muster; then there is nothing to save to and training does
+  // without.
+  [[nodiscard]] static Result<std::unique_ptr<Checkpoints>> Open(const ModelConfig& model, int rank,
+                                                                 int size);
+
+  // Reads the checkpoint that this generation starts from; every member calls it. False: there is none,
+  // `state` is as it was. Members that would start from different steps are an error on all of them.
+  [[nodiscard]] Result<bool> Restore(Collectives& group, TrainingState& state);
+
+  // A save in two halves, so that members can agree in between. TryBegin: whether this member can take one
+  // for `step` without waiting for an older save; a reason other than that goes to stderr. Then, on all
+  // members alike, Commit (copies and returns; durable later) or Abort.
+  [[nodiscard]] bool TryBegin(std::uint64_t step);
+  [[nodiscard]] Status Commit(TrainingState& state);
+  void Abort();
+
+  // The whole of a save, waiting for older ones if need be.
+  [[nodiscard]] Status Save(TrainingState& state);
+  // Waits until all members' shards of `step` are durable and the checkpoint is committed.
+  [[nodiscard]] Status Wait(std::uint64_t step, std::chrono::milliseconds patience);
+
+  void Progress(std::uint64_t step);
+  [[nodiscard]] bool ShouldCheckpoint();
+  [[nodiscard]] bool ShouldExit();
+
+ private:
+  Checkpoints(Handle handle, std::string shape, int rank, int size);
+  [[nodiscard]] Error Failed(const std::string& what, int code) const;
+  [[nodiscard]] std::string Metadata(std::size_t count) const;
+  [[nodiscard]] Status ReadShard(muster_restore* shard, TrainingState& state) const;
+
+  Handle handle_;
+  std::string shape_;
+  int rank_;
+  int size_;
+};
+
+}  // namespace muster::train

@@ -1,0 +1,230 @@
+#include "net/train/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "net/train/model.h"
+#include "net/train/optimizer.h"
+
+namespace muster::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kGradientNorm = 1.0;
+// After a request to stop there are some seconds until SIGKILL. musterd has the shard by then and goes on
+// without us.
+constexpr std::chrono::milliseconds kLastWait(10'000);
+constexpr std::chrono::milliseconds kFinalWait(600'000);
+
+// What travels behind the gradient in the same all-reduce: sums over the members, so that all of them decide
+// alike.
+struct Shared {
+  float loss = 0;
+  float not_ready = 0;   // members that cannot take a checkpoint now
+  float checkpoint = 0;  // members that were asked for one
+  float stop = 0;        // members that were asked to stop
+};
+constexpr std::size_t kSharedFloats = sizeof(Shared) / sizeof(float);
+
+// Tokens a second since the last time it was asked.
+class Speed {
+ public:
+  double Read(std::uint64_t step, double tokens_a_step) {
+    const auto now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - since_).count();
+    const double tokens = static_cast<double>(step - from_) * tokens_a_step;
+    since_ = now;
+    from_ = step;
+    return seconds > 0 ? tokens / seconds : 0;
+  }
+  void Start(std::uint64_t step) {
+    since_ = Clock::now();
+    from_ = step;
+  }
+
+ private:
+  Clock::time_point since_;
+  std::uint64_t from_ = 0;
+};
+
+class Trainer {
+ public:
+  Trainer(const TrainOptions& options, const Corpus& corpus, const TrainContext& context)
+      : options_(options),
+        corpus_(corpus),
+        context_(context),
+        model_(options.model, options.batch),
+        state_(model_.layout().size),
+        exchange_(model_.layout().size + kSharedFloats) {}
+
+  Result<Outcome> Run() {
+    if (Status ready = Start(); !ready) return ready.error();
+    bool stop = false;
+    speed_.Start(state_.step);
+    while (state_.step < options_.steps && !stop) {
+      Result<bool> stepped = Step();
+      if (!stepped) return stepped.error();
+      stop = *stepped;
+    }
+    const bool finished = state_.step >= options_.steps;
+    if (Status saved = SaveLast(finished); !saved) return saved.error();
+    if (Status same = CheckSame(); !same) return same.error();
+    const std::span<float> parameters = state_.parameters();
+    return Outcome{state_.step, state_.loss, {parameters.begin(), parameters.end()}, finished};
+  }
+
+ private:
+  Status Start() {
+    bool restored = false;
+    if (context_.checkpoints != nullptr) {
+      Result<bool> found = context_.checkpoints->Restore(context_.group, state_);
+      if (!found) return found.error();
+      restored = *found;
+    }
+    if (restored) {
+      resumed_from_ = state_.step;
+      Say(fmt::format("resumed from step {}", state_.step));
+    } else {
+      Initialize(model_.layout(), options_.seed, state_.parameters());
+    }
+    return {};
+  }
+
+  // One step; whether to stop after it.
+  Result<bool> Step() {
+    const std::uint64_t step = state_.step + 1;
+    const int size = context_.group.size();
+    const bool due = IsDue(step);
+
+    const Batch batch =
+        corpus_.Sample({options_.seed, step, context_.group.rank()}, options_.batch, options_.model.context);
+    const std::span<float> gradient = std::span(exchange_).first(model_.layout().size);
+    Shared shared;
+    shared.loss = static_cast<float>(model_.Forward(state_.parameters(), batch));
+    model_.Backward(state_.parameters(), batch, gradient);
+
+    const bool begun = due && context_.checkpoints->TryBegin(step);
+    shared.not_ready = due && !begun ? 1.0F : 0.0F;
+    shared.checkpoint =
+        context_.checkpoints != nullptr && context_.checkpoints->ShouldCheckpoint() ? 1.0F : 0.0F;
+    shared.stop = StopRequested() ? 1.0F : 0.0F;
+    if (Status reduced = Exchange(shared); !reduced) return reduced.error();
+
+    for (float& value : gradient) value /= static_cast<float>(size);
+    ClipNorm(gradient, kGradientNorm);
+    AdamStep({}, model_.layout(), step, LearningRate(options_.learning_rate, step, options_.steps), gradient,
+             state_.parameters(), state_.first_moment(), state_.second_moment());
+    state_.step = step;
+    state_.loss = shared.loss / static_cast<float>(size);
+    if (context_.checkpoints != nullptr) context_.checkpoints->Progress(step);
+
+    if (due) FinishSave(begun, shared.not_ready);
+    asked_for_checkpoint_ = shared.checkpoint > 0;
+    if (options_.log_every != 0 && (step % options_.log_every == 0 || step == options_.steps)) Log();
+    return shared.stop > 0;
+  }
+
+  // The last step's checkpoint is SaveLast's, which may wait.
+  [[nodiscard]] bool IsDue(std::uint64_t step) const {
+    if (context_.checkpoints == nullptr || step == options_.steps) return false;
+    return asked_for_checkpoint_ || (options_.checkpoint_every != 0 && step % options_.checkpoint_every == 0);
+  }
+
+  [[nodiscard]] bool StopRequested() const {
+    return (context_.stop_requested && context_.stop_requested()) ||
+           (context_.checkpoints != nullptr && context_.checkpoints->ShouldExit());
+  }
+
+  Status Exchange(Shared& shared) {
+    const std::span<float> tail = std::span(exchange_).last(kSharedFloats);
+    auto values = std::bit_cast<std::array<float, kSharedFloats>>(shared);
+    std::copy(values.begin(), values.end(), tail.begin());
+    if (Status reduced = context_.group.AllReduceSum(exchange_); !reduced) return reduced;
+    std::copy(tail.begin(), tail.end(), values.begin());
+    shared = std::bit_cast<Shared>(values);
+    return {};
+  }
+
+  // A checkpoint is whole or not at all: when one member still has two older saves under way, all leave this
+  // one out and train on. A save that fails later is not committed, and the one before it stays the newest.
+  void FinishSave(bool begun, float not_ready) {
+    if (not_ready > 0) {
+      if (begun) context_.checkpoints->Abort();
+      Say(fmt::format("checkpoint of step {} left out: {} of {} members still have older ones under way",
+                      state_.step, static_cast<int>(not_ready), context_.group.size()));
+      return;
+    }
+    if (Status saved = context_.checkpoints->Commit(state_); !saved) {
+      fmt::print(stderr, "muster-train: rank {}: {}\n", context_.group.rank(), saved.error().message);
+      return;
+    }
+    saved_ = state_.step;
+  }
+
+  Status SaveLast(bool finished) {
+    if (context_.checkpoints == nullptr || (finished && options_.checkpoint_every == 0)) return {};
+    if (resumed_from_ == state_.step) return {};  // nothing was done
+    if (saved_ != state_.step) {
+      if (Status saved = context_.checkpoints->Save(state_); !saved) return saved;
+    }
+    Status committed = context_.checkpoints->Wait(state_.step, finished ? kFinalWait : kLastWait);
+    if (finished) return committed;
+    Say(committed
+            ? fmt::format("stopped after step {}, checkpoint committed", state_.step)
+            : fmt::format("stopped after step {}, checkpoint handed to musterd but not committed yet: {}",
+                          state_.step, committed.error().message));
+    return {};
+  }
+
+  // Members that have drifted apart would have saved slices of different models.
+  Status CheckSame() {
+    const std::span<const float> parameters = state_.parameters();
+    const std::uint64_t mine = XXH3_64bits(parameters.data(), parameters.size_bytes());
+    std::array<std::byte, sizeof(mine)> bytes{};
+    std::memcpy(bytes.data(), &mine, sizeof(mine));
+    if (Status sent = context_.group.Broadcast(bytes, 0); !sent) return sent;
+    if (std::memcmp(bytes.data(), &mine, sizeof(mine)) == 0) return {};
+    return Error{Errc::kCorrupt, fmt::format("after step {} the weights of rank {} are not those of rank 0",
+                                             state_.step, context_.group.rank())};
+  }
+
+  void Log() {
+    const double tokens_a_step =
+        static_cast<double>(options_.batch) * options_.model.context * context_.group.size();
+    Say(fmt::format("step {} loss {:.4f} tokens/s {:.0f}", state_.step, state_.loss,
+                    speed_.Read(state_.step, tokens_a_step)));
+  }
+
+  void Say(const std::string& line) const {
+    if (context_.group.rank() == 0 && context_.say) context_.say(line);
+  }
+
+  const TrainOptions options_;
+  const Corpus& corpus_;
+  const TrainContext& context_;
+  Model model_;
+  TrainingState state_;
+  std::vector<float> exchange_;  // the gradient, then Shared
+  Speed speed_;
+  std::optional<std::uint64_t> resumed_from_;
+  std::optional<std::uint64_t> saved_;  // the newest step that this run has handed over
+  bool asked_for_checkpoint_ = false;
+};
+
+}  // namespace
+
+Result<Outcome> Train(const TrainOptions& options, const Corpus& corpus, const TrainContext& context) {
+  return Trainer(options, corpus, context).Run();
+}
+
+}  // namespace muster::train

@@ -1,0 +1,51 @@
+// Data-parallel training: every member computes the gradient of its own batch, one all-reduce adds them up,
+// every member makes the same update.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "daemon/base/result.h"
+#include "net/collectives/collectives.h"
+#include "net/train/checkpoint.h"
+#include "net/train/data.h"
+#include "net/train/layout.h"
+
+namespace muster::train {
+
+struct TrainOptions {
+  ModelConfig model;
+  int batch = 1;  // sequences a member and step
+  std::uint64_t steps = 1000;
+  float learning_rate = 1e-3F;
+  std::uint64_t seed = 1;
+  std::uint64_t checkpoint_every = 100;  // steps; 0: none
+  std::uint64_t log_every = 10;          // steps; 0: none
+};
+
+// How training ended.
+struct Outcome {
+  std::uint64_t step = 0;
+  double loss = 0;
+  std::vector<float> parameters;
+  // False: asked to stop before the last step; what there is has been saved.
+  bool finished = false;
+};
+
+// What training needs of its surroundings. Rank 0 alone speaks, a line at a time.
+struct TrainContext {
+  Collectives& group;
+  Checkpoints* checkpoints = nullptr;  // null: train without
+  std::function<void(const std::string& line)> say;
+  // Whether this process was told to stop (SIGTERM). One member's word stops all at the same step.
+  std::function<bool()> stop_requested;
+};
+
+// Trains to the last step, from the newest checkpoint if there is one. The weights that come out are a
+// function of options, text and size of the group: bit for bit the same whether the run was interrupted or
+// not. A lost member is kUnavailable; a checkpoint that is not committed at the end is an error too.
+[[nodiscard]] Result<Outcome> Train(const TrainOptions& options, const Corpus& corpus,
+                                    const TrainContext& context);
+
+}  // namespace muster::train

@@ -1,0 +1,185 @@
+// A stand-in for libmuster in the trainer's own tests: the same C API over a directory named by
+// MUSTER_TEST_DIRECTORY, a file for each shard. A checkpoint is committed when all shards of its step are
+// there.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "net/train/muster_api.h"
+
+namespace {
+
+struct Entry {
+  std::string name;
+  std::string meta;
+  std::string data;
+};
+
+unsigned Number(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
+}
+
+void Write(std::ostream& out, const std::string& text) {
+  const std::size_t bytes = text.size();
+  out.write(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+  out.write(text.data(), static_cast<std::streamsize>(bytes));
+}
+
+bool Read(std::istream& in, std::string& text) {
+  std::size_t bytes = 0;
+  if (!in.read(reinterpret_cast<char*>(&bytes), sizeof(bytes))) return false;
+  text.resize(bytes);
+  return static_cast<bool>(in.read(text.data(), static_cast<std::streamsize>(bytes)));
+}
+
+}  // namespace
+
+struct muster_handle {
+  std::filesystem::path directory;
+  unsigned rank = 0;
+  unsigned size = 1;
+  std::uint64_t step = 0;
+  std::vector<Entry> entries;
+  std::string error;
+
+  [[nodiscard]] std::filesystem::path Shard(std::uint64_t of_step, unsigned of_rank) const {
+    return directory / (std::to_string(of_step) + "." + std::to_string(of_rank));
+  }
+  [[nodiscard]] bool Committed(std::uint64_t of_step) const {
+    for (unsigned r = 0; r < size; ++r) {
+      if (!std::filesystem::exists(Shard(of_step, r))) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] std::uint64_t Latest() const {
+    std::uint64_t latest = MUSTER_LATEST;
+    for (const auto& file : std::filesystem::directory_iterator(directory)) {
+      const std::uint64_t found = std::strtoull(file.path().filename().c_str(), nullptr, 10);
+      if (Committed(found) && (latest == MUSTER_LATEST || found > latest)) latest = found;
+    }
+    return latest;
+  }
+};
+
+struct muster_restore {
+  std::uint64_t step = 0;
+  std::vector<Entry> entries;
+};
+
+extern "C" {
+
+int muster_open(muster_handle** out) {
+  const char* directory = std::getenv("MUSTER_TEST_DIRECTORY");
+  if (directory == nullptr) return MUSTER_E_NO_GANG;
+  const char* size = std::getenv("WORLD_SIZE");
+  *out = new muster_handle{directory, Number("RANK"), size == nullptr ? 1U : Number("WORLD_SIZE"), 0, {}, {}};
+  return MUSTER_OK;
+}
+void muster_close(muster_handle* m) {
+  delete m;
+}
+const char* muster_last_error(const muster_handle* m) {
+  return m == nullptr ? "" : m->error.c_str();
+}
+
+int muster_progress(muster_handle*, std::uint64_t) {
+  return MUSTER_OK;
+}
+int muster_should_checkpoint(muster_handle* m) {
+  return std::filesystem::exists(m->directory / "checkpoint-now");
+}
+int muster_should_exit(muster_handle*) {
+  return 0;
+}
+
+int muster_save_begin(muster_handle* m, std::uint64_t step, std::size_t) {
+  m->step = step;
+  m->entries.clear();
+  return MUSTER_OK;
+}
+int muster_save_begin_nowait(muster_handle* m, std::uint64_t step, std::size_t bytes) {
+  if (std::filesystem::exists(m->directory /
+                              ("busy-" + std::to_string(step) + "." + std::to_string(m->rank)))) {
+    return MUSTER_E_BUSY;
+  }
+  return muster_save_begin(m, step, bytes);
+}
+int muster_save_add(muster_handle* m, const char* name, const char* meta, const void* data,
+                    std::size_t bytes) {
+  m->entries.push_back({name, meta == nullptr ? "" : meta, {static_cast<const char*>(data), bytes}});
+  return MUSTER_OK;
+}
+int muster_save_commit(muster_handle* m) {
+  const std::filesystem::path aside = m->directory / ("part-" + std::to_string(m->rank));
+  {
+    std::ofstream out(aside, std::ios::binary);
+    for (const Entry& entry : m->entries) {
+      Write(out, entry.name);
+      Write(out, entry.meta);
+      Write(out, entry.data);
+    }
+    if (!out.flush()) return MUSTER_E_STORE;
+  }
+  std::filesystem::rename(aside, m->Shard(m->step, m->rank));
+  return MUSTER_OK;
+}
+void muster_save_abort(muster_handle* m) {
+  m->entries.clear();
+}
+
+int muster_wait(muster_handle* m, std::uint64_t step, int timeout_ms) {
+  for (int waited = 0; !m->Committed(step); ++waited) {
+    if (waited >= timeout_ms) return MUSTER_E_TIMEOUT;
+    struct timespec pause = {0, 1'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  return MUSTER_OK;
+}
+
+int muster_restore_open(muster_handle* m, std::uint64_t, muster_restore** out) {
+  const std::uint64_t step = m->Latest();
+  if (step == MUSTER_LATEST) return MUSTER_E_NOT_FOUND;
+  auto* restore = new muster_restore{step, {}};
+  std::ifstream in(m->Shard(step, m->rank), std::ios::binary);
+  Entry entry;
+  while (Read(in, entry.name) && Read(in, entry.meta) && Read(in, entry.data))
+    restore->entries.push_back(entry);
+  *out = restore;
+  return MUSTER_OK;
+}
+std::uint64_t muster_restore_open_step(const muster_restore* r) {
+  return r->step;
+}
+std::size_t muster_restore_count(const muster_restore* r) {
+  return r->entries.size();
+}
+int muster_restore_entry(const muster_restore* r, std::size_t i, const char** name, const char** meta,
+                         const void** data, std::size_t* bytes) {
+  const Entry& entry = r->entries[i];
+  *name = entry.name.c_str();
+  *meta = entry.meta.c_str();
+  *data = entry.data.data();
+  *bytes = entry.data.size();
+  return MUSTER_OK;
+}
+int muster_restore_get(muster_restore* r, const char* name, void* data, std::size_t bytes) {
+  for (const Entry& entry : r->entries) {
+    if (entry.name != name) continue;
+    if (entry.data.size() != bytes) return MUSTER_E_INVALID;
+    std::memcpy(data, entry.data.data(), bytes);
+    return MUSTER_OK;
+  }
+  return MUSTER_E_NOT_FOUND;
+}
+void muster_restore_close(muster_restore* r) {
+  delete r;
+}
+
+}  // extern "C"
