@@ -1,0 +1,105 @@
+"""Slurm and MUNGE of a virtual cluster."""
+
+import os
+import pwd
+from pathlib import Path
+
+from . import host
+from .names import BUILD_IN_NODE, CONTROLLER, Names
+from .network import Network
+from .node import Daemon
+
+PLUGIN = f"{BUILD_IN_NODE}/lib/spank_muster.so"
+MUNGE_SOCKET = "/run/munge/munge.socket.2"
+SLURMCTLD_PORT = 6817
+
+MUNGED = Daemon(
+    "munged",
+    # As the user munge, as on every machine: munged refuses nothing then, and needs no --force.
+    ["setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "munged", "--foreground"]
+    + [f"--socket={MUNGE_SOCKET}", "--key-file=/etc/munge/munge.key", "--seed-file=/run/munge/seed"]
+    + ["--pid-file=/run/munge/munged.pid", "--num-threads=2"],
+)
+
+
+def slurmctld() -> Daemon:
+    return Daemon("slurmctld", ["slurmctld", "-D"], logs=("slurmctld.log",))
+
+
+def slurmd(node: str) -> Daemon:
+    return Daemon("slurmd", ["slurmd", "-D", "-N", node], logs=(f"{node}.slurmd.slurm.log",))
+
+
+def settings(names: Names, network: Network, cpus: int, overrides: dict[str, str]) -> dict[str, str]:
+    """slurm.conf but for its node and partition lines; overrides replace keys whatever their case."""
+    values = {
+        "ClusterName": names.name,
+        "SlurmctldHost": f"{CONTROLLER}({network.address(CONTROLLER)})",
+        "SlurmctldPort": str(SLURMCTLD_PORT),
+        "SlurmUser": "slurm",
+        "AuthType": "auth/munge",
+        "StateSaveLocation": "/var/spool/slurmctld",
+        "SlurmdSpoolDir": "/var/spool/slurmd",
+        "SlurmctldPidFile": "/run/slurm/slurmctld.pid",
+        "SlurmdPidFile": "/run/slurm/slurmd.pid",
+        "SlurmctldLogFile": "/var/log/slurmctld.log",
+        "SlurmdLogFile": "/var/log/%n.slurmd.slurm.log",
+        "ProctrackType": "proctrack/cgroup",
+        "TaskPlugin": "task/none",
+        "MpiDefault": "none",
+        "SlurmdParameters": "config_overrides",
+        "ReturnToService": "2",
+        "SlurmdTimeout": "10",
+        "MessageTimeout": "10",
+        "TCPTimeout": "2",
+        "KillWait": "5",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU",
+        "GresTypes": "gpu",
+        "SchedulerParameters": "bf_interval=5,sched_interval=5,sched_min_interval=0",
+        "AccountingStorageType": "accounting_storage/none",
+        "JobCompType": "jobcomp/filetxt",
+        "JobCompLoc": "/var/spool/slurmctld/jobcomp.log",
+        "MailProg": "/bin/true",
+        "PlugStackConfig": "/etc/slurm/plugstack.conf",
+    }
+    known = {key.lower(): key for key in values}
+    for key, value in overrides.items():
+        values[known.get(key.lower(), key)] = value
+    return values
+
+
+def write_config(
+    names: Names,
+    network: Network,
+    nodes: list[str],
+    cpus: int,
+    overrides: dict[str, str],
+    plugins: list[str],
+) -> None:
+    """Writes /etc/slurm and /etc/munge of all nodes."""
+    etc = names.directory / "etc"
+    lines = [f"{key}={value}" for key, value in settings(names, network, cpus, overrides).items()]
+    for node in nodes:
+        lines.append(f"NodeName={node} NodeAddr={network.address(node)} CPUs={cpus} State=UNKNOWN")
+    lines.append(f"PartitionName=main Nodes={','.join(nodes)} Default=YES MaxTime=INFINITE State=UP")
+    (etc / "slurm").mkdir(parents=True)
+    host.write(etc / "slurm" / "slurm.conf", "\n".join(lines) + "\n")
+    host.write(
+        etc / "slurm" / "cgroup.conf",
+        "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n",
+    )
+    host.write(etc / "slurm" / "gres.conf", "")
+    host.write(etc / "slurm" / "plugstack.conf", "".join(line + "\n" for line in plugins))
+
+    munge = pwd.getpwnam("munge")
+    (etc / "munge").mkdir(mode=0o700)
+    os.chown(etc / "munge", munge.pw_uid, munge.pw_gid)
+    host.write(etc / "munge" / "munge.key", os.urandom(1024), 0o400, (munge.pw_uid, munge.pw_gid))
+
+    slurm = pwd.getpwnam("slurm")
+    for path in (names.directory / "slurmctld",):
+        path.mkdir()
+        os.chown(path, slurm.pw_uid, slurm.pw_gid)
+    log: Path = names.directory / "log" / "slurmctld.log"
+    host.write(log, "", 0o644, (slurm.pw_uid, slurm.pw_gid))
