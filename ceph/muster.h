@@ -4,7 +4,7 @@
  * copies into shared memory and returns: the trainer never waits for Ceph. Every member saves its own shard under the
  * same step; the checkpoint is committed when all shards are durable.
  *
- *   muster* m;
+ *   muster_handle* m;
  *   if (muster_open(&m) != MUSTER_OK) ...
  *   muster_restore* r;
  *   if (muster_restore_open(m, MUSTER_LATEST, &r) == MUSTER_OK) { muster_restore_get(r, "weights", w, sizeof w); ... }
@@ -35,7 +35,7 @@ extern "C" {
 #define MUSTER_API
 #endif
 
-typedef struct muster muster;
+typedef struct muster_handle muster_handle;
 typedef struct muster_restore muster_restore;
 
 enum muster_error {
@@ -59,47 +59,47 @@ enum muster_error {
 #define MUSTER_META_MAX 4096     /* bytes of an entry's metadata */
 
 /* Opens this member's connection to its node's musterd. The environment says which gang. */
-MUSTER_API int muster_open(muster** out);
+MUSTER_API int muster_open(muster_handle** out);
 /* Closes it. Saves in flight go on in musterd; use muster_wait first to know how they end. NULL is allowed. */
-MUSTER_API void muster_close(muster* m);
+MUSTER_API void muster_close(muster_handle* m);
 
 /* The last call's sentence, valid until the next call on this handle; with m == NULL that of the calling thread's last
  * failed muster_open. Never NULL. */
-MUSTER_API const char* muster_last_error(const muster* m);
+MUSTER_API const char* muster_last_error(const muster_handle* m);
 /* "0.1.0" */
 MUSTER_API const char* muster_version(void);
 
-MUSTER_API uint32_t muster_rank(const muster* m);
-MUSTER_API uint32_t muster_world_size(const muster* m);
-MUSTER_API uint64_t muster_generation(const muster* m);
+MUSTER_API uint32_t muster_rank(const muster_handle* m);
+MUSTER_API uint32_t muster_world_size(const muster_handle* m);
+MUSTER_API uint64_t muster_generation(const muster_handle* m);
 /* The step that this generation starts from, MUSTER_LATEST when there is no checkpoint. The same on every member. */
-MUSTER_API uint64_t muster_restore_step(const muster* m);
+MUSTER_API uint64_t muster_restore_step(const muster_handle* m);
 
 /* Says that training has reached `step`. Cheap: sends at most ten messages a second. */
-MUSTER_API int muster_progress(muster* m, uint64_t step);
+MUSTER_API int muster_progress(muster_handle* m, uint64_t step);
 /* 1 when a checkpoint should be taken now / when the program should save and exit (Slurm's SIGTERM), else 0. */
-MUSTER_API int muster_should_checkpoint(muster* m);
-MUSTER_API int muster_should_exit(muster* m);
+MUSTER_API int muster_should_checkpoint(muster_handle* m);
+MUSTER_API int muster_should_exit(muster_handle* m);
 
 /* A save: begin, add each entry, commit. begin waits while both staging buffers are in use (two saves behind); the
  * _nowait form returns MUSTER_E_BUSY instead. `bytes_hint` is the sum of the entries' sizes if known, else 0.
  * add copies `bytes` bytes: the memory is the caller's again when it returns. `meta` (may be NULL) is kept with the
  * entry as it is, e.g. a dtype and shape. commit hands the shard to musterd and returns. abort forgets the save. */
-MUSTER_API int muster_save_begin(muster* m, uint64_t step, size_t bytes_hint);
-MUSTER_API int muster_save_begin_nowait(muster* m, uint64_t step, size_t bytes_hint);
-MUSTER_API int muster_save_add(muster* m, const char* name, const char* meta, const void* data, size_t bytes);
-MUSTER_API int muster_save_commit(muster* m);
-MUSTER_API void muster_save_abort(muster* m);
+MUSTER_API int muster_save_begin(muster_handle* m, uint64_t step, size_t bytes_hint);
+MUSTER_API int muster_save_begin_nowait(muster_handle* m, uint64_t step, size_t bytes_hint);
+MUSTER_API int muster_save_add(muster_handle* m, const char* name, const char* meta, const void* data, size_t bytes);
+MUSTER_API int muster_save_commit(muster_handle* m);
+MUSTER_API void muster_save_abort(muster_handle* m);
 
 /* Waits until the save of `step` (MUSTER_LATEST: the newest one) is committed by all members. timeout in milliseconds,
  * -1: for ever. MUSTER_OK only when it is committed. */
-MUSTER_API int muster_wait(muster* m, uint64_t step, int timeout_ms);
+MUSTER_API int muster_wait(muster_handle* m, uint64_t step, int timeout_ms);
 /* The newest step known to be committed, MUSTER_LATEST when none is. Does not block. */
-MUSTER_API uint64_t muster_committed(muster* m);
+MUSTER_API uint64_t muster_committed(muster_handle* m);
 
 /* Opens this member's shard of the checkpoint that the generation starts from (MUSTER_LATEST) or of `step`. All of it
  * has been verified when this returns MUSTER_OK. MUSTER_E_NOT_FOUND: there is none, start from the beginning. */
-MUSTER_API int muster_restore_open(muster* m, uint64_t step, muster_restore** out);
+MUSTER_API int muster_restore_open(muster_handle* m, uint64_t step, muster_restore** out);
 MUSTER_API uint64_t muster_restore_open_step(const muster_restore* r);
 /* Number of entries, and the i-th one. The pointers live as long as r; data is read-only. */
 MUSTER_API size_t muster_restore_count(const muster_restore* r);

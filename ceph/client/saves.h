@@ -1,0 +1,51 @@
+// What a handle remembers of its latest saves.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace muster::client {
+
+enum class SaveState {
+  kQueued,     // not handed to musterd yet, or to be handed to it again
+  kSent,       // musterd has the memory
+  kDurable,    // this member's shard is durable
+  kCommitted,  // all members' are
+  kFailed,
+};
+
+struct SaveRecord {
+  uint64_t step = 0;
+  SaveState state = SaveState::kQueued;
+  int status = 0;       // a muster_error when it has failed
+  bool lost = false;    // musterd went away after the shard was durable, and its memory has been used again
+  char text[256] = "";  // why it failed
+};
+
+// The newest saves; older ones are forgotten.
+class Saves {
+ public:
+  SaveRecord& Add(uint64_t step) {
+    SaveRecord& record = records_[count_++ % kKept];
+    record = {};
+    record.step = step;
+    return record;
+  }
+  // nullptr for a step that this handle has not saved, or has forgotten.
+  SaveRecord* Find(uint64_t step) {
+    for (size_t i = 0; i < kept(); ++i) {
+      if (records_[i].step == step) return &records_[i];
+    }
+    return nullptr;
+  }
+  SaveRecord* newest() { return count_ == 0 ? nullptr : &records_[(count_ - 1) % kKept]; }
+  [[nodiscard]] size_t kept() const { return count_ < kKept ? count_ : kKept; }
+  SaveRecord& at(size_t i) { return records_[i]; }
+
+ private:
+  static constexpr size_t kKept = 64;
+  SaveRecord records_[kKept];
+  size_t count_ = 0;
+};
+
+}  // namespace muster::client

@@ -1,0 +1,403 @@
+#include "ceph/client/session.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+namespace muster::client {
+namespace {
+
+constexpr int64_t kAttemptPause = 100 * kMillisecond;
+constexpr int64_t kGreetingTimeout = 10 * kSecond;
+constexpr int64_t kProgressPause = 100 * kMillisecond;
+constexpr int64_t kFetchTimeout = 1800 * kSecond;
+
+int StatusOf(uint32_t refusal) {
+  switch (static_cast<wire::Refusal>(refusal)) {
+    case wire::Refusal::kVersion:
+    case wire::Refusal::kMalformed:
+      return MUSTER_E_PROTOCOL;
+    case wire::Refusal::kDenied:
+    case wire::Refusal::kStaleGeneration:
+      return MUSTER_E_DENIED;
+    case wire::Refusal::kNoGang:
+      return MUSTER_E_NO_GANG;
+    case wire::Refusal::kDisabled:
+      return MUSTER_E_STORE;
+    case wire::Refusal::kInvalid:
+      return MUSTER_E_INVALID;
+  }
+  return MUSTER_E_DENIED;
+}
+
+// A status that came over the wire.
+int CheckedStatus(int32_t status) {
+  return status <= MUSTER_OK && status >= MUSTER_E_PROTOCOL ? status : MUSTER_E_STORE;
+}
+
+// Copies a text from the wire: without control characters, cut to fit.
+void CopyText(char* to, size_t capacity, const char* from, size_t size) {
+  size_t n = 0;
+  for (size_t i = 0; i < size && n + 1 < capacity; ++i) {
+    to[n++] = static_cast<unsigned char>(from[i]) < 0x20 ? ' ' : from[i];
+  }
+  to[n] = '\0';
+}
+
+}  // namespace
+
+int64_t Now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
+}
+
+int Session::Fail(int status, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(error_, sizeof(error_), format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+// ---- moving on ----
+
+int Session::Open() {
+  if (const int status = identity_.Read(error_, sizeof(error_)); status != MUSTER_OK) return status;
+  away_since_ = Now();
+  const int status =
+      Until(Now() + kConnectTimeout, [](Session* self) { return self->link_ == Link::kReady; });
+  if (status != MUSTER_E_TIMEOUT) return status;
+  return Trouble(kNever);
+}
+
+int Session::Advance() {
+  Step();
+  return Trouble(Now());
+}
+
+// Why nothing can be done any more, as of `now`; MUSTER_OK while there is hope.
+int Session::Trouble(int64_t now) {
+  if (link_ == Link::kRefused) return Fail(refused_status_, "%s", refused_text_);
+  if (link_ == Link::kReady || now - away_since_ < kReconnectTimeout) return MUSTER_OK;
+  if (refused_status_ == MUSTER_E_NO_GANG) return Fail(MUSTER_E_NO_GANG, "%s", refused_text_);
+  return Fail(MUSTER_E_UNREACHABLE, "musterd does not answer on %s: %s (is %s running on this node?)",
+              identity_.socket,
+              away_error_ != 0 ? strerror(away_error_) : "it closes the connection or says nothing",
+              wire::kUnit);
+}
+
+int Session::UntilCall(int64_t deadline, bool (*done)(void*, Session*), void* what) {
+  for (;;) {
+    Step();
+    if (done(what, this)) return MUSTER_OK;
+    const int64_t now = Now();
+    if (const int status = Trouble(now); status != MUSTER_OK) return status;
+    if (now >= deadline) return Fail(MUSTER_E_TIMEOUT, "the time is over");
+    // Wake up for what only the clock brings: the next attempt to connect, the end of patience.
+    int64_t wait = link_ == Link::kDown ? next_attempt_ - now : kSecond;
+    if (wait > deadline - now) wait = deadline - now;
+    if (wait < 0) wait = 0;
+    connection_.Wait(static_cast<int>(wait / kMillisecond) + 1, WantsRoom());
+  }
+}
+
+void Session::Step() {
+  const int64_t now = Now();
+  if (link_ == Link::kDown && now >= next_attempt_) Connect(now);
+  if (link_ == Link::kGreeting && now - greeted_at_ > kGreetingTimeout) Down(0);
+  Receive();
+  if (link_ == Link::kReady) Flush();
+}
+
+void Session::Connect(int64_t now) {
+  next_attempt_ = now + kAttemptPause;
+  if (const int error = connection_.Open(identity_.socket); error != 0) {
+    away_error_ = error;
+    return;
+  }
+  struct {
+    wire::ClientHello body;
+    char gang[sizeof(identity_.gang)];
+  } hello{};
+  const size_t gang_bytes = strlen(identity_.gang);
+  wire::SetHeader(&hello.body, wire::Type::kClientHello, gang_bytes);
+  memcpy(hello.body.token, identity_.token, sizeof(hello.body.token));
+  hello.body.generation = identity_.generation;
+  hello.body.rank = identity_.rank;
+  hello.body.gang_bytes = static_cast<uint32_t>(gang_bytes);
+  memcpy(reinterpret_cast<char*>(&hello) + sizeof(hello.body), identity_.gang, gang_bytes);
+  if (const int error = connection_.Send(&hello, sizeof(hello.body) + gang_bytes); error != 0)
+    return Down(error);
+  link_ = Link::kGreeting;
+  greeted_at_ = now;
+}
+
+void Session::Down(int error) {
+  if (link_ == Link::kReady) away_since_ = Now();
+  connection_.Close();
+  link_ = Link::kDown;
+  away_error_ = error;
+  fetching_.sent = false;
+}
+
+void Session::Refuse(int status, const char* text, size_t size) {
+  connection_.Close();
+  link_ = Link::kRefused;
+  refused_status_ = status;
+  CopyText(refused_text_, sizeof(refused_text_), text, size);
+}
+
+// ---- what musterd says ----
+
+void Session::Receive() {
+  while (connection_.open()) {
+    switch (connection_.Receive()) {
+      case Connection::Received::kNothing:
+        return;
+      case Connection::Received::kClosed:
+        Down(0);
+        return;
+      case Connection::Received::kTooLong: {
+        const char* text = wire::CheckText(wire::Check::kSize);
+        Refuse(MUSTER_E_PROTOCOL, text, strlen(text));
+        return;
+      }
+      case Connection::Received::kPacket:
+        break;
+    }
+    wire::Header header;
+    const wire::Check check = wire::CheckHeader(connection_.packet(), connection_.packet_size(), &header);
+    if (check != wire::Check::kOk) {
+      char text[160];
+      const int n =
+          snprintf(text, sizeof(text), "musterd and this libmuster do not understand each other: %s",
+                   wire::CheckText(check));
+      Refuse(MUSTER_E_PROTOCOL, text, static_cast<size_t>(n));
+      return;
+    }
+    Take(header);
+  }
+}
+
+void Session::Take(const wire::Header& header) {
+  switch (static_cast<wire::Type>(header.type)) {
+    case wire::Type::kClientWelcome:
+      return OnWelcome();
+    case wire::Type::kRefused:
+      return OnRefused();
+    case wire::Type::kShardDurable:
+      return OnDurable();
+    case wire::Type::kCommitted:
+      return OnCommitted();
+    case wire::Type::kRestored:
+      return OnRestored();
+    case wire::Type::kNotify: {
+      wire::Notify notify;
+      if (wire::ReadBody(connection_.packet(), connection_.packet_size(), &notify)) flags_ |= notify.flags;
+      return;
+    }
+    default:
+      return;  // a newer musterd may say more than this library knows
+  }
+}
+
+void Session::OnWelcome() {
+  wire::ClientWelcome welcome;
+  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &welcome) || link_ != Link::kGreeting)
+    return;
+  if (!welcomed_) committed_ = welcome.restore_step;
+  welcome_ = welcome;
+  welcomed_ = true;
+  link_ = Link::kReady;
+  away_error_ = 0;
+  refused_status_ = 0;
+  Resend();
+}
+
+void Session::OnRefused() {
+  wire::Refused refused;
+  const char* pieces[1] = {""};
+  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &refused)) return Down(0);
+  uint32_t sizes[1] = {refused.text_bytes};
+  if (!wire::ReadTail<wire::Refused>(connection_.packet(), connection_.packet_size(), sizes, pieces))
+    sizes[0] = 0;
+  if (static_cast<wire::Refusal>(refused.reason) != wire::Refusal::kNoGang) {
+    return Refuse(StatusOf(refused.reason), pieces[0], sizes[0]);
+  }
+  // A musterd that has just been restarted does not know its gangs yet: their supervisors are on the way to
+  // it.
+  Down(0);
+  next_attempt_ = Now() + kAttemptPause;
+  refused_status_ = MUSTER_E_NO_GANG;
+  CopyText(refused_text_, sizeof(refused_text_), pieces[0], sizes[0]);
+}
+
+void Session::OnDurable() {
+  wire::ShardDurable durable;
+  const char* pieces[1] = {""};
+  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &durable)) return;
+  uint32_t sizes[1] = {durable.text_bytes};
+  if (!wire::ReadTail<wire::ShardDurable>(connection_.packet(), connection_.packet_size(), sizes, pieces))
+    sizes[0] = 0;
+  for (Staging& staging : stagings_) {
+    if (staging.use == Staging::Use::kHanded && staging.step == durable.step)
+      staging.use = Staging::Use::kFree;
+  }
+  SaveRecord* record = saves_.Find(durable.step);
+  if (record == nullptr || record->state > SaveState::kDurable) return;
+  record->state = durable.status == MUSTER_OK ? SaveState::kDurable : SaveState::kFailed;
+  record->status = CheckedStatus(durable.status);
+  CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
+}
+
+void Session::OnCommitted() {
+  wire::Committed committed;
+  const char* pieces[1] = {""};
+  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &committed)) return;
+  uint32_t sizes[1] = {committed.text_bytes};
+  if (!wire::ReadTail<wire::Committed>(connection_.packet(), connection_.packet_size(), sizes, pieces))
+    sizes[0] = 0;
+  if (committed.status == MUSTER_OK && (committed_ == wire::kNoStep || committed.step > committed_)) {
+    committed_ = committed.step;
+  }
+  SaveRecord* record = saves_.Find(committed.step);
+  if (record == nullptr) return;
+  record->state = committed.status == MUSTER_OK ? SaveState::kCommitted : SaveState::kFailed;
+  record->status = CheckedStatus(committed.status);
+  CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
+}
+
+void Session::OnRestored() {
+  wire::Restored restored;
+  const char* pieces[1] = {""};
+  if (!fetching_.active || !wire::ReadBody(connection_.packet(), connection_.packet_size(), &restored))
+    return;
+  uint32_t sizes[1] = {restored.text_bytes};
+  if (!wire::ReadTail<wire::Restored>(connection_.packet(), connection_.packet_size(), sizes, pieces))
+    sizes[0] = 0;
+  fetching_.done = true;
+  fetching_.status = CheckedStatus(restored.status);
+  fetching_.step = restored.step;
+  fetching_.bytes = restored.bytes;
+  fetching_.memory = connection_.TakeDescriptor();
+  CopyText(fetching_.text, sizeof(fetching_.text), pieces[0], sizes[0]);
+}
+
+// ---- what the program says ----
+
+Staging* Session::FreeStaging() {
+  Staging* best = nullptr;
+  for (Staging& staging : stagings_) {
+    if (staging.use != Staging::Use::kFree) continue;
+    // The older content first: the newer may have to be handed over again.
+    if (best == nullptr || !staging.holds || (best->holds && staging.step < best->step)) best = &staging;
+  }
+  return best;
+}
+
+void Session::Commit(Staging* staging) {
+  staging->use = Staging::Use::kHanded;
+  staging->holds = true;
+  saves_.Add(staging->step);
+  Step();
+}
+
+void Session::ReportProgress(uint64_t step) {
+  progress_ = step;
+  progress_waiting_ = true;
+}
+
+// After a new welcome: musterd may be another process, which knows of no save. What the memory still holds
+// and is not committed is handed over again; the objects are written a second time with the same bytes.
+void Session::Resend() {
+  for (size_t i = 0; i < saves_.kept(); ++i) {
+    SaveRecord& record = saves_.at(i);
+    if (record.state > SaveState::kDurable) continue;
+    bool held = false;
+    for (Staging& staging : stagings_) {
+      if (!staging.holds || staging.step != record.step || staging.use == Staging::Use::kFilling) continue;
+      staging.use = Staging::Use::kHanded;
+      held = true;
+    }
+    if (held) {
+      record.state = SaveState::kQueued;
+    } else {
+      record.lost = true;
+    }
+  }
+}
+
+// Whether `staging` holds a save that waits to be handed over.
+bool Session::HandOver(Staging* staging) {
+  if (staging->use != Staging::Use::kHanded) return false;
+  const SaveRecord* record = saves_.Find(staging->step);
+  return record != nullptr && record->state == SaveState::kQueued;
+}
+
+bool Session::WantsRoom() {
+  return link_ == Link::kReady &&
+         (HandOver(&stagings_[0]) || HandOver(&stagings_[1]) || (fetching_.active && !fetching_.sent));
+}
+
+void Session::Flush() {
+  for (;;) {
+    Staging* next = nullptr;
+    for (Staging& staging : stagings_) {
+      if (HandOver(&staging) && (next == nullptr || staging.step < next->step)) next = &staging;
+    }
+    if (next == nullptr) break;
+    wire::Save save{};
+    wire::SetHeader(&save, wire::Type::kSave);
+    save.step = next->step;
+    save.bytes = next->bytes;
+    const int error = connection_.Send(&save, sizeof(save), next->fd());
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    saves_.Find(next->step)->state = SaveState::kSent;
+  }
+  if (fetching_.active && !fetching_.sent) {
+    wire::Restore restore{};
+    wire::SetHeader(&restore, wire::Type::kRestore);
+    restore.step = fetching_.asked;
+    const int error = connection_.Send(&restore, sizeof(restore));
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    fetching_.sent = true;
+  }
+  const int64_t now = Now();
+  if (!progress_waiting_ || now < next_progress_) return;
+  wire::Progress progress{};
+  wire::SetHeader(&progress, wire::Type::kProgress);
+  progress.step = progress_;
+  const int error = connection_.Send(&progress, sizeof(progress));
+  if (error != 0 && error != EAGAIN) return Down(error);
+  if (error == 0) progress_waiting_ = false;
+  next_progress_ = now + kProgressPause;
+}
+
+int Session::Fetch(uint64_t step, UniqueFd* memory, uint64_t* bytes, uint64_t* actual_step) {
+  fetching_.active = true;
+  fetching_.sent = false;
+  fetching_.done = false;
+  fetching_.asked = step;
+  const int status = Until(Now() + kFetchTimeout, [](Session* self) { return self->fetching_.done; });
+  fetching_.active = false;
+  if (status == MUSTER_E_TIMEOUT)
+    return Fail(status, "musterd has not delivered the checkpoint within 30 minutes");
+  if (status != MUSTER_OK) return status;
+  if (fetching_.status != MUSTER_OK) {
+    return Fail(fetching_.status, "%s",
+                fetching_.text[0] != '\0' ? fetching_.text : "there is no such checkpoint");
+  }
+  if (!fetching_.memory.valid())
+    return Fail(MUSTER_E_PROTOCOL, "musterd sent a checkpoint without its memory");
+  *memory = static_cast<UniqueFd&&>(fetching_.memory);
+  *bytes = fetching_.bytes;
+  *actual_step = fetching_.step;
+  return MUSTER_OK;
+}
+
+}  // namespace muster::client

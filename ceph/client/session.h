@@ -1,0 +1,120 @@
+// The conversation with musterd: connects, greets, hands over saves, asks for shards, takes what comes, and
+// does it all again when musterd has been restarted. It has no thread: it moves on inside the calls of the
+// program.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ceph/client/connection.h"
+#include "ceph/client/identity.h"
+#include "ceph/client/saves.h"
+#include "ceph/client/staging.h"
+#include "ceph/muster.h"
+
+namespace muster::client {
+
+// CLOCK_MONOTONIC in nanoseconds.
+int64_t Now();
+inline constexpr int64_t kMillisecond = 1'000'000;
+inline constexpr int64_t kSecond = 1000 * kMillisecond;
+inline constexpr int64_t kNever = INT64_MAX;
+inline constexpr int64_t kConnectTimeout = 10 * kSecond;
+inline constexpr int64_t kReconnectTimeout = 30 * kSecond;
+
+class Session {
+ public:
+  static constexpr size_t kStagings = 2;
+
+  Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Sets the sentence of the last error and gives `status`.
+  int Fail(int status, const char* format, ...) __attribute__((format(printf, 3, 4)));
+  [[nodiscard]] const char* error() const { return error_; }
+  void ClearError() { error_[0] = '\0'; }
+
+  // Reads the environment and waits for musterd's welcome.
+  int Open();
+  // Does what can be done without waiting. MUSTER_OK also while musterd is away for less than
+  // kReconnectTimeout.
+  int Advance();
+  // Moves on until `done(this)` says so: MUSTER_OK; or until `deadline`: MUSTER_E_TIMEOUT.
+  template <typename Done>
+  int Until(int64_t deadline, Done done) {
+    return UntilCall(
+        deadline, [](void* what, Session* self) { return (*static_cast<Done*>(what))(self); }, &done);
+  }
+
+  // The staging memory for the next save, nullptr when none is free.
+  Staging* FreeStaging();
+  // The save in `staging` is complete: hands it over, now or when musterd is there.
+  void Commit(Staging* staging);
+  void ReportProgress(uint64_t step);
+
+  // Asks for a shard and waits for it.
+  int Fetch(uint64_t step, UniqueFd* memory, uint64_t* bytes, uint64_t* actual_step);
+
+  [[nodiscard]] const Identity& identity() const { return identity_; }
+  [[nodiscard]] const wire::ClientWelcome& welcome() const { return welcome_; }
+  [[nodiscard]] uint64_t committed() const { return committed_; }
+  [[nodiscard]] uint32_t flags() const { return flags_; }
+  void ClearFlag(uint32_t flag) { flags_ &= ~flag; }
+  Saves& saves() { return saves_; }
+
+ private:
+  enum class Link { kDown, kGreeting, kReady, kRefused };
+  struct Fetching {
+    bool active = false;
+    bool sent = false;
+    bool done = false;
+    uint64_t asked = 0;
+    uint64_t step = 0;
+    uint64_t bytes = 0;
+    int status = 0;
+    UniqueFd memory;
+    char text[512] = "";
+  };
+
+  int UntilCall(int64_t deadline, bool (*done)(void*, Session*), void* what);
+  int Trouble(int64_t now);
+  void Step();
+  void Connect(int64_t now);
+  void Down(int error);
+  void Refuse(int status, const char* text, size_t size);
+  void Receive();
+  void Take(const wire::Header& header);
+  void OnWelcome();
+  void OnRefused();
+  void OnDurable();
+  void OnCommitted();
+  void OnRestored();
+  void Resend();
+  void Flush();
+  bool HandOver(Staging* staging);
+  [[nodiscard]] bool WantsRoom();
+
+  Identity identity_;
+  Connection connection_;
+  Link link_ = Link::kDown;
+  bool welcomed_ = false;     // at least once
+  int64_t away_since_ = 0;    // since when musterd has not been there
+  int64_t next_attempt_ = 0;  // not before this is a connection tried again
+  int64_t greeted_at_ = 0;
+  int away_error_ = 0;  // errno of the last attempt; 0: it closed the connection, or says it has no such gang
+  int refused_status_ = 0;  // why this handle is of no use any more
+  char refused_text_[512] = "";
+  wire::ClientWelcome welcome_{};
+  Staging stagings_[kStagings];
+  Saves saves_;
+  Fetching fetching_;
+  uint64_t committed_ = wire::kNoStep;
+  uint32_t flags_ = 0;
+  bool progress_waiting_ = false;
+  uint64_t progress_ = 0;
+  int64_t next_progress_ = 0;
+  char error_[1024] = "";
+};
+
+}  // namespace muster::client

@@ -1,0 +1,47 @@
+// Reads the layout of ceph/engine/shard_format.h. The bytes have been verified against their digests, but
+// they were written by some program: everything in them is checked before it is used.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ceph/client/bytes.h"
+#include "ceph/client/name_table.h"
+
+namespace muster::client {
+
+class ShardView {
+ public:
+  struct Entry {
+    const char* name;  // NUL-terminated, as is meta; both live as long as the view
+    const char* meta;
+    const void* data;  // in the shard
+    size_t bytes;
+  };
+
+  ShardView() = default;
+  ShardView(const ShardView&) = delete;
+  ShardView& operator=(const ShardView&) = delete;
+  ~ShardView();
+
+  // Reads `bytes` bytes, which must outlive the view. Gives nullptr, or a sentence on what is wrong; the view
+  // is then empty. Once only.
+  const char* Parse(const void* shard, size_t bytes);
+
+  [[nodiscard]] size_t count() const { return count_; }
+  [[nodiscard]] const Entry& entry(size_t index) const { return entries_[index]; }
+  [[nodiscard]] const Entry* Find(const char* name) const;
+
+ private:
+  const char* ReadEntries(const char* shard, size_t bytes, uint64_t index_offset, uint64_t index_bytes);
+
+  Entry* entries_ = nullptr;
+  size_t count_ = 0;
+  char* texts_ = nullptr;  // names and metas
+  NameTable names_;
+};
+
+// Whether a name may be given to an entry: 1 to 255 bytes, no control characters.
+bool IsEntryName(const char* name, size_t size);
+
+}  // namespace muster::client

@@ -1,0 +1,43 @@
+#include "ceph/client/staging.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace muster::client {
+namespace {
+
+constexpr size_t kStep = 2u << 20;  // a huge page
+
+}  // namespace
+
+Staging::~Staging() {
+  if (data_ != nullptr) munmap(data_, capacity_);
+}
+
+int Staging::Reserve(size_t bytes) {
+  if (bytes <= capacity_) return 0;
+  if (bytes > SIZE_MAX / 4) return ENOMEM;
+  if (!fd_.valid()) {
+    fd_.reset(memfd_create("muster-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    // musterd reads only memory that cannot be cut off under it.
+    if (!fd_.valid() || fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+      const int error = errno;
+      fd_.reset();
+      return error;
+    }
+  }
+  const size_t grown = capacity_ + capacity_ / 2;
+  const size_t wanted = ((bytes > grown ? bytes : grown) + kStep - 1) / kStep * kStep;
+  if (ftruncate(fd_.get(), static_cast<off_t>(wanted)) != 0) return errno;
+  void* at = data_ == nullptr ? mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0)
+                              : mremap(data_, capacity_, wanted, MREMAP_MAYMOVE);
+  if (at == MAP_FAILED) return errno;
+  data_ = static_cast<char*>(at);
+  capacity_ = wanted;
+  madvise(data_, capacity_, MADV_HUGEPAGE);  // a hint; not every kernel takes it for shared memory
+  return 0;
+}
+
+}  // namespace muster::client

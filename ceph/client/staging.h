@@ -1,0 +1,42 @@
+// The shared memory a save is copied into. It is kept from save to save, so that its pages stay faulted in.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/base/unique_fd.h"
+
+namespace muster::client {
+
+class Staging {
+ public:
+  enum class Use {
+    kFree,
+    kFilling,  // a save is being put together
+    kHanded,   // musterd reads it, or is to
+  };
+
+  Staging() = default;
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  ~Staging();
+
+  // Makes room for `bytes` bytes in all. Gives 0 or an errno; the content stays either way.
+  int Reserve(size_t bytes);
+  [[nodiscard]] char* data() const { return data_; }
+  [[nodiscard]] int fd() const { return fd_.get(); }
+
+  Use use = Use::kFree;
+  // Whether the memory still holds the whole shard of `step`, `bytes` long: from its commit until it is
+  // filled again.
+  bool holds = false;
+  uint64_t step = 0;
+  uint64_t bytes = 0;
+
+ private:
+  UniqueFd fd_;
+  char* data_ = nullptr;
+  size_t capacity_ = 0;
+};
+
+}  // namespace muster::client
