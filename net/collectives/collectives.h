@@ -64,7 +64,7 @@ struct GroupOptions {
   std::uint16_t master_port = 0;
   // Names this incarnation of the group (gang and generation); members of another one are never met.
   std::string round;
-  // The network interface for the data; empty: the one that this host's name or the way to rank 0 leads to.
+  // The network interface for the data; empty: the one on the way to rank 0.
   std::string interface;
   // All members have met by then, or creation fails.
   std::chrono::milliseconds connect_timeout{60'000};

@@ -20,6 +20,9 @@
 namespace muster {
 namespace {
 
+// An IPv4 address as a socket for both families shows it.
+constexpr std::string_view kMapped = "::ffff:";
+
 void AddInto(void* out, const void* left, const void* right, std::size_t count) {
   auto* sum = static_cast<float*>(out);
   const auto* a = static_cast<const float*>(left);
@@ -120,21 +123,23 @@ void IgnoreSigpipe() {
   }
 }
 
-gloo::transport::tcp::attr Interface(const GroupOptions& options, const std::string& way_to_rank_0) {
+// Whether every member is on this host, by the word of whoever chose MASTER_ADDR.
+bool AllHere(const GroupOptions& options) {
+  return IsLoopback(options.master_addr) || options.master_addr == "localhost";
+}
+
+// `way`: this member's address on its connection to rank 0. It is good for the data too, but on rank 0's own
+// host it may be a loopback one that members elsewhere cannot reach, where /etc/hosts gives the host's name
+// such an address.
+gloo::transport::tcp::attr Interface(const GroupOptions& options, std::string way) {
   gloo::transport::tcp::attr attributes;
   if (!options.interface.empty()) {
     attributes.iface = options.interface;
     return attributes;
   }
-  attributes.hostname = way_to_rank_0;
-  // When rank 0 was reached over loopback, MASTER_ADDR says that all members are on this host; except on rank
-  // 0 itself, where a name in /etc/hosts may do that for a host that others reach from outside.
-  const bool all_here = IsLoopback(options.master_addr) || options.master_addr == "localhost";
-  if (!all_here) {
-    if (const std::optional<std::string> own = OwnNameAddress()) attributes.hostname = *own;
-  }
-  // An IPv4 address seen through a dual-stack socket.
-  if (attributes.hostname.starts_with("::ffff:")) attributes.hostname.erase(0, 7);
+  if (IsLoopback(way) && !AllHere(options)) way = OwnNameAddress().value_or(way);
+  if (way.starts_with(kMapped)) way.erase(0, kMapped.size());
+  attributes.hostname = way;
   return attributes;
 }
 
@@ -161,7 +166,7 @@ Result<std::shared_ptr<GlooMesh>> Meet(const GroupOptions& options) {
   if (!way) return way.error();
   try {
     auto mesh = std::make_shared<GlooMesh>(options.rank, options.size);
-    auto device = gloo::transport::tcp::CreateDevice(Interface(options, *way));
+    auto device = gloo::transport::tcp::CreateDevice(Interface(options, std::move(*way)));
     if (Status connected = mesh->Connect(*store, std::move(device), options.connect_timeout); !connected) {
       return connected.error();
     }

@@ -165,13 +165,13 @@ class Server::Impl {
     } else {
       Fill(connection);
     }
-    // Bytes behind a request that still waits: a peer that does not keep to one request at a time. Left in
-    // the socket they would wake this thread for ever, so it goes.
-    if (connection.waiting() && !connection.in.empty()) connection.dead = true;
     // Bytes behind a request that was answered: nothing would wake us for them, so look now.
     while (!connection.dead && !connection.replying() && !connection.waiting() && HandleOne(connection)) {
       Flush(connection);
     }
+    // Bytes behind a request that still waits: a peer that does not keep to one request at a time. Left in
+    // the socket they would wake this thread for ever, so it goes.
+    if (connection.waiting() && !connection.in.empty()) connection.dead = true;
   }
 
   // Whether there was a request, or something that cannot become one.
@@ -192,19 +192,16 @@ class Server::Impl {
   }
 
   void Handle(Connection& connection, Message request) {
+    const bool is_set = request.type == MessageType::kSet;
+    if (!is_set && request.type != MessageType::kGet) {
+      connection.close_after_reply = true;
+      return Refuse(connection, "a reply where a request belongs");
+    }
     if (!request.key.starts_with(RoundKey(options_.round, ""))) {
       return Refuse(connection,
                     "this store serves round '" + options_.round + "', not key '" + request.key + "'");
     }
-    switch (request.type) {
-      case MessageType::kSet:
-        return Set(connection, request);
-      case MessageType::kGet:
-        return Get(connection, request);
-      default:
-        connection.close_after_reply = true;
-        return Refuse(connection, "a reply where a request belongs");
-    }
+    return is_set ? Set(connection, request) : Get(connection, request);
   }
 
   void Set(Connection& connection, Message& request) {

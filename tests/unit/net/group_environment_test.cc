@@ -1,0 +1,76 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "net/collectives/collectives.h"
+
+namespace muster {
+namespace {
+
+using testing::HasSubstr;
+
+class GroupEnvironment : public testing::Test {
+ protected:
+  void SetUp() override { Clear(); }
+  void TearDown() override { Clear(); }
+  static void Clear() {
+    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MUSTER_GANG",
+                             "MUSTER_GENERATION", "GLOO_SOCKET_IFNAME"}) {
+      ::unsetenv(name);
+    }
+  }
+  static void Set(const char* name, const char* value) { ::setenv(name, value, 1); }
+  static std::string Refusal() {
+    Result<GroupOptions> options = GroupOptionsFromEnvironment();
+    return options ? "" : options.error().message;
+  }
+};
+
+TEST_F(GroupEnvironment, WithNothingSetTheGroupIsOne) {
+  Result<GroupOptions> options = GroupOptionsFromEnvironment();
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options->rank, 0);
+  EXPECT_EQ(options->size, 1);
+}
+
+TEST_F(GroupEnvironment, AMemberReadsItsPlaceAndItsRound) {
+  Set("RANK", "2");
+  Set("WORLD_SIZE", "4");
+  Set("MASTER_ADDR", "n0");
+  Set("MASTER_PORT", "29500");
+  Set("MUSTER_GANG", "12.0");
+  Set("MUSTER_GENERATION", "3");
+  Set("GLOO_SOCKET_IFNAME", "eth1");
+  Result<GroupOptions> options = GroupOptionsFromEnvironment();
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options->rank, 2);
+  EXPECT_EQ(options->size, 4);
+  EXPECT_EQ(options->master_addr, "n0");
+  EXPECT_EQ(options->master_port, 29500);
+  EXPECT_EQ(options->interface, "eth1");
+  const std::string third = options->round;
+  Set("MUSTER_GENERATION", "4");
+  EXPECT_NE(GroupOptionsFromEnvironment()->round, third);
+}
+
+TEST_F(GroupEnvironment, WhatIsMissingOrMalformedIsNamed) {
+  Set("WORLD_SIZE", "4");
+  EXPECT_THAT(Refusal(), HasSubstr("RANK is not set"));
+  Set("RANK", "4");
+  EXPECT_THAT(Refusal(), HasSubstr("RANK='4' is not a number from 0 to 3"));
+  Set("RANK", "1");
+  EXPECT_THAT(Refusal(), HasSubstr("MASTER_ADDR is not set"));
+  Set("MASTER_ADDR", "n0");
+  EXPECT_THAT(Refusal(), HasSubstr("MASTER_PORT is not set"));
+  Set("MASTER_PORT", "65536");
+  EXPECT_THAT(Refusal(), HasSubstr("MASTER_PORT='65536'"));
+  Set("MASTER_PORT", "1");
+  for (const char* bad : {"0", "-1", "4x", " 4", "99999999999999999999"}) {
+    Set("WORLD_SIZE", bad);
+    EXPECT_THAT(Refusal(), HasSubstr("WORLD_SIZE")) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,170 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "net/rendezvous/client.h"
+#include "net/rendezvous/server.h"
+
+namespace muster::rendezvous {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+Deadline In(milliseconds time) {
+  return std::chrono::steady_clock::now() + time;
+}
+
+class RendezvousServer : public testing::Test {
+ protected:
+  void SetUp() override {
+    Result<std::unique_ptr<Server>> started =
+        Server::Start({.port = 0, .round = "gang.7", .max_entries = 3, .max_connections = 8});
+    ASSERT_TRUE(started.ok());
+    server_ = std::move(*started);
+  }
+
+  Client Connect(milliseconds patience = seconds(20), const std::string& round = "gang.7") {
+    Result<Client> client = Client::Connect(
+        {.host = "127.0.0.1", .port = server_->port(), .round = round, .deadline = In(patience)});
+    EXPECT_TRUE(client.ok());
+    return std::move(*client);
+  }
+
+  // A connection that speaks bytes, and what the server answers before it closes.
+  std::string Answer(std::span<const std::byte> bytes) {
+    Result<UniqueFd> fd = ConnectUntil("127.0.0.1", server_->port(), In(seconds(20)));
+    EXPECT_TRUE(fd.ok() && SendAll(fd->get(), bytes, In(seconds(20))).ok());
+    std::vector<std::byte> answer;
+    std::array<std::byte, 512> chunk;
+    for (;;) {
+      Result<std::size_t> got = ReceiveSome(fd->get(), chunk, In(seconds(20)));
+      if (!got) {
+        EXPECT_THAT(got.error().message, HasSubstr("closed the connection"));
+        break;
+      }
+      answer.insert(answer.end(), chunk.begin(), chunk.begin() + static_cast<std::ptrdiff_t>(*got));
+    }
+    Result<std::optional<Decoded>> decoded = Decode(answer);
+    return decoded && decoded->has_value() ? (*decoded)->message.value : "";
+  }
+
+  void ExpectStillServing() {
+    Client client = Connect();
+    EXPECT_TRUE(client.Set("alive", "yes").ok());
+    EXPECT_EQ(*client.Get("alive"), "yes");
+  }
+
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(RendezvousServer, AGetWaitsForItsSet) {
+  Client reader = Connect();
+  std::thread writer([this] {
+    Client client = Connect();
+    EXPECT_TRUE(client.Set("k", "v").ok());
+  });
+  Result<std::string> value = reader.Get("k");
+  writer.join();
+  ASSERT_TRUE(value.ok()) << value.error().message;
+  EXPECT_EQ(*value, "v");
+}
+
+TEST_F(RendezvousServer, AGetThatNobodyAnswersEndsAtItsDeadlineAndNamesTheKey) {
+  Client reader = Connect(milliseconds(100));
+  const auto start = std::chrono::steady_clock::now();
+  Result<std::string> value = reader.Get("missing");
+  ASSERT_FALSE(value.ok());
+  EXPECT_THAT(value.error().message, HasSubstr("nobody wrote key 'gang.7/missing' in time"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(5));
+}
+
+TEST_F(RendezvousServer, AKeyIsWrittenOnce) {
+  Client client = Connect();
+  EXPECT_TRUE(client.Set("k", "v").ok());
+  EXPECT_TRUE(client.Set("k", "v").ok());
+  const Status other = client.Set("k", "w");
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.error().message, HasSubstr("same RANK"));
+  EXPECT_EQ(*client.Get("k"), "v");
+}
+
+TEST_F(RendezvousServer, AMemberOfAnotherGenerationIsRefused) {
+  Client old = Connect(seconds(20), "gang.6");
+  const Status written = old.Set("k", "v");
+  ASSERT_FALSE(written.ok());
+  EXPECT_THAT(written.error().message, HasSubstr("serves round 'gang.7'"));
+  EXPECT_FALSE(old.Get("k").ok());
+}
+
+TEST_F(RendezvousServer, MoreEntriesThanItHoldsAreRefused) {
+  Client client = Connect();
+  for (const char* key : {"a", "b", "c"}) EXPECT_TRUE(client.Set(key, "").ok());
+  const Status fourth = client.Set("d", "");
+  ASSERT_FALSE(fourth.ok());
+  EXPECT_THAT(fourth.error().message, HasSubstr("full (3 entries)"));
+}
+
+TEST_F(RendezvousServer, ManyWaitForOneKey) {
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 5; ++i) {
+    readers.emplace_back([this] { EXPECT_EQ(*Connect().Get("k"), "v"); });
+  }
+  EXPECT_TRUE(Connect().Set("k", "v").ok());
+  for (std::thread& reader : readers) reader.join();
+}
+
+TEST_F(RendezvousServer, BytesThatAreNoMessageAreRefusedAndItGoesOn) {
+  const std::string text = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  EXPECT_THAT(Answer(std::as_bytes(std::span(text))), HasSubstr("bad magic"));
+  ExpectStillServing();
+}
+
+TEST_F(RendezvousServer, AnOversizedMessageIsRefusedBeforeItsBytesCome) {
+  std::vector<std::byte> bytes = *Encode({MessageType::kSet, "gang.7/k", "v", {}});
+  bytes[8] = std::byte{0x7f};  // two gigabytes of value
+  EXPECT_THAT(Answer(bytes), HasSubstr("the limit is 65536"));
+  ExpectStillServing();
+}
+
+TEST_F(RendezvousServer, AReplyInPlaceOfARequestIsRefused) {
+  EXPECT_THAT(Answer(*Encode({MessageType::kValue, "", "v", {}})),
+              HasSubstr("a reply where a request belongs"));
+  ExpectStillServing();
+}
+
+TEST_F(RendezvousServer, ATruncatedMessageEndsItsConnectionOnly) {
+  const std::vector<std::byte> bytes = *Encode({MessageType::kSet, "gang.7/k", "v", {}});
+  {
+    Result<UniqueFd> fd = ConnectUntil("127.0.0.1", server_->port(), In(seconds(20)));
+    ASSERT_TRUE(fd.ok());
+    EXPECT_TRUE(SendAll(fd->get(), std::span(bytes).first(bytes.size() - 1), In(seconds(20))).ok());
+  }
+  ExpectStillServing();
+}
+
+TEST_F(RendezvousServer, ARequestBehindOneThatWaitsClosesTheConnection) {
+  std::vector<std::byte> bytes = *Encode({MessageType::kGet, "gang.7/k", "", seconds(20)});
+  const std::vector<std::byte> once = bytes;
+  bytes.insert(bytes.end(), once.begin(), once.end());
+  EXPECT_EQ(Answer(bytes), "");
+  ExpectStillServing();
+}
+
+TEST(RendezvousClient, ConnectingToNobodyFailsAtTheDeadlineAndNamesTheEndpoint) {
+  std::uint16_t port = 0;
+  {
+    Result<UniqueFd> listener = Listen(0);
+    ASSERT_TRUE(listener.ok());
+    port = *LocalPort(listener->get());
+  }
+  Result<Client> client =
+      Client::Connect({.host = "127.0.0.1", .port = port, .round = "", .deadline = In(milliseconds(100))});
+  ASSERT_FALSE(client.ok());
+  EXPECT_THAT(client.error().message, HasSubstr("127.0.0.1 port " + std::to_string(port)));
+}
+
+}  // namespace
+}  // namespace muster::rendezvous

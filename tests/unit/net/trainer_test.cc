@@ -1,0 +1,223 @@
+#include "net/train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "processes.h"
+
+namespace muster::train {
+namespace {
+
+using test::FreePort;
+using test::RunMembers;
+using test::ScratchDirectory;
+using test::SharedFloats;
+using test::Succeeded;
+using testing::Each;
+using testing::ResultOf;
+
+constexpr int kMembers = 3;
+
+TrainOptions Small() {
+  return {.model = {.width = 16, .depth = 1, .heads = 2, .context = 8},
+          .batch = 2,
+          .steps = 12,
+          .learning_rate = 1e-2F,
+          .seed = 5,
+          .checkpoint_every = 4,
+          .log_every = 0};
+}
+
+Corpus Text() {
+  std::vector<std::uint8_t> text(999);
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::uint8_t>('a' + i * i % 23);
+  return Corpus(std::move(text));
+}
+
+int Fail(const std::string& why) {
+  std::fprintf(stderr, "member: %s\n", why.c_str());
+  return 1;
+}
+
+// One generation: members with their checkpoints in `directory(rank)`, all doing `check` on their result.
+using Check = std::function<int(int rank, const Result<Outcome>&, const std::vector<std::string>& said)>;
+struct Generation {
+  TrainOptions options = Small();
+  std::function<std::string(int rank)> directory;           // empty: not started by Muster
+  std::function<bool(int rank, int asked)> stop_requested;  // asked once a step
+};
+
+std::vector<int> RunGeneration(const Generation& generation, const Check& check) {
+  const std::uint16_t port = FreePort();
+  return RunMembers(kMembers, [&](int rank) {
+    if (generation.directory) {
+      ::setenv("MUSTER_TEST_DIRECTORY", generation.directory(rank).c_str(), 1);
+      ::setenv("RANK", std::to_string(rank).c_str(), 1);
+      ::setenv("WORLD_SIZE", std::to_string(kMembers).c_str(), 1);
+    }
+    Result<std::unique_ptr<Checkpoints>> checkpoints =
+        Checkpoints::Open(generation.options.model, rank, kMembers);
+    if (!checkpoints) return Fail(checkpoints.error().message);
+    if ((*checkpoints == nullptr) == static_cast<bool>(generation.directory))
+      return Fail("in a gang or not?");
+    Result<std::unique_ptr<Collectives>> group =
+        MakeCollectives("gloo", test::LoopbackGroup(rank, kMembers, port));
+    if (!group) return Fail(group.error().message);
+    std::vector<std::string> said;
+    int asked = 0;
+    const TrainContext context{
+        **group, checkpoints->get(), [&](const std::string& line) { said.push_back(line); },
+        [&] { return generation.stop_requested && generation.stop_requested(rank, ++asked); }};
+    return check(rank, Train(generation.options, Text(), context), said);
+  });
+}
+
+// A generation that must train to the end; rank 0's weights.
+std::vector<float> TrainToTheEnd(const Generation& generation, const std::string& expected_line = "") {
+  SharedFloats shared(Layout(generation.options.model).size);
+  const std::vector<int> statuses = RunGeneration(
+      generation, [&](int rank, const Result<Outcome>& outcome, const std::vector<std::string>& said) {
+        if (!outcome) return Fail(outcome.error().message);
+        if (!outcome->finished || outcome->step != generation.options.steps) return Fail("not finished");
+        if (rank != 0) return said.empty() ? 0 : Fail("a member other than rank 0 spoke");
+        if (!expected_line.empty() && std::find(said.begin(), said.end(), expected_line) == said.end()) {
+          return Fail("did not say '" + expected_line + "' but '" + (said.empty() ? "" : said.front()) + "'");
+        }
+        std::copy(outcome->parameters.begin(), outcome->parameters.end(), shared.values().begin());
+        return 0;
+      });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+  return {shared.values().begin(), shared.values().end()};
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+std::function<std::string(int)> In(const ScratchDirectory& directory) {
+  return [&directory](int) { return directory.path(); };
+}
+
+TEST(Trainer, ARunThatLostAMemberEndsWithTheBitsOfOneThatDidNot) {
+  const std::vector<float> clean = TrainToTheEnd({});
+  const ScratchDirectory directory;
+  Generation faulty{.directory = In(directory), .stop_requested = [](int rank, int asked) {
+                      if (rank == 1 && asked == 7) ::raise(SIGKILL);
+                      return false;
+                    }};
+  const std::vector<int> statuses =
+      RunGeneration(faulty, [](int, const Result<Outcome>& outcome, const std::vector<std::string>&) {
+        return !outcome && outcome.error().code == Errc::kUnavailable ? 0 : Fail("no error without a member");
+      });
+  EXPECT_TRUE(Succeeded(statuses[0]));
+  EXPECT_FALSE(Succeeded(statuses[1]));
+  EXPECT_TRUE(Succeeded(statuses[2]));
+  const std::vector<float> healed = TrainToTheEnd({.directory = In(directory)}, "resumed from step 4");
+  EXPECT_TRUE(SameBits(clean, healed));
+  EXPECT_FALSE(clean.empty());
+}
+
+TEST(Trainer, ARunThatIsAlreadyAtItsEndGivesTheSameWeightsAgain) {
+  const ScratchDirectory directory;
+  const std::vector<float> first = TrainToTheEnd({.directory = In(directory)});
+  const std::vector<float> again = TrainToTheEnd({.directory = In(directory)}, "resumed from step 12");
+  EXPECT_TRUE(SameBits(first, again));
+}
+
+TEST(Trainer, OneMembersRequestToStopStopsAllAtTheSameStepWithACheckpoint) {
+  const ScratchDirectory directory;
+  const std::vector<int> statuses =
+      RunGeneration({.directory = In(directory),
+                     .stop_requested = [](int rank, int asked) { return rank == 2 && asked == 6; }},
+                    [](int rank, const Result<Outcome>& outcome, const std::vector<std::string>& said) {
+                      if (!outcome) return Fail(outcome.error().message);
+                      if (outcome->finished || outcome->step != 6)
+                        return Fail("step " + std::to_string(outcome->step));
+                      if (rank == 0 && said.back() != "stopped after step 6, checkpoint committed")
+                        return Fail(said.back());
+                      return 0;
+                    });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+  EXPECT_TRUE(
+      SameBits(TrainToTheEnd({}), TrainToTheEnd({.directory = In(directory)}, "resumed from step 6")));
+}
+
+TEST(Trainer, ACheckpointThatOneMemberCannotTakeIsLeftOutByAll) {
+  const ScratchDirectory directory;
+  std::ofstream(directory.path() + "/busy-8.1").flush();
+  (void)TrainToTheEnd({.directory = In(directory)},
+                      "checkpoint of step 8 left out: 1 of 3 members still have older ones under way");
+  for (int rank = 0; rank < kMembers; ++rank) {
+    const std::string suffix = "." + std::to_string(rank);
+    EXPECT_TRUE(std::filesystem::exists(directory.path() + "/4" + suffix));
+    EXPECT_FALSE(std::filesystem::exists(directory.path() + "/8" + suffix));
+    EXPECT_TRUE(std::filesystem::exists(directory.path() + "/12" + suffix));
+  }
+}
+
+TEST(Trainer, ACheckpointThatIsAskedForIsTakenAtTheNextStep) {
+  const ScratchDirectory directory;
+  Generation generation{.directory = In(directory), .stop_requested = [&directory](int rank, int asked) {
+                          const std::string file = directory.path() + "/checkpoint-now";
+                          if (rank == 0 && asked == 5) std::ofstream(file).flush();
+                          if (rank == 0 && asked == 8) std::filesystem::remove(file);
+                          return false;
+                        }};
+  generation.options.checkpoint_every = 0;
+  (void)TrainToTheEnd(generation);
+  EXPECT_TRUE(std::filesystem::exists(directory.path() + "/7.0"));
+  EXPECT_FALSE(std::filesystem::exists(directory.path() + "/4.0"));
+}
+
+TEST(Trainer, ACheckpointHoldsOneCopyOfTheState) {
+  const ScratchDirectory directory;
+  (void)TrainToTheEnd({.directory = In(directory)});
+  std::uintmax_t bytes = 0;
+  for (int rank = 0; rank < kMembers; ++rank) {
+    bytes += std::filesystem::file_size(directory.path() + "/12." + std::to_string(rank));
+  }
+  const std::uintmax_t state = 3 * sizeof(float) * Layout(Small().model).size;
+  EXPECT_GE(bytes, state);
+  EXPECT_LT(bytes, state + kMembers * 512);
+}
+
+TEST(Trainer, ACheckpointOfAnotherModelIsRefused) {
+  const ScratchDirectory directory;
+  (void)TrainToTheEnd({.directory = In(directory)});
+  Generation other{.directory = In(directory)};
+  other.options.model.depth = 2;
+  const std::vector<int> statuses =
+      RunGeneration(other, [](int, const Result<Outcome>& outcome, const std::vector<std::string>&) {
+        if (outcome) return Fail("took it");
+        const std::string& why = outcome.error().message;
+        const bool lost = outcome.error().code == Errc::kUnavailable;  // another member was quicker to refuse
+        return lost || (why.find("depth=1") != std::string::npos && why.find("depth=2") != std::string::npos)
+                   ? 0
+                   : Fail(why);
+      });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+}
+
+TEST(Trainer, MembersThatWouldStartFromDifferentStepsDoNotStart) {
+  const ScratchDirectory directory;
+  const ScratchDirectory empty;
+  (void)TrainToTheEnd({.directory = In(directory)});
+  const std::vector<int> statuses = RunGeneration(
+      {.directory = [&](int rank) { return rank == 1 ? empty.path() : directory.path(); }},
+      [](int, const Result<Outcome>& outcome, const std::vector<std::string>&) {
+        return !outcome && outcome.error().message.find("rank 0 from step 12") != std::string::npos
+                   ? 0
+                   : Fail("started");
+      });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+}
+
+}  // namespace
+}  // namespace muster::train
