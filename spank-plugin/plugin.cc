@@ -1,0 +1,44 @@
+// The symbols that Slurm looks for, and nothing but the way to the context's own file.
+#include "spank-plugin/local.h"
+#include "spank-plugin/options.h"
+#include "spank-plugin/remote.h"
+#include "spank-plugin/slurm.h"
+
+extern "C" {
+
+// Without these declarations C++ gives the constants of SPANK_PLUGIN internal linkage, and Slurm finds no
+// plugin.
+extern const char plugin_name[];
+extern const char plugin_type[];
+extern const unsigned int plugin_version;
+extern const unsigned int spank_plugin_version;
+SPANK_PLUGIN(muster, 1)
+
+int slurm_spank_init(spank_t spank, int argc, char** argv) {
+  switch (spank_context()) {
+    case S_CTX_REMOTE:
+    case S_CTX_SLURMD:
+      // The two whose log an administrator reads.
+      muster::plugin::ReadArguments(argc, argv, true);
+      [[fallthrough]];
+    case S_CTX_LOCAL:
+    case S_CTX_ALLOCATOR:
+      return muster::plugin::RegisterGangOption(spank);
+    default:
+      return 0;
+  }
+}
+
+int slurm_spank_local_user_init(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
+  return muster::plugin::OnLocal();
+}
+
+int slurm_spank_task_init_privileged(spank_t spank, int argc, char** argv) {
+  return muster::plugin::OnTaskPrivileged(spank, argc, argv);
+}
+
+int slurm_spank_task_init(spank_t spank, int argc, char** argv) {
+  return muster::plugin::OnTask(spank, argc, argv);
+}
+
+}  // extern "C"

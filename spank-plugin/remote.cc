@@ -1,0 +1,194 @@
+#include "spank-plugin/remote.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "spank-plugin/local.h"
+#include "spank-plugin/options.h"
+#include "spank-plugin/supervisor/anchors.h"
+#include "spank-plugin/supervisor/supervisor.h"
+
+namespace muster::plugin {
+namespace {
+
+constexpr int kRetryMs = 50;
+
+// What OnTaskPrivileged leaves for OnTask. Plain descriptors: nothing may run when slurmstepd unloads the
+// plugin.
+struct Prepared {
+  int root = -1;
+  int proc = -1;
+  int cgroups = -1;
+  int socket = -1;
+  int connect_error = 0;
+};
+constinit Prepared prepared;
+
+constinit char node_list[48 * 1024] = "";
+constinit char node_name[256] = "";
+
+// A task of a step that a user has started: not the batch script, the extern step, or salloc's shell.
+bool IsGangTask(spank_t spank) {
+  uint32_t step_id = 0;
+  return Gang().given && spank_get_item(spank, S_JOB_STEPID, &step_id) == ESPANK_SUCCESS &&
+         step_id <= SLURM_MAX_NORMAL_STEP_ID;
+}
+
+// Ends the task with a message on its stderr and in the node's log. Not by the hook's return value: when the
+// plugin is "optional" in plugstack.conf, Slurm would go on and start the program without its gang.
+[[noreturn]] __attribute__((format(printf, 1, 2))) void Fail(const char* format, ...) {
+  char text[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  slurm_error("muster: %s", text);
+  _exit(1);
+}
+
+bool ToldToStop() {
+  sigset_t pending;
+  return sigpending(&pending) == 0 && sigismember(&pending, SIGTERM) == 1;
+}
+
+// slurmstepd has SIGTERM blocked here and will forget a pending one, so that scancel has to be looked for.
+UniqueFd ConnectPatiently(int root_fd, const Arguments& arguments, int* error) {
+  const int64_t end = supervisor::MonotonicMs() + int64_t{arguments.wait_seconds} * 1000;
+  for (;;) {
+    UniqueFd fd = supervisor::Connect(root_fd, arguments.socket);
+    *error = errno;
+    if (fd.valid() || supervisor::MonotonicMs() >= end || ToldToStop()) return fd;
+    poll(nullptr, 0, kRetryMs);
+  }
+}
+
+bool SetEnvironment(void* context, const char* key, const char* value) {
+  return spank_setenv(static_cast<spank_t>(context), key, value, 1) == ESPANK_SUCCESS;
+}
+
+bool UnsetEnvironment(void* context, const char* key) {
+  return spank_unsetenv(static_cast<spank_t>(context), key) == ESPANK_SUCCESS;
+}
+
+void Log(void* /*context*/, const char* line) {
+  slurm_info("muster: %s", line);
+}
+
+supervisor::Identity ReadIdentity(spank_t spank) {
+  supervisor::Identity identity;
+  wire::SupervisorHello& hello = identity.hello;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  int local_id = 0;
+  const bool good =
+      spank_get_item(spank, S_JOB_ID, &hello.job_id) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_JOB_STEPID, &hello.step_id) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_JOB_UID, &uid) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_JOB_GID, &gid) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_JOB_NODEID, &hello.node_id) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_JOB_NNODES, &hello.node_count) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &hello.task_count) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &hello.local_task_count) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_TASK_GLOBAL_ID, &hello.task_id) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_TASK_ID, &local_id) == ESPANK_SUCCESS;
+  if (!good) Fail("Slurm does not tell this task's place in its step");
+  hello.uid = uid;
+  hello.gid = gid;
+  hello.local_id = static_cast<uint32_t>(local_id);
+  hello.supervisor_pid = static_cast<uint32_t>(getpid());
+  char count[16] = "";
+  if (spank_getenv(spank, "SLURM_RESTART_COUNT", count, sizeof(count)) == ESPANK_SUCCESS) {
+    hello.restart_count = static_cast<uint32_t>(strtoul(count, nullptr, 10));
+  }
+  if (spank_getenv(spank, "SLURM_STEP_NODELIST", node_list, sizeof(node_list)) != ESPANK_SUCCESS &&
+      spank_getenv(spank, "SLURM_JOB_NODELIST", node_list, sizeof(node_list)) != ESPANK_SUCCESS) {
+    Fail("SLURM_STEP_NODELIST is missing from this step's environment, or longer than %zu bytes",
+         sizeof(node_list));
+  }
+  spank_getenv(spank, "SLURMD_NODENAME", node_name, sizeof(node_name));
+  identity.node_list = node_list;
+  identity.node_name = node_name;
+  identity.options = Gang().value;
+  return identity;
+}
+
+// PMI servers live in slurmstepd and count their clients once: a second generation would find no place there.
+void RefusePmi(spank_t spank) {
+  char type[64] = "";
+  if (spank_getenv(spank, "SLURM_MPI_TYPE", type, sizeof(type)) != ESPANK_SUCCESS ||
+      strcmp(type, "none") == 0) {
+    return;
+  }
+  Fail(
+      "a gang cannot be started with --mpi=%s, because %s keeps state in slurmstepd that does not survive a "
+      "restart of the program; use srun --mpi=none (Muster itself tells the members where they are)",
+      type, type);
+}
+
+void CloseAnchors() {
+  for (int* fd : {&prepared.root, &prepared.proc, &prepared.cgroups, &prepared.socket}) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+  }
+}
+
+bool UnderDebugger(spank_t spank) {
+  char set[4];
+  if (spank_getenv(spank, kDebuggerVariable, set, sizeof(set)) == ESPANK_ENV_NOEXIST) return false;
+  spank_unsetenv(spank, kDebuggerVariable);
+  return true;
+}
+
+}  // namespace
+
+int OnTaskPrivileged(spank_t spank, int argc, char** argv) {
+  if (!IsGangTask(spank) || Gang().error[0] != '\0') return 0;
+  supervisor::Anchors anchors = supervisor::OpenAnchors();
+  const Arguments arguments = ReadArguments(argc, argv, false);
+  // Connected as root: that is how musterd knows that a hello is Slurm's and not a user's.
+  prepared.socket = ConnectPatiently(anchors.root.get(), arguments, &prepared.connect_error).release();
+  prepared.root = anchors.root.release();
+  prepared.proc = anchors.proc.release();
+  prepared.cgroups = anchors.cgroups.release();
+  return 0;
+}
+
+int OnTask(spank_t spank, int argc, char** argv) {
+  if (!IsGangTask(spank)) return 0;
+  if (Gang().error[0] != '\0') Fail("%s", Gang().error);
+  RefusePmi(spank);
+  if (UnderDebugger(spank)) {
+    slurm_spank_log("muster: srun is under a parallel debugger: this task runs without its gang");
+    CloseAnchors();
+    return 0;
+  }
+  const Arguments arguments = ReadArguments(argc, argv, false);
+  if (prepared.socket < 0) {
+    Fail("musterd does not answer on this node: %s: %s (tried for %u s); start it with 'systemctl start %s'",
+         arguments.socket, strerror(prepared.connect_error), arguments.wait_seconds, wire::kUnit);
+  }
+  supervisor::Settings settings;
+  settings.socket_path = arguments.socket;
+  settings.root_fd = prepared.root;
+  settings.proc_fd = prepared.proc;
+  settings.cgroups_fd = prepared.cgroups;
+  settings.forward_signals = arguments.forward_signals;
+  settings.identity = ReadIdentity(spank);
+  UniqueFd socket(prepared.socket);
+  prepared.socket = -1;
+  if (supervisor::SendHello(socket.get(), settings.identity, {}) != supervisor::Sent::kWhole) socket.reset();
+  {
+    supervisor::Supervisor supervisor(settings, {spank, SetEnvironment, UnsetEnvironment, Log});
+    supervisor.Run(static_cast<UniqueFd&&>(socket));
+  }
+  CloseAnchors();
+  return 0;
+}
+
+}  // namespace muster::plugin

@@ -1,0 +1,17 @@
+// What the supervisor needs of the process it lives in. In slurmstepd these are SPANK calls; in tests they
+// are the test's own, so that everything here runs without Slurm.
+#pragma once
+
+namespace muster::supervisor {
+
+struct Host {
+  void* context = nullptr;
+  // Both act on the environment that the member's program will be exec'd with. Called in the forked child
+  // only.
+  bool (*set_environment)(void* context, const char* key, const char* value) = nullptr;
+  bool (*unset_environment)(void* context, const char* key) = nullptr;
+  // One line for the node's log (not the user's stderr), without a newline.
+  void (*log)(void* context, const char* line) = nullptr;
+};
+
+}  // namespace muster::supervisor

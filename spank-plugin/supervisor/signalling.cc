@@ -1,0 +1,72 @@
+// What Slurm, the user and the terminal send to the task reaches the supervisor first.
+#include <signal.h>
+
+#include "spank-plugin/supervisor/supervisor.h"
+
+namespace muster::supervisor {
+
+void Supervisor::OnSignals() {
+  bool child_changed = false;
+  signalfd_siginfo info{};
+  while (signals_.Next(&info)) {
+    if (info.ssi_signo == SIGCHLD && !SentByProcess(info)) {
+      child_changed = true;
+    } else {
+      OnSignal(info);
+    }
+  }
+  if (child_changed) Reap();
+}
+
+void Supervisor::OnSignal(const signalfd_siginfo& info) {
+  const auto sender = static_cast<pid_t>(info.ssi_pid);
+  // What the kernel sends is for this process alone, or was sent to the whole foreground group of the
+  // terminal.
+  if (!SentByProcess(info)) return;
+  // A program that signals its parent means slurmstepd, which ignores that. It is not to be told its own
+  // words.
+  if (sender == getpid() || (child_ > 0 && sender == child_)) return;
+  const auto signal = static_cast<int>(info.ssi_signo);
+  if (signal == SIGTSTP) suspended_ = true;
+  if (signal == SIGCONT) {
+    suspended_ = false;
+    RestartTimers(MonotonicMs());
+  }
+  if (signal == SIGTERM) {
+    OnTerminate();
+  } else {
+    Forward(signal);
+  }
+}
+
+void Supervisor::Forward(int signal) {
+  if (ProgramRuns() && executed_) {
+    if (settings_.forward_signals) kill(child_, signal);
+  } else if (signal != SIGCONT && signal != SIGTSTP) {
+    // Between two generations, or just before the exec: it is for the program, which has not been there yet.
+    sigaddset(&held_, signal);
+  }
+}
+
+void Supervisor::ForwardHeld() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (sigismember(&held_, signal) == 1) kill(child_, signal);
+  }
+  sigemptyset(&held_);
+}
+
+// scancel, the time limit or preemption: SIGKILL follows after KillWait. The program may save its work and
+// end; nothing is started any more.
+void Supervisor::OnTerminate() {
+  if (!terminated_) signalled_due_ = true;
+  terminated_ = true;
+  if (ProgramRuns()) {
+    if (settings_.forward_signals) kill(child_, SIGTERM);
+    return;
+  }
+  if (!leaving_) gone_by_term_ = true;
+  leaving_ = true;
+  Sweep();
+}
+
+}  // namespace muster::supervisor

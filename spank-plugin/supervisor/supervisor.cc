@@ -1,0 +1,355 @@
+#include "spank-plugin/supervisor/supervisor.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "spank-plugin/supervisor/anchors.h"
+
+namespace muster::supervisor {
+namespace {
+
+constexpr int64_t kRescanMs = 20;
+constexpr uint32_t kMaxEnvironment = 16 * 1024 * 1024;
+constexpr int kCannotStart = 125;
+constexpr int kFlushMs = 5000;
+
+}  // namespace
+
+void Supervisor::Prepare() {
+  sigemptyset(&held_);
+  const int keep[] = {socket_.get()};
+  ReleaseInherited(settings_.proc_fd, keep, 1);
+  const char* failed = nullptr;
+  if (!stderr_.Open(STDERR_FILENO) || packet_ == nullptr) {
+    failed = "memory";
+  } else if (!signals_.Open()) {
+    failed = "signalfd";
+  } else if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    failed = "PR_SET_CHILD_SUBREAPER";
+  } else if (!children_.Open(settings_.proc_fd)) {
+    failed = "/proc/thread-self/children (a kernel with CONFIG_PROC_CHILDREN is needed)";
+  }
+  if (failed != nullptr) {
+    dprintf(STDERR_FILENO, "muster: cannot supervise this task: %s: %s\n", failed, strerror(errno));
+    _exit(1);
+  }
+  prctl(PR_SET_NAME, "muster");
+  terminal_.Open();
+  oom_.Open(settings_.proc_fd, settings_.cgroups_fd);
+}
+
+// ---- what musterd says
+
+bool Supervisor::TakeMessage(const Message& message, UniqueFd fd) {
+  switch (message.type) {
+    case wire::Type::kWelcome:
+      OnWelcome(message.welcome);
+      break;
+    case wire::Type::kStart:
+      return OnStart(message.start, static_cast<UniqueFd&&>(fd));
+    case wire::Type::kStop:
+      OnStop(message.stop);
+      break;
+    case wire::Type::kFinish:
+      OnFinish(message.finish);
+      break;
+    case wire::Type::kReport:
+      stderr_.Append(message.text, message.text_size);
+      break;
+    case wire::Type::kRefused:
+      OnRefused(message);
+      break;
+    default:
+      break;
+  }
+  return false;
+}
+
+void Supervisor::OnWelcome(const wire::Welcome& welcome) {
+  memcpy(token_, welcome.token, sizeof(token_));
+  lease_ms_ = welcome.lease_ms;
+  reconnect_ms_ = welcome.reconnect_ms;
+  known_ = true;
+  welcomed_ = true;
+  disconnected_ = false;
+  welcome_.Clear();
+  fence_at_.Clear();
+  give_up_.Clear();
+  Heard(MonotonicMs());
+  // The hello has told a death that happened meanwhile; its circumstances are in this message.
+  if (state_ == wire::MemberState::kExited) exited_due_ = true;
+}
+
+bool Supervisor::OnStart(const wire::Start& start, UniqueFd environment) {
+  const bool idle = state_ == wire::MemberState::kWaiting || state_ == wire::MemberState::kStopped;
+  if (!idle || sweeping_ || leaving_ || terminated_ || start.generation <= generation_) {
+    Log("generation %llu is not started: generation %llu is in state %u, terminated %d",
+        static_cast<unsigned long long>(start.generation), static_cast<unsigned long long>(generation_),
+        static_cast<unsigned>(state_), terminated_ ? 1 : 0);
+    return false;
+  }
+  generation_ = start.generation;
+  executed_ = executed_due_ = exited_due_ = stopped_due_ = false;
+  fencing_ = oom_killed_ = dumping_ = false;
+  wait_status_ = 0;
+  tail_size_ = 0;
+  unkillable_ = 0;
+  oom_.Advanced();
+
+  EnvironmentBlock block;
+  Forked forked;
+  if (start.environment_bytes <= kMaxEnvironment && block.Read(environment.get(), start.environment_bytes)) {
+    environment.reset();
+    forked = ForkMember(signals_, terminal_, block, host_, stderr_.NewPipe());
+    if (forked.pid == 0) {
+      (void)forked.exec_pipe.release();  // the exec closes it
+      return true;
+    }
+    if (forked.pid < 0) Say("cannot start the program: %s", strerror(errno));
+  } else {
+    Say("cannot start the program: the environment that musterd sent is not readable");
+  }
+  if (forked.pid < 0) {
+    state_ = wire::MemberState::kRunning;
+    OnMemberEnd(0, kCannotStart << 8);
+    return false;
+  }
+  child_ = forked.pid;
+  exec_pipe_ = static_cast<UniqueFd&&>(forked.exec_pipe);
+  state_ = wire::MemberState::kRunning;
+  if (first_) ReleaseStdin();
+  first_ = false;
+  return false;
+}
+
+void Supervisor::OnStop(const wire::Stop& stop) {
+  if (stop.generation < generation_) return;  // of a generation that has ended long since
+  stop_asked_ = true;
+  stop_generation_ = stop.generation;
+  Sweep();
+}
+
+void Supervisor::OnFinish(const wire::Finish& finish) {
+  finish_ = finish;
+  leaving_ = true;
+  // The last generation's core may be written to the end: nobody waits for its processes to go.
+  if (!dumping_) Sweep();
+}
+
+void Supervisor::OnRefused(const Message& message) {
+  Say("%.*s", static_cast<int>(message.text_size), message.text);
+  finish_.as = static_cast<uint32_t>(wire::FinishAs::kCode);
+  finish_.code = 1;
+  leaving_ = true;
+  Sweep();
+}
+
+// ---- the program
+
+void Supervisor::OnExecPipe() {
+  exec_pipe_.reset();
+  // The pipe's end is the exec, or a death before it (TaskProlog failed, no such program).
+  if (child_ <= 0 || !HasExecuted(settings_.proc_fd, child_)) return;
+  executed_ns_ = RealtimeNs();
+  executed_ = executed_due_ = true;
+  if (MayDumpCore(settings_.proc_fd, child_)) core_poll_.Set(MonotonicMs() + settings_.core_poll_ms);
+  ForwardHeld();
+}
+
+void Supervisor::LookForCoreDump() {
+  core_poll_.Clear();
+  if (!ProgramRuns() || sweeping_) return;
+  const int wait_status = CoreDumpStatus(settings_.proc_fd, child_);
+  if (wait_status == 0) {
+    core_poll_.Set(MonotonicMs() + settings_.core_poll_ms);
+    return;
+  }
+  program_ = NameOf(settings_.proc_fd, child_);
+  dumping_ = true;
+  OnMemberEnd(child_, wait_status);
+}
+
+// Takes every dead child away. Called on SIGCHLD and while sweeping.
+void Supervisor::Reap() {
+  bool reaped = false;
+  for (;;) {
+    siginfo_t info{};
+    // The dead are looked at before they are reaped: as zombies they still have their facts in /proc.
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0) {
+      if (errno == EINTR) continue;
+      if (sweeping_) OnSwept();  // ECHILD: no descendant is left
+      break;
+    }
+    if (info.si_pid == 0) {
+      // The parents are gone; those whom they had forked are this process's children now.
+      if (sweeping_ && reaped) children_.Kill();
+      break;
+    }
+    const bool member = info.si_pid == child_;
+    if (member) {
+      if (exec_pipe_.valid()) OnExecPipe();
+      program_ = NameOf(settings_.proc_fd, child_);
+    }
+    int wait_status = 0;
+    if (waitpid(info.si_pid, &wait_status, __WALL) != info.si_pid) continue;
+    reaped = true;
+    if (!member) continue;
+    child_ = 0;
+    OnMemberEnd(info.si_pid, wait_status);
+  }
+  if (leaving_ && !sweeping_ && !dumping_) Sweep();
+}
+
+// The program has ended (or cannot be started, or is a mere core dump by now).
+void Supervisor::OnMemberEnd(pid_t pid, int wait_status) {
+  if (dumping_ && child_ == 0) {  // the dump is finished; the death was reported when it began
+    dumping_ = false;
+    wait_status_ = wait_status;
+    return;
+  }
+  exited_ns_ = RealtimeNs();
+  exited_pid_ = pid;
+  wait_status_ = wait_status;
+  state_ = wire::MemberState::kExited;
+  core_poll_.Clear();
+  stderr_.Drain();
+  tail_size_ = stderr_.Tail(tail_);
+  const bool killed = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL;
+  oom_killed_ = oom_.Advanced() && killed;
+  // A death that musterd has ordered is no news; one that came before the order reached the program is.
+  exited_due_ = !(killed && sweeping_ && !fencing_);
+  // musterd may have a last word on how this task is to end.
+  if (terminated_) leave_at_.Set(MonotonicMs() + settings_.leave_ms);
+}
+
+// Kills on the supervisor's own decision, because musterd has not been heard for too long.
+void Supervisor::Fence(const char* why) {
+  if (state_ != wire::MemberState::kRunning && state_ != wire::MemberState::kExited) return;
+  Say("%s: the program of generation %llu is killed on this node", why,
+      static_cast<unsigned long long>(generation_));
+  Log("%s: generation %llu is killed", why, static_cast<unsigned long long>(generation_));
+  fencing_ = true;
+  Sweep();
+}
+
+// Kills everything that descends from this process; comes back from Reap until nothing is left. Each death
+// makes the orphans this process's own children, so its own children are all that need be looked at, and no
+// pid that it has not reaped can have gone to another process.
+void Supervisor::Sweep() {
+  const int64_t now = MonotonicMs();
+  if (!sweeping_) {
+    sweeping_ = true;
+    sweep_end_.Set(now + settings_.sweep_ms);
+  }
+  if (child_ > 0 && !terminal_.valid()) kill(-child_, SIGKILL);
+  children_.Kill();
+  // SIGCHLD tells what goes; this is for a child that the kernel's list has missed.
+  rescan_.Set(now + kRescanMs);
+  Reap();
+}
+
+void Supervisor::OnSwept() {
+  sweeping_ = false;
+  sweep_end_.Clear();
+  rescan_.Clear();
+  stderr_.Drain();
+  exec_pipe_.reset();
+  if (state_ != wire::MemberState::kWaiting) state_ = wire::MemberState::kStopped;
+  unkillable_ = 0;
+  if (stop_asked_) stopped_due_ = true;
+  stop_asked_ = false;
+  if (leaving_) Leave();
+}
+
+// ---- what musterd is told
+
+void Supervisor::Report() {
+  const auto put = [this](bool* due, Sent sent) {
+    if (sent == Sent::kWhole) *due = false;
+    if (sent == Sent::kLater) blocked_ = true;
+    if (sent == Sent::kBroken) Disconnect();
+    return sent == Sent::kWhole;
+  };
+  if (!welcomed_ || blocked_) return;
+  if (executed_due_) {
+    wire::Executed body{};
+    body.generation = generation_;
+    body.realtime_ns = executed_ns_;
+    body.pid = child_ > 0 ? child_ : exited_pid_;
+    if (!put(&executed_due_, SendBody(socket_.get(), body, wire::Type::kExecuted))) return;
+  }
+  if (exited_due_) {
+    wire::Exited body{};
+    body.generation = generation_;
+    body.realtime_ns = exited_ns_;
+    body.pid = exited_pid_;
+    body.wait_status = wait_status_;
+    body.oom_killed = oom_killed_ ? 1 : 0;
+    body.program_bytes = static_cast<uint32_t>(strlen(program_.text));
+    body.stderr_bytes = static_cast<uint32_t>(tail_size_);
+    wire::SetHeader(&body, wire::Type::kExited, size_t{body.program_bytes} + body.stderr_bytes);
+    const iovec parts[] = {
+        {&body, sizeof(body)}, {program_.text, body.program_bytes}, {tail_, body.stderr_bytes}};
+    if (!put(&exited_due_, SendPacket(socket_.get(), parts, 3))) return;
+  }
+  if (signalled_due_) {
+    wire::Signalled body{};
+    body.signal = SIGTERM;
+    if (!put(&signalled_due_, SendBody(socket_.get(), body, wire::Type::kSignalled))) return;
+  }
+  if (stopped_due_) {
+    wire::Stopped body{};
+    body.generation = stop_generation_;
+    body.realtime_ns = RealtimeNs();
+    body.unkillable = unkillable_;
+    put(&stopped_due_, SendBody(socket_.get(), body, wire::Type::kStopped));
+  }
+}
+
+void Supervisor::Say(const char* format, ...) {
+  char text[2048] = "muster: ";
+  constexpr size_t kAt = 8;
+  va_list arguments;
+  va_start(arguments, format);
+  const int size = vsnprintf(text + kAt, sizeof(text) - kAt - 1, format, arguments);
+  va_end(arguments);
+  size_t end = kAt + (size > 0 ? static_cast<size_t>(size) : 0);
+  if (end > sizeof(text) - 2) end = sizeof(text) - 2;
+  text[end++] = '\n';
+  stderr_.Append(text, end);
+}
+
+void Supervisor::Log(const char* format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  host_.log(host_.context, text);
+}
+
+void Supervisor::Leave() {
+  Report();
+  stderr_.Flush(kFlushMs);
+  int code = 0;
+  switch (static_cast<wire::FinishAs>(finish_.as)) {
+    case wire::FinishAs::kZero:
+      break;
+    case wire::FinishAs::kCode:
+      code = static_cast<int>(finish_.code);
+      break;
+    case wire::FinishAs::kOwnStatus: {
+      const int signal = gone_by_term_ ? SIGTERM : WIFSIGNALED(wait_status_) ? WTERMSIG(wait_status_) : 0;
+      if (signal != 0) RaiseAsDefault(signal);
+      code = signal != 0 ? 128 + signal : WEXITSTATUS(wait_status_);
+    }
+  }
+  _exit(code);
+}
+
+}  // namespace muster::supervisor

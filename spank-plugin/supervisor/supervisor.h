@@ -1,0 +1,156 @@
+// The supervisor: stays in a task's place while its program is killed and started again on musterd's word.
+// One thread, one poll loop; nothing in it sleeps or blocks but that poll.
+//
+// supervisor.cc decides (musterd's messages, deaths, what is reported when), loop.cc waits and times,
+// signalling.cc handles Slurm's signals.
+#pragma once
+
+#include <stdint.h>
+#include <sys/signalfd.h>
+
+#include "daemon/base/unique_fd.h"
+#include "daemon/wire/wire.h"
+#include "spank-plugin/supervisor/clock.h"
+#include "spank-plugin/supervisor/connection.h"
+#include "spank-plugin/supervisor/host.h"
+#include "spank-plugin/supervisor/member.h"
+#include "spank-plugin/supervisor/message.h"
+#include "spank-plugin/supervisor/process.h"
+#include "spank-plugin/supervisor/signals.h"
+#include "spank-plugin/supervisor/stderr_relay.h"
+
+namespace muster::supervisor {
+
+struct Settings {
+  const char* socket_path = wire::kDefaultSocket;
+  int root_fd = -1;  // see Anchors; these stay the caller's
+  int proc_fd = -1;
+  int cgroups_fd = -1;
+  Identity identity;
+  // Whether Slurm's signals reach this process only (proctrack/cgroup), and so must be passed on.
+  bool forward_signals = true;
+  // Times, in milliseconds. Tests shorten them.
+  int64_t welcome_ms = 10'000;   // for musterd to answer a hello
+  int64_t sweep_ms = 10'000;     // until what SIGKILL has not removed counts as unkillable
+  int64_t give_up_ms = 300'000;  // without musterd until the task fails
+  int64_t leave_ms = 2'000;      // after SIGTERM and the program's end, for musterd's Finish
+  int64_t core_poll_ms = 500;    // between two looks for a core dump in progress
+};
+
+class Supervisor {
+ public:
+  Supervisor(const Settings& settings, const Host& host) : settings_(settings), host_(host) {}
+
+  // Runs until the gang is over and then ends the process: it returns only in the child that is to exec the
+  // program, where the caller destroys this object and returns to slurmstepd. `socket` is connected and the
+  // hello was sent on it.
+  void Run(UniqueFd socket);
+
+ private:
+  // supervisor.cc
+  void Prepare();
+  bool TakeMessage(const Message& message, UniqueFd fd);  // true in a new child
+  void OnWelcome(const wire::Welcome& welcome);
+  bool OnStart(const wire::Start& start, UniqueFd environment);  // true in a new child
+  void OnStop(const wire::Stop& stop);
+  void OnFinish(const wire::Finish& finish);
+  void OnRefused(const Message& message);
+  void OnExecPipe();
+  void Reap();
+  void OnMemberEnd(pid_t pid, int wait_status);
+  void LookForCoreDump();
+  void Fence(const char* why);
+  void Sweep();
+  void OnSwept();
+  void Report();
+  void Say(const char* format, ...) __attribute__((format(printf, 2, 3)));
+  void Log(const char* format, ...) __attribute__((format(printf, 2, 3)));
+  [[noreturn]] void Leave();
+
+  // loop.cc
+  bool Step();        // waits once and handles what came; true in a new child
+  bool ReadSocket();  // true in a new child
+  void Disconnect();
+  void Reconnect(int64_t now);
+  void OnTimers(int64_t now);
+  void Heard(int64_t now);
+  void RestartTimers(int64_t now);  // after a suspension: what passed does not count
+  [[nodiscard]] int64_t NextDeadline() const;
+
+  // signalling.cc
+  void OnSignals();
+  void OnSignal(const signalfd_siginfo& info);
+  void Forward(int signal);
+  void ForwardHeld();
+  void OnTerminate();
+
+  [[nodiscard]] bool ProgramRuns() const { return state_ == wire::MemberState::kRunning; }
+
+  Settings settings_;
+  Host host_;
+  Signals signals_;
+  Children children_;
+  OomCounter oom_;
+  StderrRelay stderr_;
+  Terminal terminal_;
+
+  // The connection.
+  UniqueFd socket_;
+  char* packet_ = nullptr;     // wire::kMaxMessage
+  bool welcomed_ = false;      // on this connection
+  bool known_ = false;         // there was a Welcome: the token is good
+  bool disconnected_ = false;  // since fence_at_ and give_up_ were set, until the next Welcome
+  bool blocked_ = false;       // the socket takes no more now
+  uint8_t token_[wire::kTokenBytes] = {};
+  int64_t lease_ms_ = 0;
+  int64_t reconnect_ms_ = 30'000;
+  int64_t backoff_ms_ = 0;
+
+  // The member.
+  wire::MemberState state_ = wire::MemberState::kWaiting;
+  uint64_t generation_ = 0;
+  pid_t child_ = 0;  // not reaped yet; 0: none
+  int wait_status_ = 0;
+  bool executed_ = false;
+  bool dumping_ = false;  // it is dead, and the kernel writes its core
+  bool first_ = true;     // no generation has had the task's stdin yet
+  UniqueFd exec_pipe_;
+
+  // What is to be done when nothing of the generation runs any more.
+  bool sweeping_ = false;
+  bool fencing_ = false;  // on the supervisor's own decision: the death is news to musterd
+  bool stop_asked_ = false;
+  uint64_t stop_generation_ = 0;
+  bool leaving_ = false;
+  wire::Finish finish_{};
+  bool terminated_ = false;    // Slurm has sent SIGTERM: no new generation
+  bool gone_by_term_ = false;  // nothing ran when it did: the task ends by the signal
+  bool suspended_ = false;
+  sigset_t held_{};  // signals for a program that does not run yet
+
+  // Reports that musterd has not taken yet, in the order in which they are sent.
+  bool executed_due_ = false;
+  bool exited_due_ = false;
+  bool signalled_due_ = false;
+  bool stopped_due_ = false;
+  int64_t executed_ns_ = 0;
+  int64_t exited_ns_ = 0;
+  pid_t exited_pid_ = 0;
+  bool oom_killed_ = false;
+  uint32_t unkillable_ = 0;
+  ProgramName program_;
+  char tail_[StderrRelay::kTail];
+  size_t tail_size_ = 0;
+
+  Deadline lease_;
+  Deadline welcome_;
+  Deadline redial_;
+  Deadline fence_at_;  // musterd gone for reconnect_ms
+  Deadline give_up_;
+  Deadline sweep_end_;
+  Deadline rescan_;
+  Deadline core_poll_;
+  Deadline leave_at_;
+};
+
+}  // namespace muster::supervisor
