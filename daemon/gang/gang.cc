@@ -113,9 +113,8 @@ void Gang::On(const NodeJoined& event, Actions& out) {
         }
       }
       if (state_ == State::kStarting || state_ == State::kRunning) {
-        const bool behind = std::any_of(event.members.begin(), event.members.end(),
-                                        [&](const MemberInfo& m) { return m.generation < generation_; });
-        if (behind) out.emplace_back(StartGeneration{generation_, {event.node}});
+        // Also to a node that runs it already: its daemon may have restarted and forgotten.
+        out.emplace_back(StartGeneration{generation_, {event.node}});
         if (state_ == State::kStarting) MaybeRunning(out);
       } else if (state_ == State::kStopping) {
         node.stopped = std::all_of(event.members.begin(), event.members.end(), [&](const MemberInfo& m) {
@@ -151,6 +150,7 @@ void Gang::Recover(Actions& out) {
     out.emplace_back(
         Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});
     out.emplace_back(Persist{});
+    out.emplace_back(StartGeneration{generation_, PresentNodes()});  // the agents learn the new term
     out.emplace_back(SetTimer{Timer::kProgress, settings_.progress_after_ms});
     MaybeAllExited(out);
   } else {

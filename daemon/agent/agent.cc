@@ -1,0 +1,185 @@
+#include "daemon/agent/agent.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/agent/gang_state.h"
+#include "daemon/agent/send.h"
+#include "daemon/auth/session.h"
+
+namespace muster {
+
+Agent::Agent(AgentContext context) : context_(std::move(context)) {}
+
+Agent::~Agent() {
+  socket_.reset();
+  gangs_.clear();
+}
+
+Status Agent::Start() {
+  for (GangState& state : LoadGangStates(context_.config.state_dir)) {
+    spdlog::info("gang {}: known from before this start; waiting for {} supervisors", state.job.Id(),
+                 state.tasks.size());
+    const auto gang = Make(std::move(state.job), state.node, state.local_tasks, std::move(state.token));
+    gang->ExpectReconnects(state.tasks);
+  }
+  auto socket = LocalSocket::Listen(
+      context_.loop, context_.config.socket,
+      {[this](LocalConnection& connection, Packet packet) { OnPacket(connection, std::move(packet)); },
+       [this](LocalConnection& connection) { OnClosed(connection); }});
+  if (!socket) return socket.error();
+  socket_ = *std::move(socket);
+  return {};
+}
+
+const LocalGang* Agent::Find(const std::string& gang) const {
+  const auto found = gangs_.find(gang);
+  return found == gangs_.end() ? nullptr : found->second.get();
+}
+
+std::shared_ptr<LocalGang> Agent::Make(GangJob job, uint32_t node, uint32_t local_tasks, std::string token) {
+  const std::string id = job.Id();
+  auto gang =
+      std::make_shared<LocalGang>(context_, std::move(job), node, local_tasks, std::move(token), [this, id] {
+        spdlog::info("gang {}: over on this node", id);
+        gangs_.erase(id);
+      });
+  gangs_[id] = gang;
+  return gang;
+}
+
+void Agent::OnPacket(LocalConnection& connection, Packet packet) {
+  wire::Header header{};
+  const wire::Check check = wire::CheckHeader(packet.bytes.data(), packet.bytes.size(), &header);
+  if (check != wire::Check::kOk) {
+    spdlog::warn("uid {} (pid {}): {}", connection.peer().uid, connection.peer().pid, wire::CheckText(check));
+    Refuse(connection, check == wire::Check::kVersion ? wire::Refusal::kVersion : wire::Refusal::kMalformed,
+           wire::CheckText(check));
+    return;
+  }
+  const auto peer = peers_.find(&connection);
+  if (peer != peers_.end()) {
+    const auto gang = peer->second.gang.lock();
+    if (!gang) return Refuse(connection, wire::Refusal::kNoGang, "the gang is over");
+    if (peer->second.role == Role::kSupervisor) return gang->SupervisorPacket(connection, header, packet);
+    return gang->ClientPacket(connection, header, std::move(packet));
+  }
+  switch (static_cast<wire::Type>(header.type)) {
+    case wire::Type::kSupervisorHello:
+      return OnSupervisorHello(connection, packet);
+    case wire::Type::kClientHello:
+      return OnClientHello(connection, packet);
+    default:
+      Refuse(connection, wire::Refusal::kMalformed,
+             fmt::format("a connection begins with a hello, not with a message of type {}", header.type));
+  }
+}
+
+void Agent::OnClosed(LocalConnection& connection) {
+  const auto peer = peers_.find(&connection);
+  if (peer == peers_.end()) return;
+  const auto gang = peer->second.gang.lock();
+  const Role role = peer->second.role;
+  peers_.erase(peer);
+  if (!gang) return;
+  if (role == Role::kSupervisor) {
+    gang->SupervisorClosed(connection);
+  } else {
+    gang->ClientClosed(connection);
+  }
+}
+
+void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet) {
+  wire::SupervisorHello hello{};
+  const char* pieces[3] = {};
+  const char* bytes = packet.bytes.data();
+  const size_t size = packet.bytes.size();
+  if (!wire::ReadBody(bytes, size, &hello) ||
+      !wire::ReadTail<wire::SupervisorHello, 3>(
+          bytes, size, {hello.node_list_bytes, hello.node_name_bytes, hello.options_bytes}, pieces)) {
+    return Refuse(connection, wire::Refusal::kMalformed, "malformed hello");
+  }
+  GangJob job;
+  job.job_id = hello.job_id;
+  job.step_id = hello.step_id;
+  job.restart_count = hello.restart_count;
+  job.uid = hello.uid;
+  job.gid = hello.gid;
+  job.task_count = hello.task_count;
+  job.node_list.assign(pieces[0], hello.node_list_bytes);
+  job.options_text.assign(pieces[2], hello.options_bytes);
+  const std::string node_name(pieces[1], hello.node_name_bytes);
+  const std::string id = job.Id();
+  const auto known = gangs_.find(id);
+
+  // A new supervisor speaks as root: slurmstepd opened the socket before it became the user. One that comes
+  // back after musterd restarted is the user by now, and shows the token that it got as root.
+  const uid_t peer = connection.peer().uid;
+  if (peer != 0) {
+    const std::string_view token(reinterpret_cast<const char*>(hello.token), sizeof hello.token);
+    if (hello.reconnecting == 0) {
+      spdlog::warn("uid {} (pid {}) posed as a supervisor", peer, connection.peer().pid);
+      return Refuse(connection, wire::Refusal::kDenied, "only slurmstepd may start a supervisor");
+    }
+    if (known == gangs_.end()) {
+      return Refuse(connection, wire::Refusal::kNoGang, fmt::format("gang {} is not known here", id));
+    }
+    if (peer != known->second->job().uid || !SameMac(token, known->second->token())) {
+      spdlog::warn("uid {} (pid {}) posed as a supervisor of gang {}", peer, connection.peer().pid, id);
+      return Refuse(connection, wire::Refusal::kDenied, fmt::format("not a supervisor of gang {}", id));
+    }
+  }
+  if (Status complete = job.Complete(); !complete) {
+    return Refuse(connection, wire::Refusal::kInvalid, complete.error().message);
+  }
+  if (hello.node_id >= job.hosts.size() || hello.node_count != job.hosts.size() ||
+      hello.task_id >= hello.task_count || hello.local_task_count == 0 ||
+      hello.local_task_count > hello.task_count || hello.local_id >= hello.local_task_count) {
+    return Refuse(connection, wire::Refusal::kInvalid, "the step's numbers contradict each other");
+  }
+  if (job.hosts[hello.node_id] != context_.self) {
+    return Refuse(connection, wire::Refusal::kInvalid,
+                  fmt::format("Slurm calls this node {}, musterd calls it {} (node_name in muster.yaml)",
+                              job.hosts[hello.node_id], context_.self));
+  }
+  std::shared_ptr<LocalGang> gang;
+  if (known != gangs_.end()) {
+    gang = known->second;
+    if (gang->job().uid != job.uid || gang->job().node_list != job.node_list ||
+        gang->job().options_text != job.options_text) {
+      return Refuse(connection, wire::Refusal::kInvalid,
+                    fmt::format("this is not the gang {} that is here", id));
+    }
+  } else {
+    gang = Make(std::move(job), hello.node_id, hello.local_task_count, RandomBytes(wire::kTokenBytes));
+    spdlog::info("gang {}: uid {}, node {} of {}, {} tasks here", id, hello.uid, hello.node_id,
+                 hello.node_count, hello.local_task_count);
+  }
+  peers_[&connection] = Peer{Role::kSupervisor, gang};
+  gang->SupervisorHello(connection, hello);
+}
+
+void Agent::OnClientHello(LocalConnection& connection, const Packet& packet) {
+  wire::ClientHello hello{};
+  const char* pieces[1] = {};
+  if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &hello) ||
+      !wire::ReadTail<wire::ClientHello, 1>(packet.bytes.data(), packet.bytes.size(), {hello.gang_bytes},
+                                            pieces) ||
+      hello.gang_bytes > 64) {
+    return Refuse(connection, wire::Refusal::kMalformed, "malformed hello");
+  }
+  const std::string id(pieces[0], hello.gang_bytes);
+  const auto found = gangs_.find(id);
+  if (found == gangs_.end()) {
+    // The name comes from an untrusted peer: shown only as far as it is a name.
+    const bool printable = std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+    return Refuse(connection, wire::Refusal::kNoGang,
+                  fmt::format("no gang '{}' on this node", printable ? id : "?"));
+  }
+  if (found->second->ClientHello(connection, hello)) peers_[&connection] = Peer{Role::kClient, found->second};
+}
+
+}  // namespace muster

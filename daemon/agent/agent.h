@@ -1,0 +1,47 @@
+// musterd's local duty: lets supervisors and programs in, and hands them to their gang.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "daemon/agent/context.h"
+#include "daemon/agent/local_gang.h"
+#include "daemon/agent/local_socket.h"
+
+namespace muster {
+
+// On the loop's thread only.
+class Agent {
+ public:
+  explicit Agent(AgentContext context);
+  ~Agent();
+
+  // Takes up the gangs that a musterd before this one knew, then listens.
+  Status Start();
+
+  // The gang with this id, or null.
+  [[nodiscard]] const LocalGang* Find(const std::string& gang) const;
+  [[nodiscard]] const std::map<std::string, std::shared_ptr<LocalGang>>& gangs() const { return gangs_; }
+
+ private:
+  void OnPacket(LocalConnection& connection, Packet packet);
+  void OnClosed(LocalConnection& connection);
+  void OnSupervisorHello(LocalConnection& connection, const Packet& packet);
+  void OnClientHello(LocalConnection& connection, const Packet& packet);
+  std::shared_ptr<LocalGang> Make(GangJob job, uint32_t node, uint32_t local_tasks, std::string token);
+
+  enum class Role { kSupervisor, kClient };
+  struct Peer {
+    Role role;
+    std::weak_ptr<LocalGang> gang;
+  };
+
+  AgentContext context_;
+  std::unique_ptr<LocalSocket> socket_;
+  std::map<std::string, std::shared_ptr<LocalGang>> gangs_;
+  std::unordered_map<LocalConnection*, Peer> peers_;
+};
+
+}  // namespace muster

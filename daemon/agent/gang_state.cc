@@ -1,0 +1,101 @@
+#include "daemon/agent/gang_state.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "daemon/auth/session.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/wire/wire.h"
+
+namespace muster {
+namespace {
+
+std::string HexDecode(const std::string& text) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    bytes.push_back(static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string GangStatePath(const std::string& state_dir, const std::string& gang) {
+  return fmt::format("{}/{}.json", state_dir, gang);
+}
+
+Status SaveGangState(const std::string& state_dir, const GangState& state) {
+  const nlohmann::json json = {{"version", 1},
+                               {"job", state.job.job_id},
+                               {"step", state.job.step_id},
+                               {"restart_count", state.job.restart_count},
+                               {"uid", state.job.uid},
+                               {"gid", state.job.gid},
+                               {"task_count", state.job.task_count},
+                               {"node_list", state.job.node_list},
+                               {"options", state.job.options_text},
+                               {"node", state.node},
+                               {"local_tasks", state.local_tasks},
+                               {"tasks", state.tasks},
+                               {"token", HexEncode(state.token)}};
+  const std::string path = GangStatePath(state_dir, state.job.Id());
+  const std::string temporary = path + ".new";
+  const std::string text = json.dump();
+  std::error_code ignored;
+  std::filesystem::create_directories(state_dir, ignored);
+  const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid() || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::rename(temporary.c_str(), path.c_str()) != 0) {
+    return Error{Errc::kUnavailable, fmt::format("cannot write {}: {}", path, std::strerror(errno))};
+  }
+  return {};
+}
+
+void RemoveGangState(const std::string& state_dir, const std::string& gang) {
+  const std::string path = GangStatePath(state_dir, gang);
+  ::unlink(path.c_str());
+  ::unlink((path + ".cluster").c_str());
+}
+
+std::vector<GangState> LoadGangStates(const std::string& state_dir) {
+  std::vector<GangState> states;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(state_dir, error)) {
+    if (entry.path().extension() != ".json") continue;
+    try {
+      std::ifstream file(entry.path());
+      const auto json = nlohmann::json::parse(file);
+      GangState state;
+      state.job.job_id = json.at("job");
+      state.job.step_id = json.at("step");
+      state.job.restart_count = json.at("restart_count");
+      state.job.uid = json.at("uid");
+      state.job.gid = json.at("gid");
+      state.job.task_count = json.at("task_count");
+      state.job.node_list = json.at("node_list");
+      state.job.options_text = json.at("options");
+      state.node = json.at("node");
+      state.local_tasks = json.at("local_tasks");
+      state.tasks = json.at("tasks").get<std::vector<uint32_t>>();
+      state.token = HexDecode(json.at("token"));
+      Status complete = state.job.Complete();
+      if (!complete || state.token.size() != wire::kTokenBytes || state.node >= state.job.hosts.size()) {
+        throw std::runtime_error(complete ? "inconsistent" : complete.error().message);
+      }
+      states.push_back(std::move(state));
+    } catch (const std::exception& e) {
+      spdlog::warn("{}: not a gang's state: {}", entry.path().string(), e.what());
+    }
+  }
+  return states;
+}
+
+}  // namespace muster

@@ -1,0 +1,27 @@
+// What a restarted musterd must know of the gangs on its node: one small file each under state_dir (on a
+// tmpfs).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/base/gang_job.h"
+
+namespace muster {
+
+struct GangState {
+  GangJob job;
+  uint32_t node = 0;
+  uint32_t local_tasks = 0;
+  std::string token;  // raw bytes
+  std::vector<uint32_t> tasks;
+};
+
+std::string GangStatePath(const std::string& state_dir, const std::string& gang);
+// Readable by musterd's user alone: it holds the token.
+Status SaveGangState(const std::string& state_dir, const GangState& state);
+void RemoveGangState(const std::string& state_dir, const std::string& gang);
+// All that can be read; a file that cannot is logged, and left alone.
+std::vector<GangState> LoadGangStates(const std::string& state_dir);
+
+}  // namespace muster

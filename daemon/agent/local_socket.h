@@ -1,0 +1,100 @@
+// musterd's SOCK_SEQPACKET socket: packets with at most one descriptor, and who sent them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/base/loop.h"
+#include "daemon/base/result.h"
+#include "daemon/base/unique_fd.h"
+
+namespace muster {
+
+struct Packet {
+  std::vector<char> bytes;  // at most wire::kMaxMessage + 1
+  UniqueFd fd;
+};
+
+struct PeerCredentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+// One peer. Belongs to the loop's thread.
+class LocalConnection {
+ public:
+  LocalConnection(Loop& loop, UniqueFd fd, PeerCredentials peer)
+      : loop_(loop), fd_(std::move(fd)), peer_(peer) {}
+  ~LocalConnection();
+  LocalConnection(const LocalConnection&) = delete;
+  LocalConnection& operator=(const LocalConnection&) = delete;
+
+  [[nodiscard]] const PeerCredentials& peer() const { return peer_; }
+  [[nodiscard]] bool open() const { return fd_.valid(); }
+  // Sends a packet, with a copy of `fd` when it is not -1. A peer that does not read is closed once it is
+  // kMaxQueued packets behind. Returns false when the connection is or gets closed.
+  bool Send(const void* packet, size_t size, int fd = -1);
+  // Closes after what is queued has been sent or the peer is gone.
+  void CloseWhenSent();
+
+  static constexpr size_t kMaxQueued = 1024;
+
+ private:
+  friend class LocalSocket;
+  struct Queued {
+    std::vector<char> bytes;
+    UniqueFd fd;
+  };
+  enum class Sent { kDone, kLater, kFailed };
+  Sent TrySend(const void* packet, size_t size, int fd);
+  void Flush();
+  void WatchEvents();
+
+  Loop& loop_;
+  UniqueFd fd_;
+  PeerCredentials peer_;
+  std::deque<Queued> queue_;
+  bool closing_ = false;
+  std::function<void(uint32_t)> ready_;
+};
+
+// The listening socket. Everything on the loop's thread.
+class LocalSocket {
+ public:
+  struct Handlers {
+    std::function<void(LocalConnection&, Packet)> packet;
+    std::function<void(LocalConnection&)> closed;  // once, also when this side closes
+  };
+  // Connections of all ordinary users together, and of each; root's do not count.
+  static constexpr size_t kMaxConnections = 8192;
+  static constexpr size_t kMaxConnectionsPerUser = 2048;
+
+  static Result<std::unique_ptr<LocalSocket>> Listen(Loop& loop, const std::string& path, Handlers handlers);
+  ~LocalSocket();
+
+  void Close(LocalConnection& connection);
+
+ private:
+  LocalSocket(Loop& loop, UniqueFd fd, std::string path, Handlers handlers)
+      : loop_(loop), fd_(std::move(fd)), path_(std::move(path)), handlers_(std::move(handlers)) {}
+  void Accept();
+  void Ready(int key, uint32_t events);
+  bool ReadOne(LocalConnection& connection);
+
+  Loop& loop_;
+  UniqueFd fd_;
+  std::string path_;
+  Handlers handlers_;
+  std::unordered_map<int, std::shared_ptr<LocalConnection>> connections_;
+  std::unordered_map<uid_t, size_t> per_user_;
+};
+
+}  // namespace muster

@@ -1,0 +1,19 @@
+// Slurm's hostlist expressions: "n[1-4,07],login" is n1 n2 n3 n4 n07 login.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/base/result.h"
+
+namespace muster {
+
+inline constexpr size_t kMaxHosts = 65'536;
+
+// Expands an expression, in its order. kInvalid for anything malformed, for names with other characters than
+// letters, digits, '.', '_', '-', and for more than kMaxHosts hosts. One bracket a name, as slurmctld gives
+// out for job lists.
+Result<std::vector<std::string>> ExpandHostlist(std::string_view expression);
+
+}  // namespace muster

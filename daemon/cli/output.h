@@ -1,0 +1,14 @@
+// A daemon's answers as tables for people.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace muster {
+
+std::string StatusTable(const nlohmann::json& document);
+std::string EventsTable(const nlohmann::json& document);
+std::string CheckpointTable(const nlohmann::json& document);
+std::string VerifyTable(const nlohmann::json& document);
+
+}  // namespace muster

@@ -1,0 +1,55 @@
+// A gang's record: what the next coordinator, the muster command and the history know of it. JSON in the
+// store; docs/formats.md has it field by field.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "daemon/base/gang_job.h"
+#include "daemon/base/result.h"
+
+namespace muster {
+
+struct HistoryEvent {
+  int64_t time_ns = 0;  // CLOCK_REALTIME
+  uint64_t generation = 0;
+  std::string kind;
+  std::string text;
+};
+inline constexpr size_t kMaxHistory = 500;  // events; the first ones are kept, and the newest
+
+struct GangRecord {
+  std::string gang;
+  std::string key;
+  uint32_t job_id = 0;
+  uint32_t step_id = 0;
+  uint32_t restart_count = 0;
+  uint32_t uid = 0;
+  std::string state;  // gang::ToString
+  bool succeeded = false;
+  uint64_t term = 0;
+  uint64_t generation = 0;
+  std::string coordinator;
+  uint32_t task_count = 0;
+  std::vector<std::string> nodes;
+  uint32_t restarts = 0;
+  uint32_t user_faults = 0;
+  uint32_t restart_limit = 0;
+  uint64_t step_reached = 0;
+  bool restore = false;  // whether, and from which step, the generation started
+  uint64_t restore_step = 0;
+  int64_t created_ns = 0;
+  int64_t updated_ns = 0;
+  std::string first_cause;  // of the newest fault
+  std::vector<HistoryEvent> events;
+
+  [[nodiscard]] std::string Encode() const;
+  // kCorrupt for anything else: such a record is reported and left alone.
+  static Result<GangRecord> Decode(const std::string& text);
+  // As `muster status --json` shows it; without the events.
+  [[nodiscard]] nlohmann::json Summary() const;
+};
+
+}  // namespace muster

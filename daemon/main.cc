@@ -1,0 +1,174 @@
+// musterd: the node daemon.
+#include <fmt/format.h>
+#include <pwd.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include "ceph/engine/engine.h"
+#include "ceph/store/store.h"
+#include "daemon/agent/agent.h"
+#include "daemon/config/config.h"
+#include "daemon/rpc/link.h"
+#include "daemon/service/coordinators.h"
+#include "daemon/service/queries.h"
+
+namespace muster {
+namespace {
+
+constexpr char kDefaultConfig[] = "/etc/muster/muster.yaml";
+
+// journald reads a "<N>" prefix as the priority; a terminal gets the time instead.
+void SetUpLog(const std::string& level) {
+  auto logger = spdlog::stderr_logger_mt("musterd");
+  logger->set_pattern(::getenv("JOURNAL_STREAM") != nullptr ? "%v" : "%Y-%m-%d %H:%M:%S.%e %l %v");
+  logger->set_level(spdlog::level::from_str(level));
+  logger->flush_on(spdlog::level::debug);
+  spdlog::set_default_logger(logger);
+}
+
+std::string NodeName(const Config& config) {
+  if (!config.node_name.empty()) return config.node_name;
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  const std::string full(name.data());
+  return full.substr(0, full.find('.'));
+}
+
+Result<uint32_t> UidOf(const std::string& user) {
+  const passwd* entry = ::getpwnam(user.c_str());
+  if (entry == nullptr)
+    return Error{Errc::kInvalid, fmt::format("service_user: there is no user '{}'", user)};
+  return entry->pw_uid;
+}
+
+// Calls `stop` on SIGTERM and SIGINT. The signals must be blocked in all threads.
+UniqueFd WatchSignals(Loop& loop, std::function<void(int)> stop) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  UniqueFd fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  loop.Watch(fd.get(), EPOLLIN, [raw = fd.get(), stop = std::move(stop)](uint32_t) {
+    signalfd_siginfo info{};
+    if (::read(raw, &info, sizeof info) == sizeof info) stop(static_cast<int>(info.ssi_signo));
+  });
+  return fd;
+}
+
+void BlockSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+// systemd's watchdog: told from the loop's own thread, so that a stuck loop is seen.
+void FeedWatchdog(Loop& loop, std::chrono::milliseconds every) {
+  loop.After(every, [&loop, every] {
+    ::sd_notify(0, "WATCHDOG=1");
+    FeedWatchdog(loop, every);
+  });
+}
+
+int Fail(const std::string& message) {
+  spdlog::error("{}", message);
+  ::sd_notifyf(0, "STATUS=%s", message.c_str());
+  return 1;
+}
+
+int Run(const Config& config) {
+  const std::string self = NodeName(config);
+  auto service_uid = UidOf(config.service_user);
+  if (!service_uid) return Fail(service_uid.error().message);
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(config.socket).parent_path(), error);
+  std::filesystem::create_directories(config.state_dir, error);
+  if (error) return Fail(fmt::format("cannot make {}: {}", config.state_dir, error.message()));
+
+  auto opened = OpenStore(
+      {config.store, config.ceph_conf, config.ceph_user, static_cast<int>(config.store_timeout_ms / 1000)});
+  if (!opened) return Fail(opened.error().message);
+  const std::shared_ptr<Store> store = *std::move(opened);
+
+  Loop loop;
+  EngineOptions engine_options;
+  engine_options.chunk_bytes = static_cast<uint64_t>(config.chunk_bytes);
+  Engine engine(store, engine_options);
+  Worker reader;
+  Coordinators coordinators(loop, config, self, store);
+  Queries queries(loop, config, self, store, engine, coordinators);
+  Agent agent(AgentContext{loop, config, self, store, engine, reader});
+
+  const UniqueFd signals = WatchSignals(loop, [&loop](int signal) {
+    spdlog::info("SIG{}: stopping; running gangs go on and are found again at the next start",
+                 sigabbrev_np(signal));
+    ::sd_notify(0, "STOPPING=1");
+    loop.Stop();
+  });
+  auto server = Server::Start(
+      {fmt::format("{}:{}", config.listen_address, config.port), self, *service_uid},
+      [&](std::shared_ptr<Link> link) { return coordinators.Accept(std::move(link)); },
+      [&](AskedBy who, std::string question, std::function<void(std::string)> reply) {
+        queries.Ask(who, std::move(question), std::move(reply));
+      });
+  if (!server) return Fail(server.error().message);
+  if (Status started = agent.Start(); !started) return Fail(started.error().message);
+
+  spdlog::info("musterd on {}: socket {}, port {}, store {}", self, config.socket, config.port,
+               store->Describe());
+  ::sd_notifyf(0, "READY=1\nSTATUS=store %s", store->Describe().c_str());
+  uint64_t watchdog_us = 0;
+  if (::sd_watchdog_enabled(0, &watchdog_us) > 0)
+    FeedWatchdog(loop, std::chrono::milliseconds(watchdog_us / 2000));
+  loop.Run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  CLI::App app{"musterd: Muster's node daemon"};
+  std::string path = muster::kDefaultConfig;
+  bool check = false;
+  bool print = false;
+  app.add_option("--config", path, "Configuration file")->capture_default_str();
+  app.add_flag("--check-config", check, "Check the configuration and exit");
+  app.add_flag("--print-default-config", print,
+               "Print a commented configuration with every default and exit");
+  app.set_version_flag("--version", MUSTER_VERSION);
+  CLI11_PARSE(app, argc, argv);
+  if (print) {
+    std::cout << muster::DefaultConfigText();
+    return 0;
+  }
+  const auto config = muster::LoadConfig(path);
+  if (!config) {
+    std::cerr << "musterd: " << config.error().message << "\n";
+    return 2;
+  }
+  if (check) {
+    std::cout << path << ": good\n";
+    return 0;
+  }
+  muster::BlockSignals();
+  muster::SetUpLog(config->log_level);
+  try {
+    return muster::Run(*config);
+  } catch (const std::exception& e) {
+    return muster::Fail(e.what());
+  }
+}

@@ -1,0 +1,33 @@
+// Answers the muster command: from memory for the gangs that are coordinated here, else from the store.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ceph/engine/engine.h"
+#include "daemon/base/worker.h"
+#include "daemon/rpc/link.h"
+#include "daemon/service/coordinators.h"
+
+namespace muster {
+
+// Ask may be called from any thread.
+class Queries {
+ public:
+  Queries(Loop& loop, const Config& config, std::string self, std::shared_ptr<Store> store, Engine& engine,
+          const Coordinators& coordinators);
+
+  void Ask(AskedBy who, std::string question, std::function<void(std::string)> reply);
+
+ private:
+  Loop& loop_;
+  const Config& config_;
+  std::string self_;
+  std::shared_ptr<Store> store_;
+  Engine& engine_;
+  const Coordinators& coordinators_;
+  Worker worker_;
+};
+
+}  // namespace muster
