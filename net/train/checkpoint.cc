@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -68,7 +69,9 @@ Result<std::unique_ptr<Checkpoints>> Checkpoints::Open(const ModelConfig& model,
   muster_handle* opened = nullptr;
   const int code = muster_open(&opened);
   Handle handle(opened);
-  if (code == MUSTER_E_NO_GANG) return std::unique_ptr<Checkpoints>();
+  // Inside a gang the same code says that musterd does not know it; then a member must not train on alone.
+  if (code == MUSTER_E_NO_GANG && std::getenv("MUSTER_GANG") == nullptr)
+    return std::unique_ptr<Checkpoints>();
   if (code != MUSTER_OK) {
     return Error{CodeOf(code), std::string("opening libmuster: ") + muster_last_error(nullptr)};
   }
@@ -79,6 +82,11 @@ Result<std::unique_ptr<Checkpoints>> Checkpoints::Open(const ModelConfig& model,
 
 Error Checkpoints::Failed(const std::string& what, int code) const {
   return Error{CodeOf(code), what + ": " + muster_last_error(handle_.get())};
+}
+
+// What both entries need, with room to spare for alignment and the index.
+std::size_t Checkpoints::ShardBytes(std::size_t values) const {
+  return SliceOf(values, rank_, size_).size() * sizeof(float) + 4096;
 }
 
 std::string Checkpoints::Metadata(std::size_t count) const {
@@ -131,8 +139,8 @@ Result<bool> Checkpoints::Restore(Collectives& group, TrainingState& state) {
   return true;
 }
 
-bool Checkpoints::TryBegin(std::uint64_t step) {
-  const int code = muster_save_begin_nowait(handle_.get(), step, 0);
+bool Checkpoints::TryBegin(std::uint64_t step, std::size_t values) {
+  const int code = muster_save_begin_nowait(handle_.get(), step, ShardBytes(values));
   if (code != MUSTER_OK && code != MUSTER_E_BUSY) {
     std::fprintf(stderr, "muster-train: rank %d: no checkpoint of step %llu: %s\n", rank_,
                  static_cast<unsigned long long>(step), muster_last_error(handle_.get()));
@@ -159,9 +167,8 @@ void Checkpoints::Abort() {
 }
 
 Status Checkpoints::Save(TrainingState& state) {
-  const std::size_t bytes =
-      SliceOf(state.all().size(), rank_, size_).size() * sizeof(float) + sizeof(state.loss);
-  if (const int code = muster_save_begin(handle_.get(), state.step, bytes); code != MUSTER_OK) {
+  if (const int code = muster_save_begin(handle_.get(), state.step, ShardBytes(state.all().size()));
+      code != MUSTER_OK) {
     return Failed("checkpoint of step " + std::to_string(state.step), code);
   }
   return Commit(state);

@@ -33,9 +33,9 @@ class Checkpoints {
   [[nodiscard]] Result<bool> Restore(Collectives& group, TrainingState& state);
 
   // A save in two halves, so that members can agree in between. TryBegin: whether this member can take one
-  // for `step` without waiting for an older save; a reason other than that goes to stderr. Then, on all
-  // members alike, Commit (copies and returns; durable later) or Abort.
-  [[nodiscard]] bool TryBegin(std::uint64_t step);
+  // for `step`, of a state of `values` floats, without waiting for an older save; a reason other than that
+  // goes to stderr. Then, on all members alike, Commit (copies and returns; durable later) or Abort.
+  [[nodiscard]] bool TryBegin(std::uint64_t step, std::size_t values);
   [[nodiscard]] Status Commit(TrainingState& state);
   void Abort();
 
@@ -51,6 +51,7 @@ class Checkpoints {
  private:
   Checkpoints(Handle handle, std::string shape, int rank, int size);
   [[nodiscard]] Error Failed(const std::string& what, int code) const;
+  [[nodiscard]] std::size_t ShardBytes(std::size_t values) const;
   [[nodiscard]] std::string Metadata(std::size_t count) const;
   [[nodiscard]] Status ReadShard(muster_restore* shard, TrainingState& state) const;
 

@@ -1,12 +1,9 @@
-// libmuster's C API for C++ code in namespace muster, owned.
+// Owners for what libmuster's C API hands out.
 #pragma once
 
 #include <memory>
 
-// The C handle's type has the name of our namespace, which one scope cannot hold both of.
-#define muster muster_handle
 #include "ceph/muster.h"
-#undef muster
 
 namespace muster::train {
 

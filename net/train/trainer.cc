@@ -113,10 +113,12 @@ class Trainer {
     shared.loss = static_cast<float>(model_.Forward(state_.parameters(), batch));
     model_.Backward(state_.parameters(), batch, gradient);
 
-    const bool begun = due && context_.checkpoints->TryBegin(step);
+    const bool begun = due && context_.checkpoints->TryBegin(step, state_.all().size());
     shared.not_ready = due && !begun ? 1.0F : 0.0F;
-    shared.checkpoint =
-        context_.checkpoints != nullptr && context_.checkpoints->ShouldCheckpoint() ? 1.0F : 0.0F;
+    // A request stands until a checkpoint has been taken, so one that this step serves is not asked for
+    // again.
+    const bool asked = !due && context_.checkpoints != nullptr && context_.checkpoints->ShouldCheckpoint();
+    shared.checkpoint = asked ? 1.0F : 0.0F;
     shared.stop = StopRequested() ? 1.0F : 0.0F;
     if (Status reduced = Exchange(shared); !reduced) return reduced.error();
 

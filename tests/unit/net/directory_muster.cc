@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "net/train/muster_api.h"
+#include "ceph/muster.h"
 
 namespace {
 
