@@ -52,6 +52,9 @@ struct muster_handle {
   [[nodiscard]] std::filesystem::path Shard(std::uint64_t of_step, unsigned of_rank) const {
     return directory / (std::to_string(of_step) + "." + std::to_string(of_rank));
   }
+  [[nodiscard]] std::filesystem::path Request() const {
+    return directory / ("checkpoint-now." + std::to_string(rank));
+  }
   [[nodiscard]] bool Committed(std::uint64_t of_step) const {
     for (unsigned r = 0; r < size; ++r) {
       if (!std::filesystem::exists(Shard(of_step, r))) return false;
@@ -93,7 +96,7 @@ int muster_progress(muster_handle*, std::uint64_t) {
   return MUSTER_OK;
 }
 int muster_should_checkpoint(muster_handle* m) {
-  return std::filesystem::exists(m->directory / "checkpoint-now");
+  return std::filesystem::exists(m->Request()) ? 1 : 0;
 }
 int muster_should_exit(muster_handle*) {
   return 0;
@@ -128,6 +131,7 @@ int muster_save_commit(muster_handle* m) {
     if (!out.flush()) return MUSTER_E_STORE;
   }
   std::filesystem::rename(aside, m->Shard(m->step, m->rank));
+  std::filesystem::remove(m->Request());
   return MUSTER_OK;
 }
 void muster_save_abort(muster_handle* m) {
