@@ -174,8 +174,12 @@ class Trainer {
   }
 
   Status SaveLast(bool finished) {
-    if (context_.checkpoints == nullptr || (finished && options_.checkpoint_every == 0)) return {};
+    if (finished && (context_.checkpoints == nullptr || options_.checkpoint_every == 0)) return {};
     if (resumed_from_ == state_.step) return {};  // nothing was done
+    if (context_.checkpoints == nullptr) {
+      Say(fmt::format("stopped after step {}", state_.step));
+      return {};
+    }
     if (saved_ != state_.step) {
       if (Status saved = context_.checkpoints->Save(state_); !saved) return saved;
     }
