@@ -1,0 +1,225 @@
+// musterd goes, comes back, or says nothing.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/unit/spank/rig.h"
+
+namespace muster::supervisor {
+namespace {
+
+using std::chrono::milliseconds;
+using wire::MemberState;
+using wire::Type;
+
+TEST(Reconnect, LeavesTheProgramAloneAndSaysWhereItIs) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(4, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(4);
+  rig.Disconnect();
+  const auto hello = rig.Accept();
+  EXPECT_EQ(hello.reconnecting, 1U);
+  EXPECT_EQ(hello.state, static_cast<uint32_t>(MemberState::kRunning));
+  EXPECT_EQ(hello.generation, 4U);
+  EXPECT_EQ(hello.child_pid, pid);
+  EXPECT_EQ(hello.token[0], 7);
+  rig.Welcome();
+  EXPECT_FALSE(rig.Next(milliseconds(100)));
+  EXPECT_TRUE(IsAlive(pid));
+  rig.Stop(4);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+}
+
+TEST(Reconnect, TellsADeathOfTheMeantimeWithItsCircumstances) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "read line; echo last words >&2; exit 6");
+  const pid_t pid = rig.ExpectExecuted(1);
+  rig.Disconnect();
+  EXPECT_EQ(write(rig.to_stdin.get(), "\n", 1), 1);
+  EXPECT_TRUE(Until([&] { return !IsAlive(pid); }));
+  const auto hello = rig.Accept();
+  EXPECT_EQ(hello.state, static_cast<uint32_t>(MemberState::kExited));
+  EXPECT_EQ(WEXITSTATUS(hello.wait_status), 6);
+  rig.Welcome();
+  const Packet packet = rig.ExpectPacket(Type::kExited);
+  EXPECT_EQ(packet.As<wire::Exited>().wait_status, hello.wait_status);
+  EXPECT_NE(packet.Tail<wire::Exited>().find("last words\n"), std::string::npos);
+}
+
+TEST(Reconnect, AfterStoppedSaysStopped) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "sleep 60");
+  rig.ExpectExecuted(1);
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  rig.Disconnect();
+  EXPECT_EQ(rig.Accept().state, static_cast<uint32_t>(MemberState::kStopped));
+  rig.Welcome();
+  rig.Start(2, "echo again; sleep 60");
+  EXPECT_EQ(rig.ReadStdout("\n"), "again\n");
+}
+
+TEST(Reconnect, BeforeTheFirstWelcomeIsAFirstHelloAgain) {
+  Rig rig;
+  rig.Launch();
+  rig.Disconnect();
+  EXPECT_EQ(rig.Accept().reconnecting, 0U);
+}
+
+TEST(Reconnect, ASigtermOfTheMeantimeIsToldAfterwards) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "trap : TERM; echo ready; while :; do sleep 0.01; done");
+  rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  rig.Disconnect();
+  kill(rig.supervisor(), SIGTERM);
+  rig.Accept();
+  rig.Welcome();
+  rig.Expect<wire::Signalled>(Type::kSignalled);
+}
+
+TEST(Reconnect, WhenMusterdStaysAwayTheProgramIsKilledAndTheTaskWaitsOn) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(0, 200);
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  rig.Close();
+  rig.Disconnect();
+  EXPECT_TRUE(Until([&] { return !IsAlive(pid); }));
+  EXPECT_NE(rig.ReadStderr("\n").find("musterd has gone"), std::string::npos);
+  EXPECT_TRUE(IsAlive(rig.supervisor()));
+}
+
+TEST(Reconnect, WhenMusterdNeverComesBackTheTaskFailsAndNamesTheUnit) {
+  Rig rig;
+  rig.settings.give_up_ms = 200;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "sleep 60");
+  rig.ExpectExecuted(1);
+  rig.Close();
+  rig.Disconnect();
+  EXPECT_EQ(WEXITSTATUS(rig.Wait()), 1);
+  const std::string text = rig.ReadStderr("");
+  EXPECT_NE(text.find("musterd.service"), std::string::npos) << text;
+  EXPECT_NE(text.find("musterd.sock"), std::string::npos) << text;
+}
+
+TEST(Reconnect, FollowsAMusterdThatDoesNotAnswerItsHello) {
+  Rig rig;
+  rig.settings.welcome_ms = 100;
+  rig.Launch();  // and no Welcome
+  EXPECT_EQ(rig.Accept().reconnecting, 0U);
+}
+
+TEST(Reconnect, FollowsAPacketThatIsNotMusters) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Send("rubbish", 7);
+  EXPECT_EQ(rig.Accept().reconnecting, 1U);
+}
+
+TEST(Reconnect, APacketAboveTheLimitIsRefused) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  wire::Report body{};
+  const size_t tail = wire::kMaxMessage;
+  wire::SetHeader(&body, Type::kReport, tail);
+  std::string packet(sizeof(body) + tail, 'x');
+  memcpy(packet.data(), &body, sizeof(body));
+  rig.Send(packet.data(), packet.size());
+  EXPECT_EQ(rig.Accept().reconnecting, 1U);
+}
+
+TEST(Reconnect, AnUnknownMessageOfANewerMusterdIsPassedOver) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  wire::Stop body{};
+  wire::SetHeader(&body, static_cast<Type>(60));
+  rig.Send(&body, sizeof(body));
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+}
+
+TEST(Lease, SilenceOnAnOpenSocketKillsTheProgram) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(200);
+  rig.Start(1, "setsid sleep 60 & echo $!; sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  const pid_t helper = std::stoi(rig.ReadStdout("\n"));
+  const auto exited = rig.Expect<wire::Exited>(Type::kExited);  // news to musterd: it did not order this
+  EXPECT_EQ(WTERMSIG(exited.wait_status), SIGKILL);
+  EXPECT_TRUE(Until([&] { return !IsAlive(pid) && !IsAlive(helper); }));
+  EXPECT_NE(rig.ReadStderr("\n").find("silent"), std::string::npos);
+  // The member can run again.
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  rig.Start(2, "echo again; exit 0");
+  EXPECT_EQ(rig.ReadStdout("again\n"), "again\n");
+}
+
+TEST(Lease, AnyMessageRenewsIt) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(400);
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_FALSE(rig.Next(milliseconds(100)));
+    rig.Stop(0);  // of a generation long past
+  }
+  EXPECT_TRUE(IsAlive(pid));
+}
+
+TEST(Lease, OfZeroNeverEnds) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(0);
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  EXPECT_FALSE(rig.Next(milliseconds(500)));
+  EXPECT_TRUE(IsAlive(pid));
+}
+
+TEST(Lease, StandsStillWhileTheJobIsSuspended) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(400);
+  rig.Start(1, "trap : TSTP; while :; do sleep 0.05; done");
+  const pid_t pid = rig.ExpectExecuted(1);
+  kill(rig.supervisor(), SIGTSTP);
+  EXPECT_FALSE(rig.Next(milliseconds(1000)));
+  EXPECT_TRUE(IsAlive(pid));
+  kill(rig.supervisor(), SIGCONT);
+  EXPECT_EQ(WTERMSIG(rig.Expect<wire::Exited>(Type::kExited).wait_status), SIGKILL);  // it runs again
+}
+
+TEST(Lease, StartsAnewAfterTheSupervisorItselfWasStopped) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(300);
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  kill(rig.supervisor(), SIGSTOP);
+  EXPECT_FALSE(rig.Next(milliseconds(1500)));
+  kill(rig.supervisor(), SIGCONT);
+  EXPECT_FALSE(rig.Next(milliseconds(100)));
+  EXPECT_TRUE(IsAlive(pid));
+  EXPECT_EQ(WTERMSIG(rig.Expect<wire::Exited>(Type::kExited).wait_status), SIGKILL);
+}
+
+}  // namespace
+}  // namespace muster::supervisor

@@ -1,0 +1,148 @@
+// Signals that reach the supervisor.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/unit/spank/rig.h"
+
+namespace muster::supervisor {
+namespace {
+
+using std::chrono::milliseconds;
+using wire::Type;
+
+constexpr char kTrapAll[] =
+    "for s in HUP INT QUIT USR1 USR2 ALRM TERM CONT TSTP WINCH; do trap \"echo $s\" $s; done;"
+    "echo ready; while :; do sleep 0.01; done";
+
+TEST(Signals, EachReachesTheProgramOnce) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, kTrapAll);
+  rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  std::string expected;
+  const std::pair<int, const char*> all[] = {
+      {SIGHUP, "HUP"},   {SIGINT, "INT"},   {SIGQUIT, "QUIT"}, {SIGUSR1, "USR1"},   {SIGUSR2, "USR2"},
+      {SIGALRM, "ALRM"}, {SIGTSTP, "TSTP"}, {SIGCONT, "CONT"}, {SIGWINCH, "WINCH"}, {SIGTERM, "TERM"}};
+  for (const auto& [number, name] : all) {
+    kill(rig.supervisor(), number);
+    EXPECT_EQ(rig.ReadStdout("\n"), std::string(name) + "\n");
+  }
+  EXPECT_EQ(rig.Expect<wire::Signalled>(Type::kSignalled).signal, static_cast<uint32_t>(SIGTERM));
+  EXPECT_FALSE(rig.Next(milliseconds(100)));
+}
+
+TEST(Signals, AreNotPassedOnWhenSlurmReachesEveryProcessItself) {
+  Rig rig;
+  rig.settings.forward_signals = false;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, kTrapAll);
+  const pid_t pid = rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  kill(rig.supervisor(), SIGUSR1);
+  kill(rig.supervisor(), SIGTERM);
+  EXPECT_EQ(rig.Expect<wire::Signalled>(Type::kSignalled).signal, static_cast<uint32_t>(SIGTERM));
+  kill(pid, SIGHUP);
+  EXPECT_EQ(rig.ReadStdout("\n"), "HUP\n");
+}
+
+TEST(Signals, FromTheProgramToItsParentAreNotSentBack) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1,
+            "trap 'echo back' USR1; kill -USR1 $PPID; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.01; done; "
+            "echo end");
+  rig.ExpectExecuted(1);
+  EXPECT_EQ(rig.ReadStdout("end\n"), "end\n");
+}
+
+TEST(Signals, ThatComeBetweenTwoGenerationsAreForTheNext) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "exit 1");
+  rig.ExpectExecuted(1);
+  rig.Expect<wire::Exited>(Type::kExited);
+  kill(rig.supervisor(), SIGURG);  // harmless to a program without a handler
+  kill(rig.supervisor(), SIGUSR1);
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  rig.Start(2, "sleep 60");
+  rig.ExpectExecuted(2);
+  EXPECT_EQ(WTERMSIG(rig.Expect<wire::Exited>(Type::kExited).wait_status), SIGUSR1);
+}
+
+TEST(Signals, AfterSigtermTheProgramMaySaveAndNothingIsStartedAnyMore) {
+  Rig rig;
+  rig.settings.leave_ms = 300;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "trap 'echo saved; exit 9' TERM; echo ready; while :; do sleep 0.01; done");
+  rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  kill(rig.supervisor(), SIGTERM);
+  EXPECT_EQ(rig.ReadStdout("\n"), "saved\n");
+  rig.Expect<wire::Signalled>(Type::kSignalled);
+  EXPECT_EQ(WEXITSTATUS(rig.Expect<wire::Exited>(Type::kExited).wait_status), 9);
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  rig.Start(2, "echo never");
+  EXPECT_EQ(WEXITSTATUS(rig.Wait()), 9);  // without musterd's word, but not before it could have come
+  EXPECT_EQ(rig.ReadStdout(""), "");
+}
+
+TEST(Signals, AfterSigtermMusterdHasTheLastWord) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done");
+  rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  kill(rig.supervisor(), SIGTERM);
+  rig.Expect<wire::Signalled>(Type::kSignalled);
+  rig.Expect<wire::Exited>(Type::kExited);
+  rig.Finish(wire::FinishAs::kZero);
+  EXPECT_EQ(rig.Wait(), 0);
+}
+
+TEST(Signals, SigtermEndsATaskThatRunsNothing) {
+  {
+    Rig rig;
+    rig.Launch();
+    rig.Welcome();
+    rig.Stop(1);
+    rig.Expect<wire::Stopped>(Type::kStopped);
+    kill(rig.supervisor(), SIGTERM);
+    EXPECT_EQ(rig.Expect<wire::Signalled>(Type::kSignalled).signal, static_cast<uint32_t>(SIGTERM));
+    EXPECT_EQ(WTERMSIG(rig.Wait()), SIGTERM);
+  }
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "exit 3");
+  rig.ExpectExecuted(1);
+  rig.Expect<wire::Exited>(Type::kExited);
+  kill(rig.supervisor(), SIGTERM);
+  EXPECT_EQ(WTERMSIG(rig.Wait()), SIGTERM);
+}
+
+TEST(Signals, DoNotEndTheSupervisor) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Stop(1);  // the answer says that it is there
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  for (int number = 1; number < SIGRTMIN; ++number) {
+    if (number != SIGKILL && number != SIGSTOP && number != SIGTERM) kill(rig.supervisor(), number);
+  }
+  kill(rig.supervisor(), SIGRTMIN + 2);
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+}
+
+}  // namespace
+}  // namespace muster::supervisor

@@ -1,0 +1,170 @@
+// Nothing of a generation is left when Stopped is said.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "tests/unit/spank/rig.h"
+
+namespace muster::supervisor {
+namespace {
+
+using wire::FinishAs;
+using wire::Type;
+
+// The numbers that a script has printed, up to the line "ready".
+std::vector<pid_t> Pids(const std::string& text) {
+  std::istringstream lines(text);
+  std::vector<pid_t> pids;
+  for (std::string line; std::getline(lines, line) && line != "ready";) pids.push_back(std::stoi(line));
+  return pids;
+}
+
+std::vector<pid_t> StartAndList(Rig* rig, const std::string& script) {
+  rig->Launch();
+  rig->Welcome();
+  rig->Start(1, script);
+  rig->ExpectExecuted(1);
+  return Pids(rig->ReadStdout("ready\n"));
+}
+
+void ExpectAllGoneAtStopped(Rig* rig, const std::vector<pid_t>& pids, size_t count) {
+  ASSERT_EQ(pids.size(), count);
+  rig->Stop(1);
+  std::optional<Packet> packet = rig->Next();
+  ASSERT_TRUE(packet);
+  ASSERT_EQ(packet->type, Type::kStopped);
+  EXPECT_EQ(packet->As<wire::Stopped>().unkillable, 0U);
+  for (const pid_t pid : pids) EXPECT_FALSE(IsAlive(pid)) << pid;
+}
+
+TEST(Sweep, TakesTheProgramAndItsGroup) {
+  Rig rig;
+  const auto pids = StartAndList(&rig, "sleep 60 & echo $!; sleep 60 & echo $!; echo $$; echo ready; wait");
+  ExpectAllGoneAtStopped(&rig, pids, 3);
+}
+
+TEST(Sweep, TakesHelpersThatLeftTheSession) {
+  Rig rig;
+  const auto pids = StartAndList(
+      &rig, "setsid sh -c 'echo $$; setsid sh -c \"echo \\$\\$; echo ready; exec sleep 60\" & wait' & wait");
+  ExpectAllGoneAtStopped(&rig, pids, 2);
+}
+
+TEST(Sweep, TakesDaemonsThatForkedTwice) {
+  Rig rig;
+  const auto pids =
+      StartAndList(&rig, "(setsid sh -c '(sh -c \"echo \\$\\$; echo ready; exec sleep 60\" &)' &); sleep 60");
+  ExpectAllGoneAtStopped(&rig, pids, 1);
+}
+
+TEST(Sweep, TakesHelpersThatIgnoreEverySignalTheyCan) {
+  Rig rig;
+  const auto pids = StartAndList(&rig,
+                                 "trap '' TERM INT HUP QUIT; setsid sh -c 'trap \"\" TERM HUP; echo $$; echo "
+                                 "ready; sleep 60 & wait' & wait");
+  ExpectAllGoneAtStopped(&rig, pids, 1);
+}
+
+TEST(Sweep, TakesProcessesThatAreStopped) {
+  Rig rig;
+  const auto pids = StartAndList(&rig, "setsid sleep 60 & echo $!; kill -STOP $!; echo ready; wait");
+  ExpectAllGoneAtStopped(&rig, pids, 1);
+}
+
+TEST(Sweep, TakesAProgramThatKeepsForking) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "f() { while :; do setsid sleep 5 & done; }; f & f & wait");
+  rig.ExpectExecuted(1);
+  rig.Stop(1);
+  EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).unkillable, 0U);
+  std::ifstream children("/proc/" + std::to_string(rig.supervisor()) + "/task/" +
+                         std::to_string(rig.supervisor()) + "/children");
+  std::string left;
+  children >> left;
+  EXPECT_EQ(left, "");
+}
+
+TEST(Sweep, TakesWhatAProgramThatHasEndedLeftBehind) {
+  Rig rig;
+  const auto pids = StartAndList(&rig, "setsid sleep 60 & echo $!; echo ready; exit 3");
+  EXPECT_EQ(WEXITSTATUS(rig.Expect<wire::Exited>(Type::kExited).wait_status), 3);
+  ASSERT_EQ(pids.size(), 1U);
+  EXPECT_TRUE(IsAlive(pids[0])) << "a program's end alone sweeps nothing";
+  ExpectAllGoneAtStopped(&rig, pids, 1);
+}
+
+TEST(Sweep, ComesBeforeTheEndOfTheTask) {
+  Rig rig;
+  const auto pids = StartAndList(&rig, "setsid sleep 60 & echo $!; echo ready; exit 3");
+  rig.Expect<wire::Exited>(Type::kExited);
+  rig.Finish();
+  EXPECT_EQ(WEXITSTATUS(rig.Wait()), 3);
+  ASSERT_EQ(pids.size(), 1U);
+  EXPECT_FALSE(IsAlive(pids[0]));
+}
+
+TEST(Sweep, IsDoneAtOnceWhenNothingWasStarted) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Stop(3);
+  EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).generation, 3U);
+}
+
+TEST(Sweep, IsAnsweredAgainWhenAskedAgain) {
+  Rig rig;
+  StartAndList(&rig, "echo ready; sleep 60");
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  rig.Stop(1);
+  EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).generation, 1U);
+}
+
+TEST(Sweep, DoesNotReportADeathThatWasOrdered) {
+  Rig rig;
+  StartAndList(&rig, "echo ready; sleep 60");
+  rig.Stop(1);
+  EXPECT_EQ(rig.Next()->type, Type::kStopped);
+}
+
+TEST(Sweep, CountsWhatSigkillDoesNotRemove) {
+  Rig rig;
+  rig.settings.sweep_ms = 100;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  // A traced process stays a zombie that its parent cannot see until the tracer has taken it.
+  ASSERT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0);
+  rig.Stop(1);
+  const auto stopped = rig.Expect<wire::Stopped>(Type::kStopped);
+  EXPECT_EQ(stopped.unkillable, 1U);
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
+  // Once it has gone after all, the member can run again.
+  EXPECT_TRUE(Until([&] {
+    rig.Stop(1);
+    return rig.Expect<wire::Stopped>(Type::kStopped).unkillable == 0;
+  }));
+}
+
+TEST(Sweep, AtTheEndDoesNotWaitForEverForWhatCannotBeKilled) {
+  Rig rig;
+  rig.settings.sweep_ms = 100;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  ASSERT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0);
+  rig.Finish(FinishAs::kCode, 7);
+  EXPECT_EQ(WEXITSTATUS(rig.Wait()), 7);
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
+}
+
+}  // namespace
+}  // namespace muster::supervisor
