@@ -1,0 +1,389 @@
+// The store in a RADOS pool: a space is a namespace, an object an object, a head an object whose xattr
+// "fence" guards its omap.
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <rados/librados.hpp>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "ceph/store/backend.h"
+#include "ceph/store/names.h"
+
+namespace muster {
+namespace {
+
+using librados::AioCompletion;
+using librados::bufferlist;
+using librados::IoCtx;
+using librados::ObjectReadOperation;
+using librados::ObjectWriteOperation;
+
+constexpr char kFence[] = "fence";
+constexpr uint64_t kPage = 512;  // omap entries asked for at once
+constexpr int kReadHeadAttempts = 10;
+constexpr size_t kListPage = 1024;
+// A full pool refuses data at once instead of keeping it waiting.
+constexpr int kDataFlags = librados::OPERATION_FULL_TRY;
+// What is needed to recover must work in a full pool too: heads are small, removals make room.
+constexpr int kHeadFlags = librados::OPERATION_FULL_FORCE;
+
+enum class Doing { kReading, kWriting };
+
+Errc CodeOf(int error, Doing doing) {
+  switch (error) {
+    case ENOENT:
+      return Errc::kNotFound;
+    case EPERM:
+    case EACCES:
+      return Errc::kDenied;
+    case ENOSPC:
+    case EDQUOT:
+      return Errc::kExhausted;
+    case EEXIST:
+    case ECANCELED:
+    case ESHUTDOWN:  // this client has been blocklisted: fenced
+      return Errc::kConflict;
+    case EINVAL:
+    case EMSGSIZE:
+    case EFBIG:
+      return Errc::kInvalid;
+    case EIO:  // no replica of the object verifies
+      return doing == Doing::kReading ? Errc::kCorrupt : Errc::kUnavailable;
+    case ETIMEDOUT:
+    case ENOTCONN:
+    case EAGAIN:
+    case EBUSY:
+      return Errc::kUnavailable;
+    default:
+      return Errc::kInternal;
+  }
+}
+
+bufferlist ToBuffers(const std::string& text) {
+  bufferlist buffers;
+  buffers.append(text);
+  return buffers;
+}
+
+// A completion that is waited for.
+class Waited {
+ public:
+  Waited() : completion_(librados::Rados::aio_create_completion()) {}
+  Waited(const Waited&) = delete;
+  Waited& operator=(const Waited&) = delete;
+  ~Waited() { completion_->release(); }
+  AioCompletion* get() { return completion_; }
+  int Wait() {
+    completion_->wait_for_complete();
+    return completion_->get_return_value();
+  }
+  uint64_t version() { return completion_->get_version64(); }
+
+ private:
+  AioCompletion* completion_;
+};
+
+class RadosStore final : public Store {
+ public:
+  static Result<std::unique_ptr<Store>> Connect(const StoreOptions& options, const std::string& pool);
+
+  RadosStore(std::unique_ptr<librados::Rados> cluster, std::string pool)
+      : cluster_(std::move(cluster)), pool_(std::move(pool)) {}
+
+  ~RadosStore() override {
+    for (auto& [space, io] : spaces_) io.aio_flush();  // every operation has its timeout
+    spaces_.clear();
+    cluster_->shutdown();
+  }
+
+  void WriteAsync(const ObjectName& object, std::span<const std::byte> data, Done done) override;
+  void ReadAsync(const ObjectName& object, std::span<std::byte> into, ReadDone done) override;
+  Status Write(const ObjectName& object, const std::string& data) override;
+  Result<std::string> Read(const ObjectName& object) override;
+  Status Remove(const ObjectName& object) override;
+  Result<std::vector<std::string>> List(const std::string& space, const std::string& prefix) override;
+  Result<Head> ReadHead(const ObjectName& head) override;
+  Status UpdateHead(const ObjectName& name, const HeadUpdate& update) override;
+  [[nodiscard]] std::string Describe() const override { return "rados:" + pool_; }
+
+ private:
+  struct PendingWrite {
+    const RadosStore* store;
+    AioCompletion* completion;
+    ObjectName object;
+    Done done;
+  };
+  struct PendingRead {
+    const RadosStore* store;
+    AioCompletion* completion;
+    ObjectName object;
+    std::span<std::byte> into;
+    bufferlist data;
+    ReadDone done;
+  };
+
+  static void WriteEnded(librados::completion_t completion, void* argument);
+  static void ReadEnded(librados::completion_t completion, void* argument);
+  // One context for each namespace; none is changed after it was made, so they may be used by any thread.
+  Result<IoCtx> Space(const std::string& space);
+  // The same for a whole name, checked.
+  Result<IoCtx> For(const ObjectName& object);
+  [[nodiscard]] Error Failed(const char* what, const ObjectName& object, int rc, Doing doing) const;
+  // One attempt; nothing when the head was changed between its pages.
+  std::optional<Result<Head>> ReadHeadOnce(IoCtx& io, const ObjectName& head);
+
+  std::unique_ptr<librados::Rados> cluster_;
+  const std::string pool_;
+  std::mutex mutex_;
+  std::map<std::string, IoCtx> spaces_;
+};
+
+Error RadosStore::Failed(const char* what, const ObjectName& object, int rc, Doing doing) const {
+  std::string message = std::string("cannot ") + what + " " + object.space + "/" + object.name + " in " +
+                        Describe() + ": " + std::strerror(-rc);
+  if (rc == -ETIMEDOUT) message += " (are enough OSDs up? see ceph -s)";
+  if (rc == -EDQUOT || rc == -ENOSPC) message += " (the pool is full or at its quota)";
+  if (rc == -EPERM) message += " (the key's capabilities do not cover this namespace)";
+  if (rc == -ESHUTDOWN) message += " (this client is on the blocklist)";
+  return {CodeOf(-rc, doing), message};
+}
+
+Result<IoCtx> RadosStore::Space(const std::string& space) {
+  const std::lock_guard lock(mutex_);
+  const auto found = spaces_.find(space);
+  if (found != spaces_.end()) return found->second;
+  IoCtx io;
+  if (const int rc = cluster_->ioctx_create(pool_.c_str(), io); rc < 0) {
+    return Error{CodeOf(-rc, Doing::kReading),
+                 "cannot open the pool of " + Describe() + ": " + std::strerror(-rc)};
+  }
+  io.set_namespace(space);
+  return spaces_.emplace(space, io).first->second;
+}
+
+Result<IoCtx> RadosStore::For(const ObjectName& object) {
+  if (Status status = CheckObjectName(object); !status) return status.error();
+  return Space(object.space);
+}
+
+void RadosStore::WriteEnded(librados::completion_t /*completion*/, void* argument) {
+  const std::unique_ptr<PendingWrite> pending(static_cast<PendingWrite*>(argument));
+  const int rc = pending->completion->get_return_value();
+  pending->completion->release();
+  pending->done(rc < 0 ? Status(pending->store->Failed("write", pending->object, rc, Doing::kWriting))
+                       : Status());
+}
+
+void RadosStore::WriteAsync(const ObjectName& object, std::span<const std::byte> data, Done done) {
+  Result<IoCtx> io = For(object);
+  if (!io) return done(io.error());
+  // A copy: after a timeout librados may go on sending for a while, when the caller's memory is gone.
+  bufferlist buffers;
+  buffers.append(reinterpret_cast<const char*>(data.data()), static_cast<unsigned>(data.size()));
+  ObjectWriteOperation operation;
+  operation.write_full(buffers);
+  auto pending = std::make_unique<PendingWrite>(PendingWrite{this, nullptr, object, std::move(done)});
+  PendingWrite* raw = pending.release();  // WriteEnded's from here on
+  raw->completion = librados::Rados::aio_create_completion(raw, &WriteEnded);
+  if (const int rc = io->aio_operate(object.name, raw->completion, &operation, kDataFlags); rc < 0) {
+    const std::unique_ptr<PendingWrite> again(raw);
+    again->completion->release();
+    again->done(Failed("write", object, rc, Doing::kWriting));
+  }
+}
+
+void RadosStore::ReadEnded(librados::completion_t /*completion*/, void* argument) {
+  const std::unique_ptr<PendingRead> pending(static_cast<PendingRead*>(argument));
+  const int rc = pending->completion->get_return_value();
+  pending->completion->release();
+  if (rc < 0) return pending->done(pending->store->Failed("read", pending->object, rc, Doing::kReading));
+  const size_t got = std::min<size_t>(pending->data.length(), pending->into.size());
+  if (got > 0)
+    pending->data.begin().copy(static_cast<unsigned>(got), reinterpret_cast<char*>(pending->into.data()));
+  pending->done(got);
+}
+
+void RadosStore::ReadAsync(const ObjectName& object, std::span<std::byte> into, ReadDone done) {
+  Result<IoCtx> io = For(object);
+  if (!io) return done(io.error());
+  auto pending = std::make_unique<PendingRead>(PendingRead{this, nullptr, object, into, {}, std::move(done)});
+  PendingRead* raw = pending.release();  // ReadEnded's from here on
+  raw->completion = librados::Rados::aio_create_completion(raw, &ReadEnded);
+  if (const int rc = io->aio_read(object.name, raw->completion, &raw->data, into.size(), 0); rc < 0) {
+    const std::unique_ptr<PendingRead> again(raw);
+    again->completion->release();
+    again->done(Failed("read", object, rc, Doing::kReading));
+  }
+}
+
+Status RadosStore::Write(const ObjectName& object, const std::string& data) {
+  Result<IoCtx> io = For(object);
+  if (!io) return io.error();
+  ObjectWriteOperation operation;
+  operation.write_full(ToBuffers(data));
+  if (const int rc = io->operate(object.name, &operation, kDataFlags); rc < 0) {
+    return Failed("write", object, rc, Doing::kWriting);
+  }
+  return {};
+}
+
+Result<std::string> RadosStore::Read(const ObjectName& object) {
+  Result<IoCtx> io = For(object);
+  if (!io) return io.error();
+  bufferlist data;
+  // A length of 0 reads all of it.
+  if (const int rc = io->read(object.name, data, 0, 0); rc < 0)
+    return Failed("read", object, rc, Doing::kReading);
+  return data.to_str();
+}
+
+Status RadosStore::Remove(const ObjectName& object) {
+  Result<IoCtx> io = For(object);
+  if (!io) return io.error();
+  ObjectWriteOperation operation;
+  operation.remove();
+  const int rc = io->operate(object.name, &operation, librados::OPERATION_FULL_FORCE);
+  if (rc < 0 && rc != -ENOENT) return Failed("remove", object, rc, Doing::kWriting);
+  return {};
+}
+
+Result<std::vector<std::string>> RadosStore::List(const std::string& space, const std::string& prefix) {
+  if (Status status = CheckSpace(space); !status) return status.error();
+  if (Status status = CheckPrefix(prefix); !status) return status.error();
+  Result<IoCtx> io = Space(space);
+  if (!io) return io.error();
+  std::set<std::string> names;  // an object may come twice when placement groups move meanwhile
+  const librados::ObjectCursor end = io->object_list_end();
+  librados::ObjectCursor at = io->object_list_begin();
+  while (!io->object_list_is_end(at)) {
+    std::vector<librados::ObjectItem> page;
+    librados::ObjectCursor next;
+    const int rc = io->object_list(at, end, kListPage, {}, &page, &next);
+    if (rc < 0) return Failed("list", {space, prefix + "*"}, rc, Doing::kReading);
+    for (const librados::ObjectItem& item : page) {
+      if (item.nspace == space && item.oid.starts_with(prefix)) names.insert(item.oid);
+    }
+    at = next;
+  }
+  return std::vector<std::string>(names.begin(), names.end());
+}
+
+std::optional<Result<Head>> RadosStore::ReadHeadOnce(IoCtx& io, const ObjectName& name) {
+  Head head;
+  uint64_t version = 0;
+  std::string after;
+  bool more = true;
+  for (bool first = true; more; first = false) {
+    bufferlist fence;
+    std::map<std::string, bufferlist> page;
+    int fence_rc = 0;
+    int page_rc = 0;
+    ObjectReadOperation operation;
+    if (first) {
+      operation.getxattr(kFence, &fence, &fence_rc);
+    } else {
+      operation.assert_version(version);
+    }
+    operation.omap_get_vals2(after, kPage, &page, &more, &page_rc);
+    Waited waited;
+    int rc = io.aio_operate(name.name, waited.get(), &operation, nullptr);
+    if (rc == 0) rc = waited.Wait();
+    if (!first && (rc == -ERANGE || rc == -EOVERFLOW || rc == -ENOENT)) return std::nullopt;
+    if (rc == -ENODATA) {
+      return Error{Errc::kCorrupt,
+                   "object " + name.space + "/" + name.name + " in " + Describe() + " is no head"};
+    }
+    if (rc < 0) return Failed("read", name, rc, Doing::kReading);
+    if (first) {
+      head.fence = fence.to_str();
+      version = waited.version();
+    }
+    for (auto& [key, value] : page) head.entries.emplace(key, value.to_str());
+    if (page.empty()) break;
+    after = page.rbegin()->first;
+  }
+  return head;
+}
+
+Result<Head> RadosStore::ReadHead(const ObjectName& name) {
+  Result<IoCtx> io = For(name);
+  if (!io) return io.error();
+  for (int attempt = 0; attempt < kReadHeadAttempts; ++attempt) {
+    if (auto head = ReadHeadOnce(*io, name)) return std::move(*head);
+  }
+  return Error{Errc::kUnavailable, "head " + name.space + "/" + name.name + " in " + Describe() +
+                                       " changes faster than it can be read"};
+}
+
+Status RadosStore::UpdateHead(const ObjectName& name, const HeadUpdate& update) {
+  Result<IoCtx> io = For(name);
+  if (!io) return io.error();
+  ObjectWriteOperation operation;
+  if (update.expect_fence) {
+    operation.cmpxattr(kFence, LIBRADOS_CMPXATTR_OP_EQ, ToBuffers(*update.expect_fence));
+  } else {
+    operation.create(true);
+  }
+  operation.setxattr(kFence, ToBuffers(update.new_fence));
+  if (!update.remove.empty()) operation.omap_rm_keys({update.remove.begin(), update.remove.end()});
+  if (!update.set.empty()) {
+    std::map<std::string, bufferlist> values;
+    for (const auto& [key, value] : update.set) values.emplace(key, ToBuffers(value));
+    operation.omap_set(values);
+  }
+  const int rc = io->operate(name.name, &operation, kHeadFlags);
+  if (rc == -ENOENT || rc == -ENODATA || rc == -ECANCELED || rc == -EEXIST) {
+    const std::string what =
+        update.expect_fence ? "does not have fence " + *update.expect_fence : "exists already";
+    return Error{Errc::kConflict, "head " + name.space + "/" + name.name + " in " + Describe() + " " + what};
+  }
+  if (rc < 0) return Failed("update", name, rc, Doing::kWriting);
+  return {};
+}
+
+Result<std::unique_ptr<Store>> RadosStore::Connect(const StoreOptions& options, const std::string& pool) {
+  const std::string who = "client." + options.ceph_user;
+  const auto failed = [&](const std::string& what, int rc, const std::string& check) {
+    return Error{CodeOf(-rc, Doing::kReading), "store " + options.url + ": cannot " + what + " as " + who +
+                                                   ": " + std::strerror(-rc) + " (" + check + ")"};
+  };
+  auto cluster = std::make_unique<librados::Rados>();
+  if (const int rc = cluster->init2(who.c_str(), "ceph", 0); rc < 0) {
+    return failed("start the Ceph client", rc, "is ceph_user a client's name without 'client.'?");
+  }
+  if (const int rc = cluster->conf_read_file(options.ceph_conf.c_str()); rc < 0) {
+    return failed("read " + options.ceph_conf, rc, "does the file exist, and is it readable?");
+  }
+  // All three wait for ever by default.
+  const std::string seconds = std::to_string(options.operation_timeout_seconds);
+  for (const char* key : {"rados_osd_op_timeout", "rados_mon_op_timeout", "client_mount_timeout"}) {
+    if (const int rc = cluster->conf_set(key, seconds.c_str()); rc < 0) {
+      return failed(std::string("set ") + key, rc, "is the Ceph client of version 14 or later?");
+    }
+  }
+  if (const int rc = cluster->connect(); rc < 0) {
+    return failed(
+        "connect to the monitors of " + options.ceph_conf, rc,
+        "do the monitors run and can this host reach them, and is the keyring of " + who + " readable?");
+  }
+  auto store = std::make_unique<RadosStore>(std::move(cluster), pool);
+  IoCtx io;
+  if (const int rc = store->cluster_->ioctx_create(pool.c_str(), io); rc < 0) {
+    return failed("open the pool", rc, "does 'ceph osd pool ls' list it?");
+  }
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+const bool registered = RegisterBackend("rados", &RadosStore::Connect);
+
+}  // namespace
+}  // namespace muster
+
+// Named by the link option of muster_store_rados, so that the linker takes this file although nothing calls
+// it.
+extern "C" const bool muster_store_rados_is_linked;
+const bool muster_store_rados_is_linked = muster::registered;

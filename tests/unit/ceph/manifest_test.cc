@@ -1,0 +1,154 @@
+#include "ceph/catalog/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "ceph/catalog/digest.h"
+#include "ceph/catalog/object_names.h"
+#include "tests/unit/ceph/sample_manifest.h"
+
+namespace muster {
+namespace {
+
+TEST(Fence, EncodesSoThatTextOrderIsItsOrder) {
+  const Fence low{9, 300};
+  const Fence high{10, 2};
+  EXPECT_LT(low, high);
+  EXPECT_LT(low.Encode(), high.Encode());
+  EXPECT_EQ(high.Encode(), "000000000000000a.0000000000000002");
+  EXPECT_EQ(Fence::Decode(high.Encode()), high);
+  const Fence most{UINT64_MAX, UINT64_MAX};
+  EXPECT_EQ(Fence::Decode(most.Encode()), most);
+}
+
+TEST(Fence, DecodesNothingElse) {
+  for (const char* text :
+       {"", "1.2", "000000000000000a-0000000000000002", "000000000000000A.0000000000000002",
+        "000000000000000a.000000000000000", "000000000000000a.00000000000000020",
+        "+00000000000000a.0000000000000002", "000000000000000a.0x00000000000002"}) {
+    EXPECT_FALSE(Fence::Decode(text)) << text;
+  }
+}
+
+TEST(Digest, IsXxh3OfTheBytes) {
+  // The value that xxh128sum prints for no bytes.
+  EXPECT_EQ(ToHex(DigestOf(std::string_view())), "99aa06d3014798d86001c324468d497f");
+  EXPECT_EQ(DigestFromHex("99aa06d3014798d86001c324468d497f"), DigestOf(std::string_view()));
+  EXPECT_FALSE(DigestFromHex("99AA06d3014798d86001c324468d497f"));
+  EXPECT_FALSE(DigestFromHex("99"));
+}
+
+TEST(ObjectNames, AreReadBackFromTheirText) {
+  const std::string name = ChunkName(ShardPrefix("k.1", 100, {3, 7}, 12), 5);
+  EXPECT_EQ(name, "data/k.1/100.3.7/12.5");
+  const auto parsed = ParseObjectName("k.1", name);
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->step, 100u);
+  EXPECT_EQ(parsed->fence, (Fence{3, 7}));
+  for (const char* other : {"data/k.1/100.3.7", "data/k.1/0100.3.7/x", "data/k.1/-1.3.7/x",
+                            "data/k/100.3.7/x", "x", "data/k.1/99999999999999999999.3.7/x"}) {
+    EXPECT_FALSE(ParseObjectName("k.1", other)) << other;
+  }
+}
+
+TEST(Manifest, IsReadBackFromItsText) {
+  const Manifest manifest = SampleManifest("job-7", 100, {2, 5}, 3);
+  const auto again = Manifest::Decode(manifest.Encode());
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->Encode(), manifest.Encode());
+  EXPECT_EQ(again->TotalBytes(), manifest.TotalBytes());
+  EXPECT_EQ(again->shards[2].chunks, manifest.shards[2].chunks);
+}
+
+TEST(Manifest, MayHaveShardsThatAnEarlierTermHasWritten) {
+  Manifest manifest = SampleManifest("k", 100, {2, 5}, 1);
+  manifest.shards[0].prefix = ShardPrefix("k", 100, {1, 5}, 0);
+  EXPECT_TRUE(Manifest::Decode(manifest.Encode()));
+  manifest.shards[0].prefix = ShardPrefix("k", 100, {3, 5}, 0);
+  EXPECT_FALSE(Manifest::Decode(manifest.Encode()));
+  manifest.shards[0].prefix = ShardPrefix("k", 100, {2, 4}, 0);
+  EXPECT_FALSE(Manifest::Decode(manifest.Encode()));
+}
+
+TEST(Manifest, OfAnEmptyShardHasNoChunks) {
+  Manifest manifest = SampleManifest("k", 1, {1, 1}, 1);
+  manifest.shards[0].bytes = 0;
+  EXPECT_FALSE(Manifest::Decode(manifest.Encode()));
+  manifest.shards[0].chunks.clear();
+  EXPECT_TRUE(Manifest::Decode(manifest.Encode()));
+}
+
+TEST(Manifest, ThatIsNotConsistentIsCorrupt) {
+  const auto refused = [](const char* why, auto change) {
+    Manifest manifest = SampleManifest("k", 100, {2, 5}, 2);
+    change(manifest);
+    const auto decoded = Manifest::Decode(manifest.Encode());
+    ASSERT_FALSE(decoded) << why;
+    EXPECT_EQ(decoded.error().code, Errc::kCorrupt) << why;
+  };
+  refused("a shard less", [](Manifest& m) { m.shards.pop_back(); });
+  refused("a rank twice", [](Manifest& m) { m.shards[1].rank = 0; });
+  refused("no members", [](Manifest& m) { m.world_size = 0, m.shards.clear(); });
+  refused("a chunk less", [](Manifest& m) { m.shards[0].chunks.pop_back(); });
+  refused("a chunk more", [](Manifest& m) { m.shards[0].chunks.emplace_back(); });
+  refused("chunks of no bytes", [](Manifest& m) { m.shards[0].chunk_bytes = 0; });
+  refused("huge chunks", [](Manifest& m) { m.shards[0].chunk_bytes = uint64_t{1} << 40; });
+  refused("a sum that overflows", [](Manifest& m) {
+    for (Shard& s : m.shards) s.bytes = UINT64_MAX;
+  });
+  refused("another key's objects", [](Manifest& m) { m.shards[0].prefix = "data/other/100.2.5/0"; });
+  refused("another step's objects", [](Manifest& m) { m.shards[0].prefix = "data/k/99.2.5/0"; });
+  refused("another rank's objects", [](Manifest& m) { m.shards[0].prefix = "data/k/100.2.5/1"; });
+  refused("objects elsewhere", [](Manifest& m) { m.shards[0].prefix = "data/k/100.2.5/../../x/0"; });
+  refused("no key", [](Manifest& m) { m.key.clear(); });
+}
+
+TEST(Manifest, ThatIsNoManifestIsCorrupt) {
+  const std::string good = SampleManifest("k", 100, {2, 5}, 1).Encode();
+  for (const std::string& text : {std::string(), std::string("null"), std::string("[]"), std::string("{}"),
+                                  std::string(100000, '['), good.substr(0, good.size() - 1), good + "x",
+                                  std::string("{\"format\":\"muster-manifest\",\"version\":2}")}) {
+    const auto decoded = Manifest::Decode(text);
+    ASSERT_FALSE(decoded) << text.substr(0, 50);
+    EXPECT_EQ(decoded.error().code, Errc::kCorrupt);
+  }
+}
+
+// Whatever a mutation does: it is refused, or what is read is consistent and can be written again.
+TEST(Manifest, SurvivesMutatedTexts) {
+  std::mt19937 random(20240607);
+  const std::string good = SampleManifest("key", 100, {2, 5}, 3).Encode();
+  const auto pick = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
+  const std::string alphabet = "0123456789abcdef{}[]\",:.-eE+ \\u";
+  for (int round = 0; round < 20000; ++round) {
+    std::string text = good;
+    for (size_t i = 0, n = 1 + pick(4); i < n; ++i) {
+      switch (pick(4)) {
+        case 0:
+          text[pick(text.size())] = alphabet[pick(alphabet.size())];
+          break;
+        case 1:
+          text.erase(pick(text.size()), 1 + pick(8));
+          break;
+        case 2:
+          text.insert(pick(text.size()), 1, static_cast<char>(pick(256)));
+          break;
+        default:
+          text.insert(pick(text.size()), text.substr(pick(text.size()), pick(30)));
+      }
+    }
+    const auto decoded = Manifest::Decode(text);
+    if (!decoded) {
+      EXPECT_EQ(decoded.error().code, Errc::kCorrupt);
+      continue;
+    }
+    EXPECT_EQ(decoded->shards.size(), decoded->world_size);
+    const auto again = Manifest::Decode(decoded->Encode());
+    ASSERT_TRUE(again) << text;
+    EXPECT_EQ(again->Encode(), decoded->Encode());
+  }
+}
+
+}  // namespace
+}  // namespace muster
