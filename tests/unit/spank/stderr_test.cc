@@ -1,6 +1,7 @@
 // What the program writes to stderr: all of it arrives, and its last bytes are in the report of its death.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 
 #include "tests/unit/spank/rig.h"
@@ -61,6 +62,9 @@ TEST(Stderr, ThatNobodyReadsHoldsUpTheProgramButNotTheSupervisor) {
   rig.Welcome();
   rig.Start(1, "seq 1 200000 >&2; echo written; sleep 60");
   rig.ExpectExecuted(1);
+  int unread = 0;
+  EXPECT_TRUE(
+      Until([&] { return ioctl(rig.from_stderr.get(), FIONREAD, &unread) == 0 && unread >= 60'000; }));
   rig.Stop(1);
   EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).unkillable, 0U);
   rig.Start(2, "echo second >&2; sleep 60");
