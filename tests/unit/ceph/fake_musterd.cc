@@ -1,0 +1,244 @@
+#include "tests/unit/ceph/fake_musterd.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace muster {
+namespace {
+
+UniqueFd MemoryOf(const std::string& bytes, bool sealed) {
+  UniqueFd fd(::memfd_create("fake", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::write(fd.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  if (sealed) {
+    EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE), 0);
+  }
+  return fd;
+}
+
+}  // namespace
+
+FakeMusterd::FakeMusterd(std::string socket_path) : path_(std::move(socket_path)) {
+  Start();
+}
+
+FakeMusterd::~FakeMusterd() {
+  Stop();
+}
+
+void FakeMusterd::Start() {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ASSERT_LT(path_.size(), sizeof(address.sun_path));
+  std::strcpy(address.sun_path, path_.c_str());
+  listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener_.get(), 16), 0);
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
+  wake_read_.reset(pipe[0]);
+  wake_write_.reset(pipe[1]);
+  thread_ = std::thread([this] { Serve(); });
+}
+
+void FakeMusterd::Stop() {
+  if (!thread_.joinable()) return;
+  wake_write_.reset();
+  thread_.join();
+  const std::lock_guard lock(mutex_);
+  clients_.clear();
+  listener_.reset();
+  ::unlink(path_.c_str());
+}
+
+void FakeMusterd::Change(const std::function<void(Rules&)>& change) {
+  const std::lock_guard lock(mutex_);
+  change(rules_);
+}
+
+void FakeMusterd::PutShard(uint64_t step, const std::string& bytes, bool sealed) {
+  const std::lock_guard lock(mutex_);
+  shards[step] = bytes;
+  unsealed_[step] = !sealed;
+}
+
+bool FakeMusterd::Await(const std::function<bool(const FakeMusterd&)>& condition) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, std::chrono::system_clock::now() + std::chrono::seconds(10),
+                             [&] { return condition(*this); });
+}
+
+void FakeMusterd::Serve() {
+  for (;;) {
+    std::vector<pollfd> polled{{wake_read_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    {
+      const std::lock_guard lock(mutex_);
+      for (const UniqueFd& client : clients_) polled.push_back({client.get(), POLLIN, 0});
+    }
+    ::poll(polled.data(), polled.size(), -1);
+    if (polled[0].revents != 0) return;
+    const std::lock_guard lock(mutex_);
+    if (polled[1].revents != 0) {
+      clients_.emplace_back(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    }
+    for (size_t i = 2; i < polled.size(); ++i) {
+      if (polled[i].revents == 0) continue;
+      std::vector<char> packet(wire::kMaxMessage);
+      iovec part{packet.data(), packet.size()};
+      msghdr message{};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      const ssize_t n = ::recvmsg(polled[i].fd, &message, MSG_CMSG_CLOEXEC);
+      if (n <= 0) {
+        std::erase_if(clients_, [&](const UniqueFd& client) { return client.get() == polled[i].fd; });
+        continue;
+      }
+      UniqueFd memory;
+      if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+        memory.reset(fd);
+      }
+      Take(polled[i].fd, packet.data(), static_cast<size_t>(n), std::move(memory));
+      changed_.notify_all();
+    }
+  }
+}
+
+void FakeMusterd::Take(int fd, const char* packet, size_t size, UniqueFd memory) {
+  wire::Header header;
+  ASSERT_EQ(wire::CheckHeader(packet, size, &header), wire::Check::kOk);
+  switch (static_cast<wire::Type>(header.type)) {
+    case wire::Type::kClientHello: {
+      wire::ClientHello hello;
+      ASSERT_TRUE(wire::ReadBody(packet, size, &hello));
+      const uint32_t sizes[1] = {hello.gang_bytes};
+      const char* pieces[1];
+      ASSERT_TRUE(wire::ReadTail<wire::ClientHello>(packet, size, sizes, pieces));
+      for (uint8_t i = 0; i < wire::kTokenBytes; ++i) EXPECT_EQ(hello.token[i], 0xa0 + i);
+      hellos.push_back(std::string(pieces[0], hello.gang_bytes) + " rank " + std::to_string(hello.rank) +
+                       " generation " + std::to_string(hello.generation));
+      if (rules_.refusal != wire::Refusal{}) {
+        wire::Refused refused{};
+        wire::SetHeader(&refused, wire::Type::kRefused, rules_.refusal_text.size());
+        refused.reason = static_cast<uint32_t>(rules_.refusal);
+        refused.text_bytes = static_cast<uint32_t>(rules_.refusal_text.size());
+        std::string bytes(reinterpret_cast<const char*>(&refused), sizeof(refused));
+        bytes += rules_.refusal_text;
+        return Send(fd, bytes.data(), bytes.size());
+      }
+      wire::ClientWelcome welcome{};
+      wire::SetHeader(&welcome, wire::Type::kClientWelcome);
+      welcome.generation = hello.generation;
+      welcome.rank = hello.rank;
+      welcome.world_size = 4;
+      welcome.restore_step = rules_.restore_step;
+      welcome.max_shard_bytes = rules_.max_shard_bytes;
+      return Send(fd, &welcome, sizeof(welcome));
+    }
+    case wire::Type::kSave: {
+      wire::Save save;
+      ASSERT_TRUE(wire::ReadBody(packet, size, &save));
+      ASSERT_TRUE(memory.valid());
+      EXPECT_NE(::fcntl(memory.get(), F_GET_SEALS) & F_SEAL_SHRINK, 0);
+      std::string bytes(save.bytes, '\0');
+      ASSERT_EQ(::pread(memory.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+      shards[save.step] = bytes;
+      saves.push_back(save.step);
+      if (rules_.durable) SendResult(fd, wire::Type::kShardDurable, save.step, 0, "");
+      if (rules_.committed) {
+        SendResult(fd, wire::Type::kCommitted, save.step, rules_.save_status, rules_.save_text);
+      }
+      return;
+    }
+    case wire::Type::kRestore: {
+      wire::Restore restore;
+      ASSERT_TRUE(wire::ReadBody(packet, size, &restore));
+      wire::Restored restored{};
+      restored.step = restore.step == wire::kNoStep ? rules_.restore_step : restore.step;
+      const auto found = shards.find(restored.step);
+      wire::SetHeader(&restored, wire::Type::kRestored);
+      if (found == shards.end()) {
+        restored.status = -5;
+        return Send(fd, &restored, sizeof(restored));
+      }
+      restored.bytes = found->second.size();
+      return Send(fd, &restored, sizeof(restored), MemoryOf(found->second, !unsealed_[restored.step]).get());
+    }
+    case wire::Type::kProgress: {
+      wire::Progress said;
+      ASSERT_TRUE(wire::ReadBody(packet, size, &said));
+      progress.push_back(said.step);
+      return;
+    }
+    default:
+      FAIL() << "unexpected message of type " << header.type;
+  }
+}
+
+void FakeMusterd::Send(int fd, const void* packet, size_t size, int descriptor) {
+  iovec part{const_cast<void*>(packet), size};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (descriptor >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
+  }
+  (void)::sendmsg(fd, &message, MSG_NOSIGNAL);  // the client may be gone
+}
+
+void FakeMusterd::SendResult(int fd, wire::Type type, uint64_t step, int status, const std::string& text) {
+  static_assert(sizeof(wire::ShardDurable) == sizeof(wire::Committed));
+  wire::Committed result{};
+  wire::SetHeader(&result, type, text.size());
+  result.step = step;
+  result.status = status;
+  result.text_bytes = static_cast<uint32_t>(text.size());
+  const std::string bytes = std::string(reinterpret_cast<const char*>(&result), sizeof(result)) + text;
+  Send(fd, bytes.data(), bytes.size());
+}
+
+void FakeMusterd::SendDurable(uint64_t step, int status, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  for (const UniqueFd& client : clients_)
+    SendResult(client.get(), wire::Type::kShardDurable, step, status, text);
+}
+
+void FakeMusterd::SendCommitted(uint64_t step, int status, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  for (const UniqueFd& client : clients_)
+    SendResult(client.get(), wire::Type::kCommitted, step, status, text);
+}
+
+void FakeMusterd::SendNotify(uint32_t flags) {
+  wire::Notify notify{};
+  wire::SetHeader(&notify, wire::Type::kNotify);
+  notify.flags = flags;
+  const std::lock_guard lock(mutex_);
+  for (const UniqueFd& client : clients_) Send(client.get(), &notify, sizeof(notify));
+}
+
+void FakeMusterd::SendRaw(const std::string& packet) {
+  const std::lock_guard lock(mutex_);
+  for (const UniqueFd& client : clients_) Send(client.get(), packet.data(), packet.size());
+}
+
+}  // namespace muster

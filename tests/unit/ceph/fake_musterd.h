@@ -1,0 +1,76 @@
+// The other end of libmuster for its tests: speaks the wire protocol on a socket of its own, keeps the shards
+// in memory.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/base/unique_fd.h"
+#include "daemon/wire/wire.h"
+
+namespace muster {
+
+class FakeMusterd {
+ public:
+  struct Rules {
+    bool durable = true;    // shards become durable as they come
+    bool committed = true;  // and checkpoints committed
+    int save_status = 0;    // what Committed says then
+    std::string save_text;
+    uint64_t restore_step = wire::kNoStep;
+    uint64_t max_shard_bytes = 0;
+    wire::Refusal refusal = {};  // not 0: hellos are refused so
+    std::string refusal_text;
+  };
+
+  explicit FakeMusterd(std::string socket_path);
+  FakeMusterd(const FakeMusterd&) = delete;
+  FakeMusterd& operator=(const FakeMusterd&) = delete;
+  ~FakeMusterd();
+
+  // As the daemon's stop and start: connections close, the socket goes away. Shards and rules stay.
+  void Start();
+  void Stop();
+
+  void Change(const std::function<void(Rules&)>& change);
+  // Says something to every client.
+  void SendDurable(uint64_t step, int status = 0, const std::string& text = "");
+  void SendCommitted(uint64_t step, int status = 0, const std::string& text = "");
+  void SendNotify(uint32_t flags);
+  void SendRaw(const std::string& packet);
+  // What a Restore of `step` gives: the memory is not sealed when `sealed` is false.
+  void PutShard(uint64_t step, const std::string& bytes, bool sealed = true);
+
+  // Waits (at most 10 s) until the condition on what has been seen holds.
+  bool Await(const std::function<bool(const FakeMusterd&)>& condition);
+  // Under the lock of Await, or when nothing is under way.
+  std::vector<uint64_t> saves;      // steps, as they came
+  std::vector<uint64_t> progress;   // the same
+  std::vector<std::string> hellos;  // "GANG rank R generation G"
+  std::map<uint64_t, std::string> shards;
+
+ private:
+  void Serve();
+  void Take(int fd, const char* packet, size_t size, UniqueFd memory);
+  void Send(int fd, const void* packet, size_t size, int descriptor = -1);
+  void SendResult(int fd, wire::Type type, uint64_t step, int status, const std::string& text);
+
+  const std::string path_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Rules rules_;
+  std::map<uint64_t, bool> unsealed_;
+  std::vector<UniqueFd> clients_;
+  UniqueFd listener_;
+  UniqueFd wake_read_;
+  UniqueFd wake_write_;
+  std::thread thread_;
+};
+
+}  // namespace muster
