@@ -11,6 +11,7 @@
 #include "ceph/catalog/checkpoint_entry.h"
 #include "ceph/catalog/digest.h"
 #include "ceph/catalog/object_names.h"
+#include "daemon/base/crash_point.h"
 
 namespace muster {
 namespace {
@@ -98,6 +99,7 @@ size_t RemoveAll(Store& store, const std::string& space, const std::vector<std::
   const auto work = [&] {
     for (size_t i = next++; i < names.size(); i = next++) {
       if (store.Remove({space, names[i]})) ++gone;
+      CrashPoint("catalog.object_removed");
     }
   };
   std::vector<std::thread> helpers;
@@ -192,6 +194,7 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, size_t k
   if (!head) return head.error();
   if (head->fence != manifest.fence) return FenceMoved(key_, manifest.fence, head->fence);
   if (Status status = store_->Write({space_, info.manifest}, text); !status) return status.error();
+  CrashPoint("catalog.manifest_written");
 
   // What is in the head after this: one entry a step, and nothing older than the newest `keep` good ones.
   std::vector<CheckpointInfo> left = std::move(head->checkpoints);
@@ -235,6 +238,7 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, size_t k
         });
     if (!done) return status.error();
   }
+  CrashPoint("catalog.head_updated");
   for (const CheckpointInfo& checkpoint : gone) RemoveObjects(checkpoint);
   return steps_gone;
 }

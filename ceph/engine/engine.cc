@@ -7,6 +7,7 @@
 #include "ceph/catalog/object_names.h"
 #include "ceph/engine/shard_memory.h"
 #include "ceph/engine/transfer.h"
+#include "daemon/base/crash_point.h"
 
 namespace muster {
 namespace {
@@ -37,12 +38,16 @@ class WriteTransfer final : public Transfer {
                                  std::move(done));
   }
 
-  Status Complete(Chunk& /*chunk*/) override { return {}; }
+  Status Complete(Chunk& /*chunk*/) override {
+    CrashPoint("engine.chunk_written");
+    return {};
+  }
 
   void Finish(Status status) override {
     memory_.reset();
     const auto done = std::move(done_);
     if (!status) return done(status.error());
+    CrashPoint("engine.shard_written");
     done(std::move(shard_));
   }
 
@@ -78,6 +83,7 @@ class ReadTransfer final : public Transfer {
   }
 
   Status Complete(Chunk& chunk) override {
+    CrashPoint("engine.chunk_read");
     const size_t got = got_[chunk.index];
     if (got < chunk.bytes) return Bad(chunk.index, "is cut off: " + Sizes(got, chunk.bytes));
     if (got > chunk.bytes) return Bad(chunk.index, "is too long: " + Sizes(got, chunk.bytes));

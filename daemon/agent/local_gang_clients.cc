@@ -11,6 +11,7 @@
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/session.h"
+#include "daemon/base/crash_point.h"
 
 namespace muster {
 namespace {
@@ -215,6 +216,7 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
     written.set_error(shard.error().message);
     saved_.erase({rank, step});
   }
+  CrashPoint("agent.shard_reported");
   unacknowledged_[{rank, step}] = written;
   auto message = Message();
   *message.mutable_shard_written() = std::move(written);
@@ -259,6 +261,7 @@ void LocalGang::OnRestore(Client& client, const wire::Restore& restore) {
   const uint32_t rank = client.rank;
   const uint64_t generation = client.generation;
   const std::string space = job_.Space();
+  CrashPoint("agent.restore");
   const auto done = [weak, &loop, rank, generation, step](Result<UniqueFd> memory, uint64_t bytes) {
     // std::function must be copyable; a descriptor is not.
     auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "daemon/base/crash_point.h"
 #include "daemon/rpc/link.h"
 
 namespace muster {
@@ -454,7 +455,9 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   Pending& pending = pending_[written.step()];
   if (pending.committing || shard.rank >= job_.task_count) return;
   pending.shards[shard.rank] = std::move(shard);
-  if (pending.shards.size() == job_.task_count) Commit(written.step());
+  if (pending.shards.size() < job_.task_count) return;
+  CrashPoint("coordinator.shards_complete");
+  Commit(written.step());
 }
 
 void Coordinator::Commit(uint64_t step) {
@@ -473,6 +476,7 @@ void Coordinator::Commit(uint64_t step) {
     const Status status = removed ? Status() : Status(removed.error());
     loop.Post([weak, status, generation = manifest.fence.generation, step = manifest.step,
                bytes = manifest.TotalBytes()] {
+      CrashPoint("coordinator.commit_done");
       if (const auto self = weak.lock()) self->CommitDone(generation, step, bytes, status);
     });
   });
