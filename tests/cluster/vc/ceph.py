@@ -4,14 +4,12 @@ import base64
 import contextlib
 import os
 import pwd
-import signal
 import struct
 import subprocess
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
-from pathlib import Path
 
 from . import host
 from .host import ClusterError
@@ -21,6 +19,7 @@ from .node import Daemon, Node
 
 OSDS = 3
 POOL = "muster"
+_DATA = "/var/lib/ceph"
 _SETUP = f"{SOURCE_IN_NODE}/tests/cluster/vc/ceph_setup.py"
 
 
@@ -34,7 +33,7 @@ class Ceph:
         self._names = names
         self._network = network
         self._node = node
-        self._data = names.directory / "ceph"
+        self._data = names.directory / "ceph"  # on the host; the node has it as _DATA
         self._osd_uuids: list[str] = []
 
     def write_config(self) -> None:
@@ -85,7 +84,7 @@ class Ceph:
 
         `check` raises when the start is to be given up.
         """
-        monmap = str(self._data / "monmap")
+        monmap = f"{_DATA}/monmap"
         address = f"[v2:{self._network.address(CEPH_NODE)}:3300/0]"
         conf = (self._names.directory / "etc" / "ceph" / "ceph.conf").read_text()
         fsid = conf.partition("fsid = ")[2].split()[0]
@@ -94,10 +93,10 @@ class Ceph:
             ["monmaptool", "--create", "--clobber", "--fsid", fsid, "--addv", "a", address]
             + ["--set-min-mon-release", "16", "--enable-all-features", monmap]
         )
-        os.chmod(monmap, 0o644)
+        (self._data / "monmap").chmod(0o644)
         self._in_node(
             ["ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, *self._as_ceph()]
-            + ["--keyring", str(self._data / "initial.keyring")]
+            + ["--keyring", f"{_DATA}/initial.keyring"]
         )
         (self._data / "initial.keyring").unlink()
         check()
@@ -157,7 +156,6 @@ class Ceph:
         return "\n".join(parts) or f"the logs are {self._names.directory}/log/ceph.*"
 
     def _conf(self, fsid: str) -> str:
-        data: Path = self._data
         sections = [
             "[global]",
             f"fsid = {fsid}",
@@ -184,11 +182,11 @@ class Ceph:
             "mon_data_avail_warn = 2",
             "mon_data_avail_crit = 1",
             "[mon]",
-            f"mon_data = {data}/mon.$id",
+            f"mon_data = {_DATA}/mon.$id",
             "[mgr]",
-            f"mgr_data = {data}/mgr.$id",
+            f"mgr_data = {_DATA}/mgr.$id",
             "[osd]",
-            f"osd_data = {data}/osd.$id",
+            f"osd_data = {_DATA}/osd.$id",
             "osd_objectstore = bluestore",
             "bluestore_block_size = 21474836480",
             "bluestore_cache_autotune = false",
@@ -203,6 +201,3 @@ class Ceph:
                 sections[i] += "\nlog_to_file = false\nlog_to_stderr = true\nerr_to_stderr = true"
                 sections[i] += "\nmon_cluster_log_to_file = false"
         return "\n".join(sections) + "\n"
-
-
-STOP_SIGNALS = {"osd-kill": signal.SIGKILL, "osd-stop": signal.SIGSTOP, "osd-cont": signal.SIGCONT}

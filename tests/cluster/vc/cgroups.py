@@ -27,7 +27,7 @@ class Hierarchy:
 class Cgroups:
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._own_mount = names.directory / "cgroup-freezer"
+        self._own_mount = names.directory / "cgroup" / "freezer"
 
     def hierarchies(self) -> list[Hierarchy]:
         found: dict[str, Hierarchy] = {}
@@ -44,7 +44,7 @@ class Cgroups:
     def create(self, nodes: list[str]) -> None:
         """Makes every node's cgroups; on a host without the v1 freezer (cgroup v2 only) mounts that first."""
         if not any(h.options == "freezer" for h in self.hierarchies()):
-            self._own_mount.mkdir()
+            self._own_mount.mkdir(parents=True)
             run(["mount", "-t", "cgroup", "-o", "freezer", "cgroup", str(self._own_mount)])
         for hierarchy in self.hierarchies():
             base = hierarchy.mount / self._names.cgroup

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from .ceph import STOP_SIGNALS
 from .cluster import Cluster, Options
 from .host import ClusterError
 from .names import CEPH_NODE, CONTROLLER
 from .users import USERS
 
+_OSD_SIGNALS = {"osd-kill": signal.SIGKILL, "osd-stop": signal.SIGSTOP, "osd-cont": signal.SIGCONT}
 _DAEMONS = "musterd, slurmd, munged; slurmctld on ctl; mon.a, mgr.x, osd.0 to osd.2 on ceph"
 
 
@@ -138,7 +138,7 @@ def _act(args: argparse.Namespace, program: list[str]) -> None:
     if command == "status":
         _status(cluster, args.json)
     elif command in ("exec", "user"):
-        _replace_by(cluster.command(args.node, program or ["bash", "-l"], args.user if command == "user" else None))
+        _replace_by(cluster.command(args.node, program or ["bash"], args.user if command == "user" else None))
     elif command in ("kill", "cut", "heal", "revive"):
         {"kill": cluster.kill, "cut": cluster.cut, "heal": cluster.heal, "revive": cluster.revive}[command](args.node)
     elif command == "restart":
@@ -153,7 +153,7 @@ def _act(args: argparse.Namespace, program: list[str]) -> None:
     elif command == "osd-start":
         cluster.start_daemon(CEPH_NODE, f"osd.{args.osd}")
     else:
-        cluster.signal_daemon(CEPH_NODE, f"osd.{args.osd}", STOP_SIGNALS[command])
+        cluster.signal_daemon(CEPH_NODE, f"osd.{args.osd}", _OSD_SIGNALS[command])
 
 
 def _interrupt(number: int, frame: object) -> None:

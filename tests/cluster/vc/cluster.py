@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +26,6 @@ from .node import Daemon, Node
 from .wait import wait_until
 
 START_TIMEOUT_S = 60.0
-_FOREIGN_PROCESSES_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,8 @@ class Options:
 class Cluster:
     """A cluster of this name, which need not run yet. As a context manager: start on entry, stop on exit.
 
-    Every method raises ClusterError with a text for a person. One thread at a time.
+    Every method raises ClusterError with a text for a person. Programs (command, popen, exec, user) may be run from
+    several threads at once, everything else from one.
     """
 
     def __init__(self, name: str | None = None, options: Options | None = None, **changes: Any) -> None:
@@ -189,7 +189,9 @@ class Cluster:
             defaults |= {"stdin": subprocess.DEVNULL}
         return subprocess.run(self.command(node, argv, user, env=env, cwd=cwd), **(defaults | kw))
 
-    def user(self, node: str, argv: list[str], user: str = "trainer", **kw: Any) -> "subprocess.CompletedProcess[str]":
+    def user(
+        self, node: str, argv: list[str], user: str = "trainer", **kw: Any
+    ) -> "subprocess.CompletedProcess[str]":
         """Runs a program as an ordinary user, as exec() does for root."""
         return self.exec(node, argv, user=user, **kw)
 
@@ -236,7 +238,10 @@ class Cluster:
         self._nodes[node].start(self._daemon(node, "slurmctld" if node == CONTROLLER else "slurmd"))
 
     def start_daemon(self, node: str, daemon: str) -> None:
-        """Starts munged, slurmd, slurmctld or musterd, or on `ceph` mon.a, mgr.x or osd.N; waits for their sockets."""
+        """Starts munged, slurmd, slurmctld or musterd, or on `ceph` mon.a, mgr.x or osd.N.
+
+        Returns when munged, musterd and slurmctld accept connections; of the others when they have been started.
+        """
         self._alive(node)
         if node == CEPH_NODE:
             self._ceph.start_daemon(daemon)
@@ -472,11 +477,8 @@ class Cluster:
         return node
 
     def _daemon(self, node: str, name: str) -> Daemon:
-        daemons = {
-            "munged": slurm.MUNGED,
-            "musterd": muster.MUSTERD,
-            "slurmctld" if node == CONTROLLER else "slurmd": slurm.slurmctld() if node == CONTROLLER else slurm.slurmd(node),
-        }
+        of_slurm = slurm.slurmctld() if node == CONTROLLER else slurm.slurmd(node)
+        daemons = {daemon.name: daemon for daemon in (slurm.MUNGED, muster.MUSTERD, of_slurm)}
         if name not in daemons:
             raise ClusterError(f"no daemon '{name}' on {node}; there are {', '.join(daemons)}")
         return daemons[name]
@@ -501,7 +503,7 @@ def _listens(node: Node, path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _uninterrupted():  # type: ignore[no-untyped-def]
+def _uninterrupted() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -43,11 +43,15 @@ class Network:
         return f"{self.subnet}.{last}"
 
     def connect(self, inits: dict[str, int]) -> None:
-        """Plugs nodes in: each gets eth0 in the network namespace of its init process."""
+        """Plugs nodes in: each gets eth0 in the network namespace of its init process.
+
+        Its MAC follows from its address: a node that comes back has the one that its peers have in their ARP caches.
+        """
         lines = []
         for node, pid in inits.items():
             veth = self._names.veth(node)
-            lines.append(f"link add {veth} type veth peer name eth0 netns {pid}")
+            mac = ":".join(f"{int(byte):02x}" for byte in ["2", "0", *self.address(node).split(".")])
+            lines.append(f"link add {veth} type veth peer name eth0 address {mac} netns {pid}")
             lines.append(f"link set {veth} addrgenmode none")
             lines.append(f"link set {veth} master {self._names.bridge} up")
         run(["ip", "-batch", "-"], stdin="\n".join(lines) + "\n")

@@ -43,7 +43,7 @@ class Daemon:
 
     name: str
     argv: list[str]
-    logs: tuple[str, ...] = ()  # further log files of it, below the cluster's log directory
+    log: str | None = None  # the log file that it writes itself, in the cluster's log directory
     env: dict[str, str] = field(default_factory=dict)
 
 
@@ -139,9 +139,9 @@ class Node:
         user: str | None = None,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
-        log: Path | None = None,
+        log: str | None = None,
     ) -> list[str]:
-        """The host command that runs a program in the node (see enter.py)."""
+        """The host command that runs a program in the node (see enter.py); with `log`, a file's name, as a daemon."""
         pid = self.init_pid()
         if pid is None:
             raise ClusterError(f"node {self.name} is dead")
@@ -155,7 +155,7 @@ class Node:
             "cwd": cwd or (full["HOME"] if user else "/"),
             "user": user,
             "cgroups": self._cgroups.procs_files(self.name) if log else [],
-            "log": str(log) if log else None,
+            "log": f"/var/log/{log}" if log else None,
         }
         return [sys.executable or "/usr/bin/python3", "-I", "-S", str(ENTER), json.dumps(spec)]
 
@@ -163,9 +163,7 @@ class Node:
         """Starts a daemon. It may still fail after this: the caller waits for what makes it ready."""
         if self.daemon_pid(daemon.name) is not None:
             raise ClusterError(f"{daemon.name} runs on {self.name} already")
-        log = self.log(daemon.name)
-        log.touch()
-        pid = int(host.run(self.command(daemon.argv, env=daemon.env, log=log)))
+        pid = int(host.run(self.command(daemon.argv, env=daemon.env, log=self.output(daemon).name)))
         (self._directory / "daemons").mkdir(exist_ok=True)
         # A daemon that has failed by now has no start time: its record must match no later process.
         host.write(self._directory / "daemons" / daemon.name, f"{pid} {host.start_time(pid) or 0}\n")
@@ -176,11 +174,13 @@ class Node:
         if pid is None:
             return
         deadline = time.monotonic() + timeout
-        os.kill(pid, signal_number)
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal_number)
+            os.kill(pid, signal.SIGCONT)  # a stopped one would not notice
         while self.daemon_pid(name) is not None:
             if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.005)
 
     def signal(self, name: str, signal_number: int) -> None:
@@ -201,12 +201,18 @@ class Node:
         return {}
 
     def log(self, daemon: str) -> Path:
-        """Where the output of a daemon, or of the node's init, goes."""
+        """The log of a daemon, or of the node's init."""
         return self._names.directory / "log" / f"{self.name}.{daemon}.log"
+
+    def output(self, daemon: Daemon) -> Path:
+        """Where a daemon's stdout and stderr go: its log, or a file beside the log that it writes itself."""
+        return self.log(daemon.name) if daemon.log is None else self.log(daemon.name).with_suffix(".out")
 
     def failure(self, daemon: Daemon) -> str:
         """What to tell a person about a daemon that failed: its logs and their last lines."""
-        logs = [self.log(daemon.name), *(self._names.directory / "log" / name for name in daemon.logs)]
+        logs = [self.output(daemon)]
+        if daemon.log is not None:
+            logs.append(self._names.directory / "log" / daemon.log)
         return "\n".join(f"  {log}:\n{host.tail(log)}" for log in logs)
 
     # --- inside

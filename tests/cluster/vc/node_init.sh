@@ -21,38 +21,44 @@ done
 for path in /etc /opt /var/lib; do
     mount -t overlay -o "lowerdir=$directory/overlay$path:$path" overlay "$path"
 done
-for path in slurm muster munge; do
-    mount --bind "$directory/etc/$path" "/etc/$path"
-done
-mount --bind "$ceph" /etc/ceph
 mount --bind "$repository" /opt/muster-src
 if [[ -n $build ]]; then
     mount --rbind "$build" /opt/muster-build
 fi
+mount --bind "$ceph" /etc/ceph
 mount --bind "$state" /var/lib/muster
-mount --bind "$directory/home" /home
-mount --bind "$directory/log" /var/log
 
+# The cluster's directory may lie below one that is about to be hidden: from here on it is the working directory, and
+# mount must take relative paths as they are (-c).
+cd "$directory"
+for path in slurm muster munge; do
+    mount -c --bind "etc/$path" "/etc/$path"
+done
+mount -c --bind log /var/log
+mount -c --bind home /home
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/spool
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-install -d /run/lock
+install -d /run/lock /run/muster /var/spool/slurmd
 install -d -o munge -g munge /run/munge
 install -d -o slurm -g slurm /run/slurm
-install -d /run/muster
-install -d -o ceph -g ceph /run/ceph 2>/dev/null || true # a host without Ceph has no such user
-install -d /var/spool/slurmd
-if [[ $node == ctl ]]; then
+case $node in
+ctl)
     install -d /var/spool/slurmctld
-    mount --bind "$directory/slurmctld" /var/spool/slurmctld
-fi
+    mount -c --bind slurmctld /var/spool/slurmctld
+    ;;
+ceph)
+    install -d -o ceph -g ceph /run/ceph
+    mount -c --bind ceph /var/lib/ceph
+    ;;
+esac
 
-# /tmp is the cluster's own, and the cluster's directory stays visible under its path when that is below /tmp.
+# /tmp is the cluster's own; the cluster's directory stays visible below it under the path that it has on the host.
 if [[ $directory == /tmp/* ]]; then
-    mount --bind "$directory" "$directory/tmp/${directory#/tmp/}"
+    mount -c --bind . "tmp/${directory#/tmp/}"
 fi
-mount --bind "$directory/tmp" /var/tmp
-mount --rbind "$directory/tmp" /tmp
+mount -c --bind tmp /var/tmp
+mount -c --rbind tmp /tmp
 cd /
 
 echo mounted
@@ -62,6 +68,7 @@ ip addr add "$address" dev eth0
 ip link set eth0 up
 echo ready
 
-# An init that ignores SIGCHLD has its children reaped by the kernel: that is all this one has to do, in 0.5 MB.
+# An init that ignores SIGCHLD has its children reaped by the kernel: that is all this one has to do.
 trap '' CHLD
-exec -a "muster-vc:$cluster:$node" sleep infinity </dev/null >/dev/null
+exec </dev/null >/dev/null
+exec -a "muster-vc:$cluster:$node" sleep infinity

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-from pathlib import Path
 
 from . import host
 from .names import BUILD_IN_NODE, CONTROLLER, Names
@@ -12,6 +11,7 @@ from .node import Daemon
 PLUGIN = f"{BUILD_IN_NODE}/lib/spank_muster.so"
 MUNGE_SOCKET = "/run/munge/munge.socket.2"
 SLURMCTLD_PORT = 6817
+_CONTROLLER_LOG = f"{CONTROLLER}.slurmctld.log"
 
 MUNGED = Daemon(
     "munged",
@@ -23,11 +23,11 @@ MUNGED = Daemon(
 
 
 def slurmctld() -> Daemon:
-    return Daemon("slurmctld", ["slurmctld", "-D"], logs=("slurmctld.log",))
+    return Daemon("slurmctld", ["slurmctld", "-D"], log=_CONTROLLER_LOG)
 
 
 def slurmd(node: str) -> Daemon:
-    return Daemon("slurmd", ["slurmd", "-D", "-N", node], logs=(f"{node}.slurmd.slurm.log",))
+    return Daemon("slurmd", ["slurmd", "-D"], log=f"{node}.slurmd.log")
 
 
 def settings(names: Names, network: Network, cpus: int, overrides: dict[str, str]) -> dict[str, str]:
@@ -42,8 +42,8 @@ def settings(names: Names, network: Network, cpus: int, overrides: dict[str, str
         "SlurmdSpoolDir": "/var/spool/slurmd",
         "SlurmctldPidFile": "/run/slurm/slurmctld.pid",
         "SlurmdPidFile": "/run/slurm/slurmd.pid",
-        "SlurmctldLogFile": "/var/log/slurmctld.log",
-        "SlurmdLogFile": "/var/log/%n.slurmd.slurm.log",
+        "SlurmctldLogFile": f"/var/log/{_CONTROLLER_LOG}",
+        "SlurmdLogFile": "/var/log/%n.slurmd.log",
         "ProctrackType": "proctrack/cgroup",
         "TaskPlugin": "task/none",
         "MpiDefault": "none",
@@ -98,8 +98,8 @@ def write_config(
     host.write(etc / "munge" / "munge.key", os.urandom(1024), 0o400, (munge.pw_uid, munge.pw_gid))
 
     slurm = pwd.getpwnam("slurm")
-    for path in (names.directory / "slurmctld",):
-        path.mkdir()
-        os.chown(path, slurm.pw_uid, slurm.pw_gid)
-    log: Path = names.directory / "log" / "slurmctld.log"
-    host.write(log, "", 0o644, (slurm.pw_uid, slurm.pw_gid))
+    state = names.directory / "slurmctld"
+    state.mkdir()
+    os.chown(state, slurm.pw_uid, slurm.pw_gid)
+    # slurmctld opens its log after it has become the user slurm, who cannot make files there.
+    host.write(names.directory / "log" / _CONTROLLER_LOG, "", 0o644, (slurm.pw_uid, slurm.pw_gid))

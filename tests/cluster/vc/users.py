@@ -14,7 +14,7 @@ def write(names: Names, addresses: dict[str, str]) -> None:
     etc = names.directory / "overlay" / "etc"
     for name in ("slurm", "muster", "munge", "ceph"):
         (etc / name).mkdir(parents=True)
-    for path in ("opt/muster-src", "opt/muster-build", "var/lib/muster"):
+    for path in ("opt/muster-src", "opt/muster-build", "var/lib/muster", "var/lib/ceph"):
         (names.directory / "overlay" / path).mkdir(parents=True)
 
     hosts = ["127.0.0.1 localhost", *(f"{address} {node}" for node, address in addresses.items())]
