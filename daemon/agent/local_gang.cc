@@ -56,7 +56,8 @@ LocalGang::LocalGang(AgentContext& context, GangJob job, uint32_t node, uint32_t
 LocalGang::~LocalGang() {
   context_.loop.Cancel(connect_timer_);
   context_.loop.Cancel(reconnect_timer_);
-  if (link_) link_->Close("the gang is over on this node");
+  // What the members' ends were is still to be said.
+  if (link_) link_->CloseWhenSent("the gang is over on this node");
 }
 
 std::string LocalGang::StatePath() const {

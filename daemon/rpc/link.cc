@@ -58,6 +58,16 @@ struct Outbox {
   std::deque<Envelope> waiting;
   Envelope current;
   bool writing = false;
+  bool close_when_empty = false;
+
+  // Takes the next one up for writing; false when there is none.
+  bool Next() {
+    writing = !waiting.empty();
+    if (!writing) return false;
+    current = std::move(waiting.front());
+    waiting.pop_front();
+    return true;
+  }
 };
 
 class ClientLink final : public Link,
@@ -117,21 +127,30 @@ class ClientLink final : public Link,
     Release();
   }
 
+  void CloseWhenSent(const std::string& why) override {
+    bool now = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (why_.empty()) why_ = why;
+      outbox_.close_when_empty = true;
+      now = begun_ && !outbox_.writing;
+    }
+    if (now) EndWrites();
+  }
+
   void OnWriteDone(bool ok) override {
-    bool release = false;
+    bool end = false;
     {
       const std::lock_guard lock(mutex_);
       outbox_.writing = false;
-      if (!ok) {
-        release = true;
-      } else if (!outbox_.waiting.empty() && !closing_) {
-        outbox_.current = std::move(outbox_.waiting.front());
-        outbox_.waiting.pop_front();
-        outbox_.writing = true;
+      if (ok && !closing_ && outbox_.Next()) {
         StartWrite(&outbox_.current);
+        return;
       }
+      end = ok && outbox_.close_when_empty;
     }
-    if (release) Release();
+    if (end) EndWrites();
+    if (!ok) Release();
   }
 
   void OnReadDone(bool ok) override {
@@ -166,6 +185,11 @@ class ClientLink final : public Link,
   Status codec_in_check() {
     const std::lock_guard lock(mutex_);
     return codec_.Check(incoming_);
+  }
+  // The server sees the end of the stream after the last message, and ends it.
+  void EndWrites() {
+    StartWritesDone();
+    Release();
   }
   void Release() {
     bool mine = false;
@@ -245,14 +269,28 @@ class ServerLink final : public Link,
     StartRead(&incoming_);
   }
 
+  void CloseWhenSent(const std::string& why) override {
+    {
+      const std::lock_guard lock(mutex_);
+      outbox_.close_when_empty = true;
+      if (outbox_.writing) return;
+    }
+    Close(why);
+  }
+
   void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
-    outbox_.writing = false;
-    if (!ok || finished_ || outbox_.waiting.empty()) return;
-    outbox_.current = std::move(outbox_.waiting.front());
-    outbox_.waiting.pop_front();
-    outbox_.writing = true;
-    StartWrite(&outbox_.current);
+    bool close = false;
+    {
+      const std::lock_guard lock(mutex_);
+      outbox_.writing = false;
+      if (!ok || finished_) return;
+      if (outbox_.Next()) {
+        StartWrite(&outbox_.current);
+        return;
+      }
+      close = outbox_.close_when_empty;
+    }
+    if (close) Close("closed");
   }
 
   void OnCancel() override { FinishWith(grpc::Status::CANCELLED); }

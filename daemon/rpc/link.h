@@ -10,13 +10,15 @@
 
 namespace muster {
 
-// One end of a link. Send and Close may be called from any thread; a message sent on a closed link is
-// dropped.
+// One end of a link. All calls may be made from any thread; a message sent on a closed link is dropped.
 class Link {
  public:
   virtual ~Link() = default;
   virtual void Send(std::string payload) = 0;
+  // At once: what has not been written yet is lost.
   virtual void Close(const std::string& why) = 0;
+  // After all that was sent has been written.
+  virtual void CloseWhenSent(const std::string& why) = 0;
 };
 
 // What a link tells its user, on gRPC's threads, one call at a time. `closed` comes exactly once and is the
