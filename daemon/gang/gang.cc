@@ -44,7 +44,11 @@ Gang::Gang(Settings settings, uint64_t generation, uint32_t restarts_used, bool 
       generation_(generation),
       nodes_(settings_.node_count),
       members_(settings_.task_count),
-      user_faults_(restarts_used) {}
+      user_faults_(restarts_used) {
+  for (size_t i = 0; i < nodes_.size() && i < settings_.node_names.size(); ++i) {
+    nodes_[i].name = settings_.node_names[i];
+  }
+}
 
 std::vector<Action> Gang::Begin() {
   return {SetTimer{Timer::kJoin, settings_.join_timeout_ms}, Persist{},
@@ -195,6 +199,7 @@ void Gang::MaybeRunning(Actions& out) {
     out.emplace_back(ReportToJob{0, fmt::format("muster: gang {}: {}\n", settings_.id, text)});
   }
   out.emplace_back(Note{"running", text});
+  out.emplace_back(Persist{});
   out.emplace_back(SetTimer{Timer::kProgress, settings_.progress_after_ms});
   MaybeAllExited(out);
 }

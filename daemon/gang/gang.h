@@ -47,6 +47,7 @@ struct MemberInfo {
 struct Settings {
   std::string id;  // for messages: "12.0"
   uint32_t node_count = 1;
+  std::vector<std::string> node_names;  // by index, so that a node that never came has a name in messages
   uint32_t task_count = 1;
   uint32_t restarts = 3;  // user faults allowed
   int64_t join_timeout_ms = 60'000;
