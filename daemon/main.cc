@@ -108,9 +108,10 @@ int Run(const Config& config) {
   engine_options.chunk_bytes = static_cast<uint64_t>(config.chunk_bytes);
   Engine engine(store, engine_options);
   Worker reader;
+  Worker dialer;
   Coordinators coordinators(loop, config, self, store);
   Queries queries(loop, config, self, store, engine, coordinators);
-  Agent agent(AgentContext{loop, config, self, store, engine, reader});
+  Agent agent(AgentContext{loop, config, self, store, engine, reader, dialer});
 
   const UniqueFd signals = WatchSignals(loop, [&loop](int signal) {
     spdlog::info("SIG{}: stopping; running gangs go on and are found again at the next start",

@@ -20,6 +20,7 @@ struct AgentContext {
   std::shared_ptr<Store> store;
   Engine& engine;
   Worker& reader;  // for blocking reads of manifests
+  Worker& dialer;  // for opening links: MUNGE may block
 };
 
 }  // namespace muster

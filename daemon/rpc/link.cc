@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "daemon/auth/session.h"
 #include "daemon/proto/muster.grpc.pb.h"
@@ -91,23 +92,32 @@ class ClientLink final : public Link,
       return;
     }
     codec_.SetKey(opening->key);
+    stub_->async()->Attend(&context_, this);
+    AddHold();  // until Close or the stream's end, so that Send may start writes
+    bool end = false;
     {
       const std::lock_guard lock(mutex_);
       outbox_.current = codec_.Seal("");
       outbox_.current.set_credential(opening->credential);
       outbox_.writing = true;
+      for (std::string& payload : early_) outbox_.waiting.push_back(codec_.Seal(std::move(payload)));
+      early_.clear();
       begun_ = true;
+      end = closing_;  // closed before it was open
+      StartWrite(&outbox_.current);
     }
-    stub_->async()->Attend(&context_, this);
-    StartWrite(&outbox_.current);
     StartRead(&incoming_);
-    AddHold();  // until Close or the stream's end, so that Send may start writes
     StartCall();
+    if (end) RemoveHold();
   }
 
   void Send(std::string payload) override {
     const std::lock_guard lock(mutex_);
-    if (!begun_ || closing_) return;
+    if (closing_) return;
+    if (!begun_) {
+      early_.push_back(std::move(payload));
+      return;
+    }
     Envelope envelope = codec_.Seal(std::move(payload));
     if (outbox_.writing) {
       outbox_.waiting.push_back(std::move(envelope));
@@ -195,7 +205,7 @@ class ClientLink final : public Link,
     bool mine = false;
     {
       const std::lock_guard lock(mutex_);
-      mine = !std::exchange(closing_, true);
+      mine = !std::exchange(closing_, true) && begun_;
     }
     if (mine) RemoveHold();
   }
@@ -210,6 +220,7 @@ class ClientLink final : public Link,
   Codec codec_;
   Outbox outbox_;
   Envelope incoming_;
+  std::vector<std::string> early_;  // sent before the call could begin
   bool begun_ = false;
   bool closing_ = false;
   std::string why_;
@@ -419,9 +430,10 @@ class GrpcServer final : public Server {
 
 }  // namespace
 
-std::shared_ptr<Link> OpenLink(const std::string& node, const std::string& address, LinkEvents events) {
+std::shared_ptr<Link> OpenLink(const std::string& node, const std::string& address, LinkEvents events,
+                               const RunElsewhere& elsewhere) {
   auto link = std::make_shared<ClientLink>(node, address, std::move(events));
-  link->Begin();
+  elsewhere([link] { link->Begin(); });
   return link;
 }
 

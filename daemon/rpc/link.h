@@ -29,8 +29,11 @@ struct LinkEvents {
 };
 
 // Opens a link to the daemon of `node` at `address` ("host:port"). Returns at once; failure is told by
-// `closed`.
-std::shared_ptr<Link> OpenLink(const std::string& node, const std::string& address, LinkEvents events);
+// `closed`. What may block (a MUNGE credential) is given to `elsewhere` to be run on another thread; what is
+// sent meanwhile waits.
+using RunElsewhere = std::function<void(std::function<void()>)>;
+std::shared_ptr<Link> OpenLink(const std::string& node, const std::string& address, LinkEvents events,
+                               const RunElsewhere& elsewhere);
 
 // A question of the muster command, as asked. `uid` is the asker's, proven.
 struct AskedBy {
