@@ -12,11 +12,15 @@ function(muster_test name)
   target_link_libraries(${name} PRIVATE ${T_LIBS} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${T_LABEL}.${name} COMMAND ${name})
-  set_tests_properties(${T_LABEL}.${name} PROPERTIES LABELS ${T_LABEL} TIMEOUT 120)
+  # A test that is skipped has not shown what it is for; ctest would not tell.
+  set_tests_properties(${T_LABEL}.${name} PROPERTIES
+    LABELS ${T_LABEL} TIMEOUT 120 FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
 endfunction()
 
+add_custom_target(fuzzers)
+
 # muster_fuzzer(NAME SOURCES ... LIBS ... CORPUS dir): a libFuzzer target, run for 30 s by ctest, starting from the
-# corpus kept in the tree. Only with MUSTER_FUZZ, which needs clang.
+# corpus kept in the tree. Only with MUSTER_FUZZ, which needs clang. The target `fuzzers` builds them all.
 function(muster_fuzzer name)
   cmake_parse_arguments(F "" "CORPUS" "SOURCES;LIBS" ${ARGN})
   if(NOT MUSTER_FUZZ)
@@ -24,6 +28,7 @@ function(muster_fuzzer name)
   endif()
   add_executable(${name} ${F_SOURCES})
   target_link_libraries(${name} PRIVATE ${F_LIBS} -fsanitize=fuzzer)
+  add_dependencies(fuzzers ${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME fuzz.${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/fuzz/run $<TARGET_FILE:${name}> ${F_CORPUS})
   set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT 180)

@@ -1,0 +1,141 @@
+# shellcheck shell=bash
+# Installs what Muster needs and builds it, for demo.sh and test.sh. To be sourced; the caller has set -euo pipefail and
+# calls setup_cleanup in its EXIT trap.
+#
+# Several runs at once do not meet: each build directory is locked while it is being built, and the machine's packages
+# while they are being installed. The locks are taken on directories that exist anyway, so that none is left behind.
+
+root=$(realpath "${BASH_SOURCE[0]%/*}/..")
+setup_child=    # the process group that is at work
+setup_policy=   # set while services are kept from starting
+setup_saved=/usr/sbin/policy-rc.d.before-muster
+
+say() { printf '%s\n' "$*"; }
+
+die() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+require_root() {
+    ((EUID == 0)) || die "run me as root: I install packages and make network, process and mount namespaces"
+}
+
+# What is left of an interrupted step. Packages are never left half installed.
+setup_cleanup() {
+    if [[ -n $setup_child ]]; then
+        if [[ -n $setup_policy ]]; then
+            say "Waiting for apt-get, so that no package is left half installed ..."
+        else
+            kill -TERM -- "-$setup_child" 2>/dev/null || true
+        fi
+        wait "$setup_child" 2>/dev/null || true
+        setup_child=
+    fi
+    allow_services
+}
+
+# run_logged LOG COMMAND...: runs it in a process group of its own, its output in LOG; on a terminal a counter as
+# ninja's "[3/9]" is shown meanwhile.
+run_logged() {
+    local log=$1 status=0 count
+    shift
+    set -m
+    "$@" >>"$log" 2>&1 </dev/null 7>&- 8>&- &
+    setup_child=$!
+    set +m
+    if [[ -t 1 ]]; then
+        while kill -0 "$setup_child" 2>/dev/null; do
+            count=$(tail -c 4096 "$log" | grep -ao '^\[[0-9]*/[0-9]*\]' | tail -n 1) || count=
+            [[ -z $count ]] || printf '\r     %s ' "$count"
+            sleep 0.1
+        done
+        printf '\r\033[K'
+    fi
+    wait "$setup_child" || status=$?
+    setup_child=
+    return "$status"
+}
+
+# show_failure WHAT LOG
+show_failure() {
+    say "$1 failed. The end of $2:"
+    tail -n 40 "$2" | sed 's/^/    /'
+}
+
+# Debian starts services when it installs them, unless policy-rc.d says no. One that says no already is left alone.
+deny_services() {
+    local policy=/usr/sbin/policy-rc.d status=0
+    if [[ -e $policy ]] && ! grep -qs 'muster: no services' "$policy"; then
+        "$policy" munge start >/dev/null 2>&1 || status=$?
+        ((status != 101)) || return 0
+        mv "$policy" "$setup_saved"
+    fi
+    setup_policy=$policy
+    printf '#!/bin/sh\n# muster: no services while packages are being installed\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+}
+
+allow_services() {
+    [[ -n $setup_policy ]] || return 0
+    rm -f "$setup_policy"
+    if [[ -e $setup_saved ]]; then
+        mv "$setup_saved" "$setup_policy"
+    fi
+    setup_policy=
+}
+
+nothing_missing() {
+    command -v dpkg-checkbuilddeps >/dev/null && dpkg-checkbuilddeps "$root/packaging/debian/control" 2>/dev/null
+}
+
+# Everything in packaging/debian/control.
+install_dependencies() {
+    local log=$root/build/install.log
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -y -o DPkg::Lock::Timeout=900 -o Dpkg::Use-Pty=0)
+    if nothing_missing; then
+        return
+    fi
+    exec 7</usr/sbin
+    flock 7
+    if ! nothing_missing; then
+        mkdir -p "$root/build"
+        : >"$log"
+        say "     installing the packages that packaging/debian/control lists (log: $log)"
+        run_logged "$log" "${apt[@]}" update || say "     apt-get update failed; going on with the lists that are here"
+        deny_services
+        if ! run_logged "$log" "${apt[@]}" --no-install-recommends build-dep "$root/packaging"; then
+            allow_services
+            show_failure "apt-get build-dep" "$log"
+            exit 1
+        fi
+        allow_services
+    fi
+    exec 7<&-
+}
+
+# build PRESET [TARGET...]: in build/, or build-PRESET/ for the presets other than dev.
+build() {
+    local preset=$1 directory=$root/build log
+    shift
+    [[ $preset == dev ]] || directory+=-$preset
+    log=$directory/build.log
+    mkdir -p "$directory"
+    exec 8<"$directory"
+    if ! flock --nonblock 8; then
+        say "     another run is building in $directory; waiting for it"
+        flock 8
+    fi
+    : >"$log"
+    # ninja itself configures again when a CMakeLists.txt has changed.
+    if [[ ! $directory/build.ninja -nt $root/CMakePresets.json ]]; then
+        run_logged "$log" cmake -S "$root" --preset "$preset" || build_failed "$preset" "$log"
+    fi
+    run_logged "$log" ninja -C "$directory" "$@" || build_failed "$preset" "$log"
+    exec 8<&-
+}
+
+build_failed() {
+    show_failure "The build (preset $1)" "$2"
+    exit 1
+}
