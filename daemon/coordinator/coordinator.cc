@@ -126,6 +126,7 @@ void Coordinator::TakenOver(Result<GangHead> head) {
   gang::Settings settings;
   settings.id = job_.Id();
   settings.node_count = static_cast<uint32_t>(job_.hosts.size());
+  settings.node_names = job_.hosts;
   settings.task_count = job_.task_count;
   settings.restarts = job_.options.restarts;
   settings.join_timeout_ms = job_.options.join_seconds * 1000LL;
@@ -330,6 +331,7 @@ void Coordinator::Do(const gang::StopGeneration& action) {
   auto message = NewMessage();
   message.mutable_stop()->set_generation(action.generation);
   for (const uint32_t node : action.nodes) Send(node, message);
+  AddHistory("stopping", fmt::format("generation {} is stopped", action.generation));
 }
 
 void Coordinator::Do(const gang::FinishGang& action) {
@@ -378,7 +380,7 @@ void Coordinator::Do(const gang::ReportToJob& action) {
 
 void Coordinator::Do(const gang::Note& action) {
   if (action.kind == "fault") cause_ = gang_->last_fault() ? gang_->last_fault()->what : action.text;
-  AddHistory(action.kind, action.text);
+  AddHistory(action.kind, action.text, action.generation);
 }
 
 void Coordinator::Do(const gang::TellMembers& action) {
@@ -503,8 +505,12 @@ void Coordinator::CommitDone(uint64_t generation, uint64_t step, uint64_t bytes,
 // -----------------------------------------------------------------------------------------------------
 
 void Coordinator::AddHistory(const std::string& kind, const std::string& text) {
+  AddHistory(kind, text, gang_ ? gang_->generation() : 0);
+}
+
+void Coordinator::AddHistory(const std::string& kind, const std::string& text, uint64_t generation) {
   spdlog::info("gang {}: {}: {}", job_.Id(), kind, text);
-  history_.push_back({NowNs(), gang_ ? gang_->generation() : 0, kind, text});
+  history_.push_back({NowNs(), generation, kind, text});
   // How it began matters as much as how it goes: the middle is what is dropped.
   if (history_.size() > kMaxHistory) history_.erase(history_.begin() + kMaxHistory / 5);
 }

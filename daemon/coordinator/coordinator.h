@@ -73,6 +73,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Broadcast(const v1::CoordinatorMessage& message);
   [[nodiscard]] v1::CoordinatorMessage NewMessage() const;
   void AddHistory(const std::string& kind, const std::string& text);
+  void AddHistory(const std::string& kind, const std::string& text, uint64_t generation);
   void Registered(uint32_t node, const v1::Register& registration);
   void ShardWritten(const v1::ShardWritten& written);
   void Commit(uint64_t step);

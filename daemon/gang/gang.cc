@@ -58,7 +58,14 @@ std::vector<Action> Gang::Begin() {
 
 std::vector<Action> Gang::Handle(const Event& event) {
   Actions out;
+  const uint64_t before = generation_;
   std::visit([&](const auto& e) { On(e, out); }, event);
+  // One event may end a generation and start the next: what comes before the start is about the old one.
+  uint64_t about = before;
+  for (Action& action : out) {
+    if (const auto* start = std::get_if<StartGeneration>(&action)) about = start->generation;
+    if (auto* note = std::get_if<Note>(&action)) note->generation = about;
+  }
   return out;
 }
 

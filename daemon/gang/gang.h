@@ -137,6 +137,7 @@ struct ReportToJob {  // text for the job's stderr, through the supervisor of `t
 struct Note {  // one line of the gang's history
   std::string kind;
   std::string text;
+  uint64_t generation = 0;  // which it is about
 };
 struct TellMembers {
   bool should_checkpoint = false;
