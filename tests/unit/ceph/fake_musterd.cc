@@ -76,6 +76,11 @@ bool FakeMusterd::Await(const std::function<bool(const FakeMusterd&)>& condition
                              [&] { return condition(*this); });
 }
 
+void FakeMusterd::Look(const std::function<void(const FakeMusterd&)>& look) {
+  const std::lock_guard lock(mutex_);
+  look(*this);
+}
+
 void FakeMusterd::Serve() {
   for (;;) {
     std::vector<pollfd> polled{{wake_read_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};

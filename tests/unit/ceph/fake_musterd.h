@@ -49,7 +49,8 @@ class FakeMusterd {
 
   // Waits (at most 10 s) until the condition on what has been seen holds.
   bool Await(const std::function<bool(const FakeMusterd&)>& condition);
-  // Under the lock of Await, or when nothing is under way.
+  void Look(const std::function<void(const FakeMusterd&)>& look);
+  // Under the lock of Await or Look, or when nothing is under way.
   std::vector<uint64_t> saves;      // steps, as they came
   std::vector<uint64_t> progress;   // the same
   std::vector<std::string> hellos;  // "GANG rank R generation G"
