@@ -28,11 +28,19 @@ const char* ToString(State state) {
   return "unknown";
 }
 
+namespace {
+
+std::string SignalName(uint32_t signal) {
+  const char* name = sigabbrev_np(static_cast<int>(signal));
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+}  // namespace
+
 std::string DescribeStatus(int status, bool oom_killed) {
   if (oom_killed) return "was killed by the kernel's out-of-memory killer (SIGKILL)";
   if (WIFSIGNALED(status)) {
-    const char* name = sigabbrev_np(WTERMSIG(status));
-    return fmt::format("was killed by SIG{}{}", name != nullptr ? name : std::to_string(WTERMSIG(status)),
+    return fmt::format("was killed by {}{}", SignalName(static_cast<uint32_t>(WTERMSIG(status))),
                        WCOREDUMP(status) ? " (core dumped)" : "");
   }
   return fmt::format("exited with code {}", WEXITSTATUS(status));
@@ -81,6 +89,7 @@ void Gang::On(const NodeJoined& event, Actions& out) {
   node.name = event.name;
   node.lease_port = event.lease_port;
   node.tasks.clear();
+  const bool learning = state_ == State::kJoining || state_ == State::kRecovering;
   for (const MemberInfo& info : event.members) {
     if (info.task >= members_.size()) continue;
     node.tasks.push_back(info.task);
@@ -88,23 +97,19 @@ void Gang::On(const NodeJoined& event, Actions& out) {
     member.node = event.node;
     member.local_id = info.local_id;
     member.known = true;
-    if (state_ == State::kJoining || state_ == State::kRecovering) {
-      member.state = info.state;
-      member.exit = info.exit;
-      if (info.generation > generation_ && info.state != MemberState::kWaiting) generation_ = info.generation;
-      // A member of an older generation than the newest one seen does not run what the gang runs.
-      member.executed = info.state == MemberState::kRunning && info.generation == generation_;
-    }
+    if (!learning) continue;
+    member.state = info.state;
+    member.generation = info.generation;
+    member.executed = info.state == MemberState::kRunning;
+    member.exit = info.exit;
+    if (info.state == MemberState::kWaiting) continue;
+    // The record is written behind: the members may be further than it says.
+    state_ = State::kRecovering;
+    generation_ = std::max(generation_, info.generation);
   }
   if (AllPresent()) out.emplace_back(SetTimer{Timer::kReconnect, -1});
   switch (state_) {
     case State::kJoining:
-      if (AllPresent()) {
-        out.emplace_back(SetTimer{Timer::kJoin, -1});
-        out.emplace_back(Note{"joined", fmt::format("all {} nodes are here", nodes_.size())});
-        StartNext(out);
-      }
-      break;
     case State::kRecovering:
       if (AllPresent()) Recover(out);
       break;
@@ -114,62 +119,90 @@ void Gang::On(const NodeJoined& event, Actions& out) {
     default:
       if (returning)
         out.emplace_back(Note{"node_back", fmt::format("node {} is connected again", node.name)});
-      for (const MemberInfo& info : event.members) {
-        if (info.task < members_.size() && info.generation == generation_ && state_ != State::kStopping &&
-            (info.state == MemberState::kExited || info.state == MemberState::kStopped)) {
-          ExitSeen(info.task, info.exit.value_or(Exit{.status = SIGKILL}), out);
-        } else if (info.task < members_.size() && info.generation == generation_ &&
-                   info.state == MemberState::kRunning) {
-          members_[info.task].executed = true;
-        }
-      }
-      if (state_ == State::kStarting || state_ == State::kRunning) {
-        // Also to a node that runs it already: its daemon may have restarted and forgotten.
-        out.emplace_back(StartGeneration{generation_, {event.node}});
-        if (state_ == State::kStarting) MaybeRunning(out);
-      } else if (state_ == State::kStopping) {
-        node.stopped = std::all_of(event.members.begin(), event.members.end(), [&](const MemberInfo& m) {
-          return m.state == MemberState::kStopped || m.state == MemberState::kWaiting;
-        });
-        if (node.stopped) {
-          WhenStopped(out);
-        } else {
-          out.emplace_back(StopGeneration{generation_, {event.node}});
-        }
-      }
+      Reconcile(event, out);
       break;
   }
 }
 
+// A node is back while a generation starts, runs or is stopped: what happened there meanwhile is made up for.
+void Gang::Reconcile(const NodeJoined& event, Actions& out) {
+  bool stopped = true;
+  uint32_t unkillable = 0;
+  for (const MemberInfo& info : event.members) {
+    if (info.task >= members_.size()) continue;
+    stopped &= info.state == MemberState::kStopped || info.state == MemberState::kWaiting;
+    if (info.exit && info.exit->supervisor_lost) {
+      ExitSeen(info.task, *info.exit, out);  // of whatever generation: it cannot run the next one either
+      continue;
+    }
+    if (info.generation != generation_) continue;
+    if (info.state == MemberState::kStopped) unkillable += info.unkillable;
+    if (info.state == MemberState::kRunning) {
+      members_[info.task].executed = true;
+    } else if (info.state != MemberState::kWaiting && (info.exit || state_ != State::kStopping)) {
+      ExitSeen(info.task, info.exit.value_or(Exit{.status = SIGKILL}), out);
+    }
+  }
+  if (state_ == State::kStarting || state_ == State::kRunning) {
+    // Also to a node that runs it already: its daemon may have restarted and forgotten.
+    out.emplace_back(StartGeneration{generation_, {event.node}});
+    if (state_ == State::kStarting) MaybeRunning(out);
+  } else if (state_ == State::kStopping) {
+    Node& node = nodes_[event.node];
+    node.stopped = stopped;
+    if (unkillable > 0) StopUnkillable(node, unkillable);
+    if (stopped) {
+      WhenStopped(out);
+    } else {
+      out.emplace_back(StopGeneration{generation_, {event.node}});
+    }
+  }
+}
+
+// All nodes are here, each with its members' states: from nothing at all to a generation half stopped.
 void Gang::Recover(Actions& out) {
   out.emplace_back(SetTimer{Timer::kJoin, -1});
+  const auto failed = [](const Member& m) { return m.exit && m.exit->status != 0; };
   bool all_waiting = true;
   bool all_running = true;
-  std::optional<uint32_t> failed;
+  std::optional<uint32_t> lost;
+  std::optional<uint32_t> cause;
   for (uint32_t task = 0; task < members_.size(); ++task) {
     const Member& member = members_[task];
     all_waiting &= member.state == MemberState::kWaiting;
-    const bool done = member.state == MemberState::kExited && member.exit && member.exit->status == 0;
-    all_running &= done || (member.state == MemberState::kRunning && member.executed);
-    if (member.state == MemberState::kExited && !done) failed = task;
+    if (member.exit && member.exit->supervisor_lost) lost = task;
+    // A member of an older generation than the newest one seen does not run what the gang runs.
+    const bool current = member.generation == generation_;
+    const bool done = member.state == MemberState::kExited && !failed(member);
+    all_running &= current && (done || member.state == MemberState::kRunning);
+    // The earliest failure; a stopped member without a time was killed because of another's.
+    if (!current || !failed(member)) continue;
+    if (member.state == MemberState::kExited && !cause) cause = task;
+    const int64_t time = member.exit->time_ns;
+    if (time > 0 && (!cause || members_[*cause].exit->time_ns == 0 || time < members_[*cause].exit->time_ns))
+      cause = task;
   }
   for (Node& node : nodes_) node.stopped = false;
-  if (all_waiting) {
-    StartNext(out);
-  } else if (all_running) {
-    state_ = State::kRunning;
-    out.emplace_back(
-        Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});
-    out.emplace_back(Persist{});
-    out.emplace_back(StartGeneration{generation_, PresentNodes()});  // the agents learn the new term
-    out.emplace_back(SetTimer{Timer::kProgress, settings_.progress_after_ms});
-    MaybeAllExited(out);
-  } else {
-    state_ = State::kRunning;
-    Fail(failed ? MemberFault(*failed, members_[*failed].exit.value_or(Exit{}))
-                : Fault{.what = "the coordinator was lost while the generation changed", .user = false},
-         out);
+  if (all_waiting && !lost) {
+    out.emplace_back(Note{"joined", fmt::format("all {} nodes are here", nodes_.size())});
+    return StartNext(out);
   }
+  if (lost) {
+    fault_ = MemberFault(*lost, *members_[*lost].exit);
+    return GiveUp(fault_->what, out);
+  }
+  state_ = State::kRunning;
+  if (!all_running) {
+    return Fail(cause ? MemberFault(*cause, *members_[*cause].exit)
+                      : Fault{.what = "the coordinator was lost while the generation changed", .user = false},
+                out);
+  }
+  out.emplace_back(
+      Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});
+  out.emplace_back(Persist{});
+  out.emplace_back(StartGeneration{generation_, PresentNodes()});  // the agents learn the new term
+  out.emplace_back(SetTimer{Timer::kProgress, settings_.progress_after_ms});
+  MaybeAllExited(out);
 }
 
 void Gang::On(const NodeLeft& event, Actions& out) {
@@ -230,17 +263,24 @@ void Gang::ExitSeen(uint32_t task, const Exit& exit, Actions& out) {
   member.exit = exit;
   switch (state_) {
     case State::kJoining:
+      if (exit.supervisor_lost) {
+        fault_ = MemberFault(task, exit);
+        GiveUp(fault_->what, out);
+      }
+      break;
     case State::kRecovering:
+      break;  // decided when all nodes are here
     case State::kStarting:
     case State::kRunning:
       if (terminating_) {
         MaybeAllExited(out);
       } else if (exit.supervisor_lost) {
-        last_fault_ = MemberFault(task, exit);
-        fault_ = last_fault_;
+        fault_ = MemberFault(task, exit);
         GiveUp(fault_->what, out);
       } else if (exit.status != 0) {
         Fail(MemberFault(task, exit), out);
+      } else if (state_ == State::kStarting) {
+        MaybeRunning(out);  // it may have ended before its exec was seen
       } else {
         MaybeAllExited(out);
       }
@@ -301,6 +341,7 @@ void Gang::StartNext(Actions& out) {
   for (Node& node : nodes_) node.stopped = false;
   for (Member& member : members_) {
     member.state = MemberState::kRunning;
+    member.generation = generation_;
     member.executed = false;
     member.exit.reset();
   }
@@ -311,6 +352,7 @@ void Gang::StartNext(Actions& out) {
 
 void Gang::Fail(Fault fault, Actions& out) {
   state_ = State::kStopping;
+  giving_up_ |= terminating_;  // no new generation
   ++restarts_without_progress_;
   if (fault.user) ++user_faults_;
   fault_time_ns_ = fault.exit.time_ns;
@@ -341,16 +383,18 @@ void Gang::On(const NodeStopped& event, Actions& out) {
   if (event.node >= nodes_.size() || event.generation != generation_ || state_ != State::kStopping) return;
   Node& node = nodes_[event.node];
   node.lease_port = event.lease_port;
-  if (event.unkillable > 0) {
-    // The generation may still run there: nothing new may start, and in this step nobody can take its place.
-    giving_up_ = true;
-    fault_ = Fault{
-        .what = fmt::format("node {}: {} processes of generation {} survive SIGKILL (uninterruptible I/O?)",
-                            node.name, event.unkillable, generation_),
-        .user = false};
-  }
+  if (event.unkillable > 0) StopUnkillable(node, event.unkillable);
   node.stopped = true;
   WhenStopped(out);
+}
+
+// The generation may still run there: nothing new may start, and in this step nobody can take its place.
+void Gang::StopUnkillable(const Node& node, uint32_t unkillable) {
+  giving_up_ = true;
+  fault_ = Fault{
+      .what = fmt::format("node {}: {} processes of generation {} survive SIGKILL (uninterruptible I/O?)",
+                          node.name, unkillable, generation_),
+      .user = false};
 }
 
 void Gang::WhenStopped(Actions& out) {
@@ -370,7 +414,7 @@ void Gang::WhenStopped(Actions& out) {
                          : std::string("restart, not counted against the limit");
   }
   out.emplace_back(Note{"fault", fault.what + (verdict.empty() ? "" : "; " + verdict)});
-  out.emplace_back(ReportToJob{fault.from_member && !fault.exit.supervisor_lost ? fault.task : 0,
+  out.emplace_back(ReportToJob{Speaker(fault),
                                ReportText(fault) + (verdict.empty() ? "" : "muster:   " + verdict + "\n")});
   if (giving_up_) {
     const bool own = fault.from_member && !fault.exit.supervisor_lost && fault.exit.status != 0;
@@ -383,9 +427,22 @@ void Gang::WhenStopped(Actions& out) {
   StartNext(out);
 }
 
+// Whose supervisor tells the job of a fault: the one that it is about, or else the first that is there.
+uint32_t Gang::Speaker(const Fault& fault) const {
+  if (fault.from_member && !fault.exit.supervisor_lost) return fault.task;
+  for (uint32_t task = 0; task < members_.size(); ++task) {
+    const Member& member = members_[task];
+    const bool lost = member.exit && member.exit->supervisor_lost;
+    if (member.known && !lost && nodes_[member.node].present) return task;
+  }
+  return 0;
+}
+
 std::string Gang::ReportText(const Fault& fault) const {
   std::string text =
-      fmt::format("muster: gang {}: generation {} ended: {}\n", settings_.id, generation_, fault.what);
+      generation_ == 0
+          ? fmt::format("muster: gang {} cannot start: {}\n", settings_.id, fault.what)
+          : fmt::format("muster: gang {}: generation {} ended: {}\n", settings_.id, generation_, fault.what);
   if (fault.exit.oom_killed)
     text += "muster:   Slurm will call this step OUT_OF_MEMORY even if it goes on well\n";
   if (fault.exit.stderr_tail.empty()) return text;
@@ -425,10 +482,13 @@ void Gang::OrderFinish(std::vector<uint32_t> nodes, Actions& out) const {
 void Gang::On(const Terminating& event, Actions& out) {
   if (terminating_ || state_ == State::kFinished) return;
   terminating_ = true;
-  out.emplace_back(Note{"terminating", fmt::format("Slurm sent SIG{}: no new generation",
-                                                   sigabbrev_np(static_cast<int>(event.signal)))});
+  out.emplace_back(
+      Note{"terminating", fmt::format("Slurm sent {}: no new generation", SignalName(event.signal))});
   out.emplace_back(TellMembers{true, true});
-  if (state_ == State::kStopping) {
+  if (state_ == State::kJoining) {
+    out.emplace_back(Note{"terminated", "Slurm ended the job before all nodes were here"});
+    Finish(false, std::nullopt, std::nullopt, out);
+  } else if (state_ == State::kStopping) {
     giving_up_ = true;
     WhenStopped(out);
   } else {

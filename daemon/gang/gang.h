@@ -41,6 +41,7 @@ struct MemberInfo {
   uint32_t local_id = 0;
   MemberState state = MemberState::kWaiting;
   uint64_t generation = 0;
+  uint32_t unkillable = 0;  // in kStopped: processes that SIGKILL did not remove
   std::optional<Exit> exit;
 };
 
@@ -192,6 +193,7 @@ class Gang {
     uint32_t local_id = 0;
     bool known = false;
     MemberState state = MemberState::kWaiting;
+    uint64_t generation = 0;  // that `state` is of
     bool executed = false;
     std::optional<Exit> exit;
   };
@@ -229,14 +231,16 @@ class Gang {
   void ExitSeen(uint32_t task, const Exit& exit, Actions& out);
   void MaybeRunning(Actions& out);
   void MaybeAllExited(Actions& out);
-  void Reconcile(uint32_t node, Actions& out);
+  void Reconcile(const NodeJoined& event, Actions& out);
   void Recover(Actions& out);
+  void StopUnkillable(const Node& node, uint32_t unkillable);
   void MadeProgress();
   [[nodiscard]] std::vector<uint32_t> PresentNodes() const;
   [[nodiscard]] bool AllPresent() const;
   [[nodiscard]] bool AllStopped(bool present_only) const;
   [[nodiscard]] std::string Missing() const;
   [[nodiscard]] Fault MemberFault(uint32_t task, const Exit& exit) const;
+  [[nodiscard]] uint32_t Speaker(const Fault& fault) const;
   [[nodiscard]] std::string ReportText(const Fault& fault) const;
 
   Settings settings_;

@@ -1,0 +1,227 @@
+// A node's daemon goes away and comes back, in each state.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/unit/daemon/gang_rig.h"
+
+namespace muster::gang {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class GangReconnect : public ::testing::Test {
+ protected:
+  GangReconnect() { rig.Run(); }
+  Rig rig{2, 2};
+};
+
+TEST_F(GangReconnect, ANodeThatIsAwayStopsNothing) {
+  rig.Feed(NodeLeft{1});
+  EXPECT_FALSE(rig.Did<StopGeneration>());
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_EQ(rig.TimerSet(Timer::kReconnect), 30'000);
+}
+
+TEST_F(GangReconnect, ANodeThatComesBackRunningRunsOn) {
+  rig.Feed(NodeLeft{1});
+  rig.Join(1, MemberState::kRunning, 1);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_EQ(rig.TimerSet(Timer::kReconnect), -1);
+  // Its daemon may have restarted, and must learn the generation's facts again.
+  ASSERT_TRUE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.Did<StartGeneration>()->generation, 1U);
+  EXPECT_THAT(rig.Did<StartGeneration>()->nodes, ElementsAre(1));
+}
+
+TEST_F(GangReconnect, TheReconnectTimerRunsFromTheFirstNodeThatWentAway) {
+  rig.Feed(NodeLeft{0});
+  rig.Feed(NodeLeft{1});
+  EXPECT_FALSE(rig.TimerSet(Timer::kReconnect));
+  rig.Join(0, MemberState::kRunning, 1);
+  EXPECT_FALSE(rig.TimerSet(Timer::kReconnect)) << "node 1 is still away";
+}
+
+TEST_F(GangReconnect, ANodeThatLeavesTwiceLeftOnce) {
+  rig.Feed(NodeLeft{1});
+  rig.Feed(NodeLeft{1});
+  EXPECT_TRUE(rig.actions.empty());
+}
+
+TEST_F(GangReconnect, ANodeThatStaysAwayEndsTheGangAndIsNamed) {
+  rig.Feed(NodeLeft{1});
+  rig.Feed(TimerFired{Timer::kReconnect});
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_THAT(rig.Did<StopGeneration>()->nodes, ElementsAre(0));
+  rig.Stopped(0);
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_EQ(rig.Did<FinishGang>()->code, 1);
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("after 30 s these are still not connected: n1"));
+}
+
+TEST_F(GangReconnect, TheReconnectTimerMeansNothingWhenAllAreBack) {
+  rig.Feed(NodeLeft{1});
+  rig.Join(1, MemberState::kRunning, 1);
+  rig.Feed(TimerFired{Timer::kReconnect});
+  EXPECT_TRUE(rig.actions.empty());
+}
+
+TEST_F(GangReconnect, AnExitThatHappenedMeanwhileIsSeen) {
+  rig.Feed(NodeLeft{1});
+  NodeJoined joined = rig.Node(1, MemberState::kRunning, 1);
+  joined.members[1].state = MemberState::kExited;
+  joined.members[1].exit = gang::Exit{.status = ExitCode(7)};
+  rig.Feed(joined);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  EXPECT_TRUE(rig.Did<StopGeneration>());
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.last_fault()->task, 3U);
+}
+
+TEST_F(GangReconnect, AMemberThatItsSupervisorFencedMeanwhileIsSeen) {
+  rig.Feed(NodeLeft{1});
+  rig.Join(1, MemberState::kStopped, 1);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  rig.Stopped(0);
+  EXPECT_EQ(rig.gang.generation(), 2U) << "node 1 has said already that nothing runs there";
+}
+
+TEST_F(GangReconnect, TheLastGoodExitsOfAGangAreSeenWhenTheNodeComesBack) {
+  rig.Exit(0, 0);
+  rig.Exit(1, 0);
+  rig.Feed(NodeLeft{1});
+  NodeJoined joined = rig.Node(1, MemberState::kExited, 1);
+  for (MemberInfo& member : joined.members) member.exit = gang::Exit{.status = 0};
+  rig.Feed(joined);
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_TRUE(rig.gang.succeeded());
+}
+
+TEST_F(GangReconnect, ASupervisorThatDidNotComeBackWithItsNodeEndsTheGang) {
+  rig.Feed(NodeLeft{1});
+  NodeJoined joined = rig.Node(1, MemberState::kRunning, 1);
+  // A daemon that restarted knows the task, not how far it was.
+  joined.members[0] = {.task = 2,
+                       .state = MemberState::kStopped,
+                       .generation = 0,
+                       .exit = gang::Exit{.status = SIGKILL, .supervisor_lost = true}};
+  rig.Feed(joined);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST_F(GangReconnect, ANodeThatMissedTheStartGetsIt) {
+  Rig starting(2, 1);
+  starting.Join(0);
+  starting.Join(1);
+  starting.Feed(NodeLeft{1});
+  starting.Feed(MemberExecuted{0, 1, 0});
+  starting.Join(1);  // still waiting
+  ASSERT_TRUE(starting.Did<StartGeneration>());
+  EXPECT_EQ(starting.gang.state(), State::kStarting);
+  starting.Feed(MemberExecuted{1, 1, 0});
+  EXPECT_EQ(starting.gang.state(), State::kRunning);
+}
+
+TEST_F(GangReconnect, ANodeThatStartedBeforeItWentAwayCountsAsStarted) {
+  Rig starting(2, 1);
+  starting.JoinAll();
+  starting.Feed(MemberExecuted{0, 1, 0});
+  starting.Feed(NodeLeft{1});
+  starting.Join(1, MemberState::kRunning, 1);
+  EXPECT_EQ(starting.gang.state(), State::kRunning);
+}
+
+class GangReconnectWhileStopping : public GangReconnect {
+ protected:
+  GangReconnectWhileStopping() { rig.Exit(0, ExitCode(7)); }
+};
+
+TEST_F(GangReconnectWhileStopping, TheNextGenerationWaitsForANodeThatIsAway) {
+  rig.Feed(NodeLeft{1});
+  rig.Stopped(0);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+}
+
+TEST_F(GangReconnectWhileStopping, ANodeThatStoppedAndWentAwayIsStillWaitedFor) {
+  rig.Stopped(1);
+  rig.Feed(NodeLeft{1});
+  rig.Stopped(0);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  rig.Join(1, MemberState::kStopped, 1);
+  EXPECT_TRUE(rig.Did<StartGeneration>());
+}
+
+TEST_F(GangReconnectWhileStopping, ANodeThatComesBackRunningIsToldToStop) {
+  rig.Feed(NodeLeft{1});
+  rig.Stopped(0);
+  rig.Join(1, MemberState::kRunning, 1);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_THAT(rig.Did<StopGeneration>()->nodes, ElementsAre(1));
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  rig.Stopped(1);
+  EXPECT_TRUE(rig.Did<StartGeneration>());
+}
+
+TEST_F(GangReconnectWhileStopping, ANodeThatStoppedMeanwhileNeedNotSayItAgain) {
+  rig.Feed(NodeLeft{1});
+  rig.Stopped(0);
+  rig.Join(1, MemberState::kStopped, 1);
+  EXPECT_TRUE(rig.Did<StartGeneration>());
+}
+
+TEST_F(GangReconnectWhileStopping, ASupervisorLostMeanwhileEndsTheGang) {
+  rig.Feed(NodeLeft{1});
+  rig.Stopped(0);
+  NodeJoined joined = rig.Node(1, MemberState::kStopped, 1);
+  joined.members[0].exit = gang::Exit{.status = SIGKILL, .supervisor_lost = true};
+  rig.Feed(joined);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST_F(GangReconnectWhileStopping, ProcessesThatSurvivedSigkillMeanwhileEndTheGang) {
+  rig.Feed(NodeLeft{1});
+  rig.Stopped(0);
+  NodeJoined joined = rig.Node(1, MemberState::kStopped, 1);
+  joined.members[0].unkillable = 1;
+  rig.Feed(joined);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("survive SIGKILL"));
+}
+
+TEST_F(GangReconnectWhileStopping, AnEarlierExitThatTheNodeTellsWhenItIsBackIsTheFirstCause) {
+  Rig timed(2, 2);
+  timed.Run();
+  timed.Exit(0, SIGABRT, 2'000);
+  timed.Feed(NodeLeft{1});
+  timed.Stopped(0);
+  NodeJoined joined = timed.Node(1, MemberState::kStopped, 1);
+  joined.members[1].exit = gang::Exit{.status = ExitCode(7), .time_ns = 1'000};
+  timed.Feed(joined);
+  EXPECT_EQ(timed.gang.last_fault()->task, 3U);
+}
+
+TEST_F(GangReconnectWhileStopping, ANodeThatStaysAwayEndsTheGang) {
+  rig.Feed(NodeLeft{1});
+  rig.Stopped(0);
+  rig.Feed(TimerFired{Timer::kReconnect});
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST_F(GangReconnect, AGangThatIsGivenUpDoesNotWaitForANodeThatGoesAway) {
+  rig.LoseSupervisor(2);
+  rig.Stopped(0);
+  rig.Feed(NodeLeft{1});
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  rig.Join(1, MemberState::kStopped, 1);
+  EXPECT_TRUE(rig.Did<FinishGang>());
+}
+
+}  // namespace
+}  // namespace muster::gang

@@ -1,0 +1,199 @@
+// A new coordinator takes a gang over, and learns from the nodes where it is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/unit/daemon/gang_rig.h"
+
+namespace muster::gang {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// The record says: generation 5 runs, one restart has been used.
+class GangRecovery : public ::testing::Test {
+ protected:
+  Rig rig{3, 1, 3, 5, 1, true};
+};
+
+TEST_F(GangRecovery, WaitsForAllNodesBeforeItDecides) {
+  rig.Join(0, MemberState::kRunning, 5);
+  rig.Join(1, MemberState::kRunning, 5);
+  EXPECT_EQ(rig.gang.state(), State::kRecovering);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  EXPECT_FALSE(rig.Did<StopGeneration>());
+}
+
+TEST_F(GangRecovery, MembersThatAllRunRunOn) {
+  for (const uint32_t node : {0, 1, 2}) rig.Join(node, MemberState::kRunning, 5);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_EQ(rig.gang.generation(), 5U);
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+  EXPECT_FALSE(rig.Did<StopGeneration>());
+  ASSERT_TRUE(rig.Did<StartGeneration>()) << "the agents learn the new term";
+  EXPECT_EQ(rig.Did<StartGeneration>()->generation, 5U);
+  EXPECT_THAT(rig.Did<StartGeneration>()->nodes, ElementsAre(0, 1, 2));
+  EXPECT_TRUE(rig.Did<Persist>());
+  EXPECT_EQ(rig.TimerSet(Timer::kJoin), -1);
+}
+
+TEST_F(GangRecovery, MembersThatHaveExitedZeroAreDone) {
+  rig.Join(0, MemberState::kRunning, 5);
+  NodeJoined done = rig.Node(1, MemberState::kExited, 5);
+  done.members[0].exit = gang::Exit{.status = 0};
+  rig.Feed(done);
+  rig.Join(2, MemberState::kRunning, 5);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  rig.Exit(0, 0);
+  rig.Exit(2, 0);
+  EXPECT_TRUE(rig.gang.succeeded());
+}
+
+TEST_F(GangRecovery, MembersThatHaveAllExitedZeroAreASuccess) {
+  for (const uint32_t node : {0, 1, 2}) {
+    NodeJoined done = rig.Node(node, MemberState::kExited, 5);
+    done.members[0].exit = gang::Exit{.status = 0};
+    rig.Feed(done);
+  }
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_TRUE(rig.gang.succeeded());
+}
+
+TEST_F(GangRecovery, AMemberThatFailedMeanwhileIsTheCauseOfTheNextGeneration) {
+  rig.Join(0, MemberState::kRunning, 5);
+  NodeJoined failed = rig.Node(1, MemberState::kExited, 5);
+  failed.members[0].exit = gang::Exit{.status = ExitCode(7)};
+  rig.Feed(failed);
+  rig.Join(2, MemberState::kRunning, 5);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_EQ(rig.gang.user_faults(), 2U);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.last_fault()->task, 1U);
+  EXPECT_EQ(rig.gang.generation(), 6U);
+}
+
+TEST_F(GangRecovery, OfSeveralFailuresTheEarliestIsTheCause) {
+  for (const uint32_t node : {0, 1, 2}) {
+    NodeJoined failed = rig.Node(node, MemberState::kStopped, 5);
+    failed.members[0].exit = gang::Exit{.status = ExitCode(1), .time_ns = node == 1 ? 1'000 : 2'000 + node};
+    rig.Feed(failed);
+  }
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.last_fault()->task, 1U);
+}
+
+TEST_F(GangRecovery, AGenerationThatWasBeingStoppedIsStoppedOnAllNodesAndTheNextIsFree) {
+  rig.Join(0, MemberState::kStopped, 5);
+  rig.Join(1, MemberState::kRunning, 5);
+  rig.Join(2, MemberState::kStopped, 5);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_EQ(rig.Did<StopGeneration>()->generation, 5U);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.generation(), 6U);
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+}
+
+TEST_F(GangRecovery, AGenerationNewerThanTheRecordIsTakenFromTheMembers) {
+  rig.Join(0, MemberState::kStopped, 5);
+  rig.Join(1, MemberState::kRunning, 6);  // the record is written behind
+  rig.Join(2, MemberState::kStopped, 5);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_EQ(rig.Did<StopGeneration>()->generation, 6U);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.generation(), 7U);
+}
+
+TEST_F(GangRecovery, AMemberOfAnOlderGenerationDoesNotRunWhatTheGangRuns) {
+  rig.Join(0, MemberState::kRunning, 5);
+  rig.Join(1, MemberState::kRunning, 6);
+  rig.Join(2, MemberState::kRunning, 6);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  EXPECT_EQ(rig.Did<StopGeneration>()->generation, 6U);
+}
+
+TEST_F(GangRecovery, AnExitThatArrivesWhileNodesAreMissingWaitsForThem) {
+  rig.Join(0, MemberState::kRunning, 5);
+  rig.Join(1, MemberState::kRunning, 5);
+  rig.Exit(0, ExitCode(7));
+  EXPECT_EQ(rig.gang.state(), State::kRecovering);
+  rig.Join(2, MemberState::kRunning, 5);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  // Nobody has stopped yet, whoever speaks first.
+  rig.Stopped(2);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  rig.Stopped(0);
+  rig.Stopped(1);
+  ASSERT_TRUE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.gang.last_fault()->task, 0U);
+}
+
+TEST_F(GangRecovery, ALostSupervisorEndsTheGang) {
+  rig.Join(0, MemberState::kRunning, 5);
+  rig.Join(1, MemberState::kRunning, 5);
+  NodeJoined lost = rig.Node(2, MemberState::kStopped, 5);
+  lost.members[0].exit = gang::Exit{.status = SIGKILL, .supervisor_lost = true};
+  rig.Feed(lost);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_THAT(rig.Did<FinishGang>()->nodes, ElementsAre(0, 1, 2));
+}
+
+TEST_F(GangRecovery, NodesThatDoNotComeBackEndTheGangAndAreNamed) {
+  rig.Join(0, MemberState::kRunning, 5);
+  rig.Feed(TimerFired{Timer::kJoin});
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("node 1 of the step, node 2 of the step"));
+}
+
+TEST_F(GangRecovery, AfterSigtermAGenerationThatRunsIsTheLastOne) {
+  rig.Join(0, MemberState::kRunning, 5);
+  rig.Feed(Terminating{.task = 0, .signal = SIGTERM});
+  rig.Join(1, MemberState::kRunning, 5);
+  rig.Join(2, MemberState::kRunning, 5);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  for (const uint32_t task : {0, 1, 2}) rig.Exit(task, SIGTERM);
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST_F(GangRecovery, AfterSigtermAGenerationThatWasBeingStoppedHasNoNext) {
+  rig.Join(0, MemberState::kRunning, 5);
+  rig.Feed(Terminating{.task = 0, .signal = SIGTERM});
+  rig.Join(1, MemberState::kStopped, 5);
+  rig.Join(2, MemberState::kRunning, 5);
+  rig.StopAll();
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST_F(GangRecovery, MembersThatAllWaitAreStarted) {
+  for (const uint32_t node : {0, 1, 2}) rig.Join(node);
+  ASSERT_TRUE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.Did<StartGeneration>()->generation, 6U);
+}
+
+// The record is written behind: it may still say `joining` when the first generation has been started.
+TEST(GangStaleRecord, AMemberThatRunsAlreadyIsNotStartedBesides) {
+  Rig rig(2, 1);
+  rig.Join(0, MemberState::kRunning, 1);
+  rig.Join(1);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_EQ(rig.Did<StopGeneration>()->generation, 1U);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.generation(), 2U);
+}
+
+TEST(GangStaleRecord, MembersThatAllRunRunOn) {
+  Rig rig(2, 1);
+  rig.Join(0, MemberState::kRunning, 1);
+  rig.Join(1, MemberState::kRunning, 1);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_EQ(rig.gang.generation(), 1U);
+}
+
+}  // namespace
+}  // namespace muster::gang

@@ -1,0 +1,263 @@
+// A member fails: the generation is stopped on all nodes, and the next one follows if the budget allows.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/unit/daemon/gang_rig.h"
+
+namespace muster::gang {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class GangRestart : public ::testing::Test {
+ protected:
+  GangRestart() { rig.Run(); }
+  Rig rig{2, 2};
+};
+
+TEST_F(GangRestart, ANonZeroExitStopsTheGenerationOnAllNodes) {
+  rig.Exit(3, ExitCode(1));
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_EQ(rig.Did<StopGeneration>()->generation, 1U);
+  EXPECT_THAT(rig.Did<StopGeneration>()->nodes, ElementsAre(0, 1));
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+}
+
+TEST_F(GangRestart, ADeathBySignalStopsTheGenerationOnAllNodes) {
+  rig.Exit(3, SIGSEGV);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  EXPECT_TRUE(rig.Did<StopGeneration>());
+}
+
+TEST_F(GangRestart, AnExitWhileOthersAreStillStartingStopsTheGeneration) {
+  Rig starting(2, 2);
+  starting.JoinAll();
+  starting.Exit(0, ExitCode(2));
+  EXPECT_EQ(starting.gang.state(), State::kStopping);
+  EXPECT_TRUE(starting.Did<StopGeneration>());
+}
+
+TEST_F(GangRestart, TheNextGenerationStartsOnlyWhenEveryNodeHasSaidStopped) {
+  rig.Exit(0, ExitCode(1));
+  rig.Stopped(1);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  rig.Stopped(1);  // said twice
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  rig.Stopped(0);
+  ASSERT_TRUE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.Did<StartGeneration>()->generation, 2U);
+  EXPECT_THAT(rig.Did<StartGeneration>()->nodes, ElementsAre(0, 1));
+  EXPECT_TRUE(rig.Did<Persist>());
+}
+
+TEST_F(GangRestart, AStoppedOfAnOlderGenerationDoesNotCount) {
+  rig.Restart();
+  rig.Exit(0, ExitCode(1));
+  rig.Feed(NodeStopped{0, 1, 0, 0});
+  rig.Feed(NodeStopped{1, 1, 0, 0});
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+}
+
+TEST_F(GangRestart, AStoppedThatNobodyAskedForIsIgnored) {
+  rig.Stopped(0);
+  rig.Stopped(1);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+}
+
+TEST_F(GangRestart, AnExitOfAnOlderGenerationIsIgnored) {
+  rig.Restart();
+  rig.Feed(MemberExited{2, 1, {.status = ExitCode(1)}});
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_EQ(rig.gang.generation(), 2U);
+}
+
+TEST_F(GangRestart, TheReportNamesRankHostProgramPidStatusAndTheLastLinesOfStderr) {
+  rig.Feed(MemberExited{3,
+                        1,
+                        {.status = ExitCode(7),
+                         .pid = 4711,
+                         .program = "python3",
+                         .stderr_tail = "Traceback\n\nValueError: no such rank"}});
+  rig.StopAll();
+  const auto report = rig.Did<ReportToJob>();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->task, 3U);
+  EXPECT_THAT(report->text, HasSubstr("gang 12.0: generation 1 ended: rank 3 on n1 (python3, pid 4711) "
+                                      "exited with code 7\n"));
+  EXPECT_THAT(report->text, HasSubstr("muster:   | Traceback\nmuster:   | ValueError: no such rank\n"));
+  EXPECT_THAT(report->text, HasSubstr("restart 1 of 3"));
+}
+
+TEST_F(GangRestart, TheReportHoldsTenLinesOfAtMostFiveHundredBytes) {
+  std::string tail;
+  for (int i = 0; i < 30; ++i) tail += "line " + std::to_string(i) + std::string(1000, 'x') + "\n";
+  rig.Feed(MemberExited{3, 1, {.status = ExitCode(7), .stderr_tail = tail}});
+  rig.StopAll();
+  const std::string text = rig.Did<ReportToJob>()->text;
+  EXPECT_THAT(text, Not(HasSubstr("line 19")));
+  EXPECT_THAT(text, HasSubstr("line 20"));
+  EXPECT_THAT(text, HasSubstr("line 29"));
+  EXPECT_LT(text.size(), 6000U);
+}
+
+TEST_F(GangRestart, TheEarliestExitIsTheFirstCause) {
+  rig.Exit(0, SIGABRT, 2'000);
+  rig.Exit(3, ExitCode(7), 1'000);  // on another node, heard of later
+  rig.Exit(1, SIGABRT, 1'500);
+  rig.StopAll();
+  ASSERT_TRUE(rig.gang.last_fault());
+  EXPECT_EQ(rig.gang.last_fault()->task, 3U);
+  EXPECT_EQ(rig.gang.user_faults(), 1U) << "one fault, however many members it took along";
+}
+
+TEST_F(GangRestart, AnExitWithCodeZeroIsNoCause) {
+  rig.Exit(0, SIGABRT, 2'000);
+  rig.Exit(3, 0, 1'000);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.last_fault()->task, 0U);
+}
+
+TEST_F(GangRestart, TheNewGenerationSaysHowLongAfterTheFaultItRuns) {
+  rig.Exit(0, ExitCode(1), 1'000'000'000);
+  rig.StopAll();
+  rig.ExecuteAll(1'030'000'000);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  ASSERT_TRUE(rig.Did<ReportToJob>());
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("generation 2 runs, 30.0 ms after the fault"));
+}
+
+TEST_F(GangRestart, UserFaultsAreCountedAgainstRestarts) {
+  for (uint32_t i = 1; i <= 3; ++i) {
+    rig.Restart();
+    EXPECT_EQ(rig.gang.state(), State::kRunning);
+    EXPECT_EQ(rig.gang.user_faults(), i);
+    EXPECT_EQ(rig.gang.restarts(), i);
+  }
+  rig.Exit(2, ExitCode(5));
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("limit of 3 restarts"));
+}
+
+TEST_F(GangRestart, TheLimitHoldsHoweverMuchProgressThereWas) {
+  for (uint64_t i = 1; i <= 3; ++i) {
+    rig.Feed(Progressed{i});
+    rig.Restart();
+  }
+  rig.Feed(Progressed{4});
+  rig.Exit(0, ExitCode(1));
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST_F(GangRestart, WithNoRestartsAllowedTheFirstFaultEndsTheGang) {
+  Rig none(1, 2, 0);
+  none.Run();
+  none.Exit(0, ExitCode(1));
+  none.Stopped(0);
+  EXPECT_EQ(none.gang.state(), State::kFinished);
+}
+
+TEST_F(GangRestart, AnOutOfMemoryKillCountsAsTheUsersFault) {
+  rig.Feed(MemberExited{0, 1, {.status = SIGKILL, .oom_killed = true}});
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("out-of-memory killer"));
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("OUT_OF_MEMORY even if it goes on well"));
+}
+
+TEST_F(GangRestart, TheElevenRestartWithoutProgressIsNotMade) {
+  Rig many(1, 1, 1000);
+  many.Run();
+  for (uint32_t i = 0; i < kMaxRestartsWithoutProgress; ++i) {
+    many.Restart();
+    ASSERT_EQ(many.gang.state(), State::kRunning) << i;
+  }
+  many.Exit(0, ExitCode(1));
+  many.Stopped(0);
+  EXPECT_EQ(many.gang.state(), State::kFinished);
+  EXPECT_THAT(many.Did<ReportToJob>()->text, HasSubstr("10 restarts without progress"));
+}
+
+class GangProgress : public ::testing::Test {
+ protected:
+  GangProgress() {
+    rig.Run();
+    for (uint32_t i = 0; i < kMaxRestartsWithoutProgress; ++i) rig.Restart();
+  }
+  [[nodiscard]] State AfterOneMoreFault() {
+    rig.Exit(0, ExitCode(1));
+    rig.Stopped(0);
+    return rig.gang.state();
+  }
+  Rig rig{1, 1, 1000};
+};
+
+TEST_F(GangProgress, AStepBeyondTheFarthestResetsTheCount) {
+  rig.Feed(Progressed{1});
+  EXPECT_EQ(AfterOneMoreFault(), State::kStarting);
+}
+
+TEST_F(GangProgress, ACommittedCheckpointResetsTheCount) {
+  rig.Feed(CheckpointCommitted{1});
+  EXPECT_EQ(AfterOneMoreFault(), State::kStarting);
+}
+
+TEST_F(GangProgress, AGenerationThatRunsLongEnoughResetsTheCount) {
+  rig.Feed(TimerFired{Timer::kProgress});
+  EXPECT_EQ(AfterOneMoreFault(), State::kStarting);
+}
+
+TEST_F(GangProgress, AStepThatWasReachedBeforeIsNoProgress) {
+  Rig again(1, 1, 1000);
+  again.Run();
+  again.Feed(Progressed{5});
+  for (uint32_t i = 0; i < kMaxRestartsWithoutProgress; ++i) {
+    again.Restart();
+    again.Feed(Progressed{5});
+  }
+  again.Exit(0, ExitCode(1));
+  again.Stopped(0);
+  EXPECT_EQ(again.gang.state(), State::kFinished);
+}
+
+TEST_F(GangRestart, ABadCheckpointIsRejectedAndTheRestartIsFree) {
+  rig.Feed(CheckpointBad{.task = 2, .generation = 1, .step = 40, .reason = "chunk 3 has another digest"});
+  ASSERT_TRUE(rig.Did<RejectCheckpoint>());
+  EXPECT_EQ(rig.Did<RejectCheckpoint>()->step, 40U);
+  EXPECT_TRUE(rig.Did<StopGeneration>());
+  rig.StopAll();
+  ASSERT_TRUE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+  EXPECT_THAT(rig.Did<ReportToJob>()->text,
+              HasSubstr("rank 2 on n1: the checkpoint of step 40 does not verify: chunk 3"));
+}
+
+TEST_F(GangRestart, ABadCheckpointIsRejectedOnceHoweverManyMembersFindIt) {
+  rig.Feed(CheckpointBad{.task = 2, .generation = 1, .step = 40});
+  rig.Feed(CheckpointBad{.task = 0, .generation = 1, .step = 40});
+  EXPECT_TRUE(rig.actions.empty());
+}
+
+TEST_F(GangRestart, ABadCheckpointOfAnOlderGenerationIsIgnored) {
+  rig.Restart();
+  rig.Feed(CheckpointBad{.task = 2, .generation = 1, .step = 40});
+  EXPECT_TRUE(rig.actions.empty());
+}
+
+TEST(DescribeStatus, NamesCodesSignalsAndTheOutOfMemoryKiller) {
+  EXPECT_EQ(DescribeStatus(ExitCode(3), false), "exited with code 3");
+  EXPECT_EQ(DescribeStatus(SIGKILL, false), "was killed by SIGKILL");
+  EXPECT_EQ(DescribeStatus(SIGSEGV | 0x80, false), "was killed by SIGSEGV (core dumped)");
+  EXPECT_EQ(DescribeStatus(64, false), "was killed by signal 64");
+  EXPECT_THAT(DescribeStatus(SIGKILL, true), HasSubstr("out-of-memory"));
+}
+
+}  // namespace
+}  // namespace muster::gang
