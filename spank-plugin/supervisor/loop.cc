@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kFirstBackoffMs = 50;
 constexpr int64_t kLastBackoffMs = 500;
-constexpr int64_t kRescanMs = 20;
 // A wake-up so much too late means that this process was not running: stopped, frozen, or its machine was.
 constexpr int64_t kLateMs = 500;
 
@@ -191,7 +190,6 @@ void Supervisor::OnTimers(int64_t now) {
     if (leaving_) Leave();
     stopped_due_ = stop_asked_;
     stop_asked_ = false;
-    rescan_.Set(now + kLastBackoffMs);
   }
 }
 

@@ -14,6 +14,7 @@ namespace muster::supervisor {
 namespace {
 
 constexpr int64_t kRescanMs = 20;
+constexpr int64_t kSlowRescanMs = 500;  // for what SIGKILL has not removed in time
 constexpr uint32_t kMaxEnvironment = 16 * 1024 * 1024;
 constexpr int kCannotStart = 125;
 constexpr int kFlushMs = 5000;
@@ -242,14 +243,13 @@ void Supervisor::Fence(const char* why) {
 // pid that it has not reaped can have gone to another process.
 void Supervisor::Sweep() {
   const int64_t now = MonotonicMs();
-  if (!sweeping_) {
-    sweeping_ = true;
-    sweep_end_.Set(now + settings_.sweep_ms);
-  }
+  // A stop that is ordered again while something is still there gets a new answer, and a new count.
+  if (!sweeping_ || (stop_asked_ && !sweep_end_.IsSet())) sweep_end_.Set(now + settings_.sweep_ms);
+  sweeping_ = true;
   if (child_ > 0 && !terminal_.valid()) kill(-child_, SIGKILL);
   children_.Kill();
   // SIGCHLD tells what goes; this is for a child that the kernel's list has missed.
-  rescan_.Set(now + kRescanMs);
+  rescan_.Set(now + (sweep_end_.IsSet() ? kRescanMs : kSlowRescanMs));
   Reap();
 }
 

@@ -38,7 +38,8 @@ TEST(Message, EveryTypeForASupervisorIsRead) {
   EXPECT_EQ(Parse(Bytes(wire::Finish{}, Type::kFinish), &message), Parsed::kMessage);
   wire::Report report{};
   report.text_bytes = 4;
-  EXPECT_EQ(Parse(Bytes(report, Type::kReport, "text"), &message), Parsed::kMessage);
+  const std::string packet = Bytes(report, Type::kReport, "text");  // the message's text stays in it
+  EXPECT_EQ(Parse(packet, &message), Parsed::kMessage);
   EXPECT_EQ(std::string(message.text, message.text_size), "text");
   wire::Refused refused{};
   refused.text_bytes = 2;
