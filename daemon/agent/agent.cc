@@ -149,7 +149,7 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
   if (known != gangs_.end()) {
     gang = known->second;
     if (gang->job().uid != job.uid || gang->job().node_list != job.node_list ||
-        gang->job().options_text != job.options_text) {
+        gang->job().options_text != job.options_text || !gang->Fits(hello)) {
       return Refuse(connection, wire::Refusal::kInvalid,
                     fmt::format("this is not the gang {} that is here", id));
     }

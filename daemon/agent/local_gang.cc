@@ -24,6 +24,17 @@ namespace {
 using wire::MemberState;
 
 constexpr int kMaxBackoffMs = 1000;
+// The coordinator's own join timeout comes first: it can name all that is missing.
+constexpr int kJoinMarginSeconds = 10;
+
+// A program's name goes into messages and into the next generation's environment.
+std::string Printable(const char* text, size_t size) {
+  std::string name(text, size);
+  for (char& c : name) {
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+  }
+  return name;
+}
 
 // The environment as Start carries it: NUL-terminated strings in a sealed memfd.
 UniqueFd EnvironmentMemory(const std::vector<std::string>& environment, uint32_t* bytes) {
@@ -56,6 +67,7 @@ LocalGang::LocalGang(AgentContext& context, GangJob job, uint32_t node, uint32_t
 LocalGang::~LocalGang() {
   context_.loop.Cancel(connect_timer_);
   context_.loop.Cancel(reconnect_timer_);
+  context_.loop.Cancel(join_timer_);
   // What the members' ends were is still to be said.
   if (link_) link_->CloseWhenSent("the gang is over on this node");
 }
@@ -73,7 +85,20 @@ v1::AgentMessage LocalGang::Message() const {
 // ---- supervisors
 // -------------------------------------------------------------------------------------------------
 
+bool LocalGang::Fits(const wire::SupervisorHello& hello) const {
+  return hello.node_id == node_ && hello.task_count == job_.task_count &&
+         hello.local_task_count == local_tasks_ &&
+         (members_.contains(hello.task_id) || members_.size() < local_tasks_);
+}
+
 void LocalGang::SupervisorHello(LocalConnection& connection, const wire::SupervisorHello& hello) {
+  if (members_.empty()) {
+    join_timer_ =
+        context_.loop.After(std::chrono::seconds(job_.options.join_seconds + kJoinMarginSeconds), [this] {
+          join_timer_ = 0;
+          JoinTimedOut();
+        });
+  }
   Member& member = members_[hello.task_id];
   if (member.connection != nullptr) {
     Refuse(connection, wire::Refusal::kInvalid,
@@ -177,7 +202,7 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       exit.set_pid(body.pid);
       exit.set_oom_killed(body.oom_killed != 0);
       exit.set_time_ns(body.realtime_ns);
-      exit.set_program(pieces[0], body.program_bytes);
+      exit.set_program(Printable(pieces[0], body.program_bytes));
       exit.set_stderr_tail(pieces[1], body.stderr_bytes);
       member->exit = exit;
       auto message = Message();
@@ -376,8 +401,23 @@ void LocalGang::Connect() {
   Register();
 }
 
+// Only here can it be noticed that this node's tasks are not complete, or that there is no coordinator at
+// all.
+void LocalGang::JoinTimedOut() {
+  const uint32_t seconds = job_.options.join_seconds + kJoinMarginSeconds;
+  if (members_.size() < local_tasks_) {
+    Dismiss(fmt::format("gang {}: after {} s only {} of the {} tasks of {} are here", job_.Id(), seconds,
+                        members_.size(), local_tasks_, context_.self));
+  } else {
+    Dismiss(fmt::format("gang {}: after {} s the coordinator, musterd on {}, has not started it{}{}",
+                        job_.Id(), seconds, CoordinatorHost(), why_not_connected_.empty() ? "" : ": ",
+                        why_not_connected_));
+  }
+}
+
 void LocalGang::Disconnected(const std::string& why) {
   link_.reset();
+  why_not_connected_ = why;
   registered_ = false;
   if (over_called_) return;
   spdlog::log(backoff_ms_ == 50 ? spdlog::level::info : spdlog::level::debug,
@@ -410,6 +450,7 @@ void LocalGang::Register() {
     m->set_local_id(member.local_id);
     m->set_state(static_cast<uint32_t>(member.state));
     m->set_generation(member.generation);
+    m->set_unkillable(member.unkillable);
     if (member.exit) *m->mutable_exited() = *member.exit;
   }
   registered_ = true;
@@ -449,6 +490,7 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
 }
 
 void LocalGang::OnStart(const v1::Start& start) {
+  context_.loop.Cancel(std::exchange(join_timer_, 0));
   if (finish_ || start.generation() <= stop_generation_) return;
   const bool again = start_ && start_->generation() == start.generation();
   if (!again) {
@@ -490,6 +532,7 @@ void LocalGang::OnStop(const v1::Stop& stop) {
 }
 
 void LocalGang::OnFinish(const v1::Finish& finish) {
+  context_.loop.Cancel(std::exchange(join_timer_, 0));
   finish_ = finish;
   for (auto& [task, member] : members_) FinishMember(task, member);
 }
@@ -504,13 +547,19 @@ void LocalGang::OnReport(const v1::Report& report) {
 }
 
 void LocalGang::OnRefused(const v1::Refused& refused) {
-  spdlog::error("gang {}: {}", job_.Id(), refused.text());
-  for (auto& [task, member] : members_) {
-    if (member.connection != nullptr) {
-      Refuse(*member.connection, wire::Refusal::kInvalid, "muster: " + refused.text());
-    }
-  }
+  Dismiss(refused.text());
+}
+
+// Ends the gang on this node, with code 1 and a reason.
+void LocalGang::Dismiss(const std::string& why) {
+  spdlog::error("gang {}: {}", job_.Id(), why);
+  context_.loop.Cancel(std::exchange(join_timer_, 0));
   finish_ = v1::Finish();
+  finish_->set_has_code(true);
+  finish_->set_code(1);
+  for (auto& [task, member] : members_) {
+    if (member.connection != nullptr) Refuse(*member.connection, wire::Refusal::kInvalid, "muster: " + why);
+  }
 }
 
 }  // namespace muster

@@ -42,6 +42,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
 
   [[nodiscard]] const GangJob& job() const { return job_; }
   [[nodiscard]] const std::string& token() const { return token_; }
+  // Whether a hello is of this gang's step, and of a task that may be here.
+  [[nodiscard]] bool Fits(const wire::SupervisorHello& hello) const;
   [[nodiscard]] std::string CoordinatorHost() const { return job_.Candidates().front(); }
   [[nodiscard]] std::string StatePath() const;
   // For a gang that was here before musterd restarted: waits a while for these tasks' supervisors to come
@@ -64,6 +66,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     uint32_t rank = 0;
     uint64_t generation = 0;
     uint32_t saving = 0;
+    bool restoring = false;
   };
 
   // uplink
@@ -88,6 +91,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void FinishMember(uint32_t task, Member& member);
   void MaybeNodeStopped();
   void MaybeRegister();
+  void JoinTimedOut();
+  void Dismiss(const std::string& why);
   void MaybeOver();
   void TakePorts();
   void SaveState();
@@ -127,6 +132,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   int backoff_ms_ = 50;
   Loop::TimerId connect_timer_ = 0;
   Loop::TimerId reconnect_timer_ = 0;
+  Loop::TimerId join_timer_ = 0;   // until the coordinator has decided something
+  std::string why_not_connected_;  // the last link's end
   bool over_called_ = false;
 
   // Saves of this generation: what must be said again when the coordinator comes back, and what was saved

@@ -247,6 +247,14 @@ void LocalGang::OnNotify(const v1::Notify& notify) {
 // -----------------------------------------------------------------------------------------------------
 
 void LocalGang::OnRestore(Client& client, const wire::Restore& restore) {
+  // One at a time: each takes a shard's memory.
+  if (client.restoring) {
+    wire::Restored body{};
+    body.step = restore.step;
+    SendResult(*client.connection, wire::Type::kRestored, body, MUSTER_E_BUSY,
+               "a restore of this member is on its way already");
+    return;
+  }
   uint64_t step = restore.step;
   if (step == wire::kNoStep && start_->restore()) step = start_->restore_step();
   if (step == wire::kNoStep) {
@@ -255,6 +263,7 @@ void LocalGang::OnRestore(Client& client, const wire::Restore& restore) {
                fmt::format("gang {} has no checkpoint yet", job_.Id()));
     return;
   }
+  client.restoring = true;
   const std::weak_ptr<LocalGang> weak = weak_from_this();
   Loop& loop = context_.loop;
   Engine& engine = context_.engine;
@@ -302,6 +311,7 @@ void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, R
   }
   Client* client = ClientOf(rank, generation);
   if (client == nullptr) return;
+  client->restoring = false;
   wire::Restored body{};
   body.step = step;
   body.bytes = bytes;

@@ -105,12 +105,7 @@ void Coordinator::TakenOver(Result<GangHead> head) {
   bool recovering = false;
   if (auto previous = GangRecord::Decode(head->record)) {
     if (previous->gang == job_.Id() && previous->state == gang::ToString(gang::State::kFinished)) {
-      // An agent that missed the end: its supervisors may leave.
-      auto message = NewMessage();
-      message.mutable_finish()->set_succeeded(previous->succeeded);
-      Broadcast(message);
-      deposed_ = true;
-      return MaybeOver();
+      return OverAlready(*previous);
     }
     recovering = previous->gang == job_.Id() && previous->state != gang::ToString(gang::State::kFinished) &&
                  previous->state != gang::ToString(gang::State::kJoining);
@@ -141,7 +136,29 @@ void Coordinator::TakenOver(Result<GangHead> head) {
       spdlog::info("gang {}: removed {} objects of unfinished checkpoints", id, *removed);
     if (!removed) spdlog::warn("gang {}: {}", id, removed.error().message);
   });
-  for (const auto& [node, registration] : std::exchange(early_, {})) Registered(node, registration);
+  for (const Early& early : std::exchange(early_, {})) {
+    if (agents_[early.node].link != early.link) continue;  // it has gone, or said more on a newer link
+    if (early.message.has_register_()) {
+      Registered(early.node, early.message.register_());
+    } else {
+      Message(early.node, early.message);
+    }
+  }
+}
+
+// The agents have missed the end, with the coordinator that was before this one: their supervisors may leave.
+void Coordinator::OverAlready(const GangRecord& record) {
+  end_ = v1::Finish();
+  end_->set_succeeded(record.succeeded);
+  end_->set_has_cause(record.finish_cause.has_value());
+  end_->set_cause(record.finish_cause.value_or(0));
+  end_->set_has_code(record.finish_code.has_value());
+  end_->set_code(record.finish_code.value_or(0));
+  auto message = NewMessage();
+  *message.mutable_finish() = *end_;
+  Broadcast(message);
+  deposed_ = true;
+  MaybeOver();
 }
 
 void Coordinator::Refuse(const std::string& text) {
@@ -171,11 +188,16 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
   loop_.Cancel(std::exchange(linger_timer_, 0));
   if (deposed_) {
     auto message = NewMessage();
-    message.mutable_refused()->set_text(fmt::format("gang {} is not coordinated here any more", job_.Id()));
+    if (end_) {
+      *message.mutable_finish() = *end_;
+    } else {
+      message.mutable_refused()->set_text(fmt::format("gang {} is not coordinated here any more", job_.Id()));
+    }
     return Send(node, message);
   }
   if (!gang_) {
-    early_.emplace_back(node, registration);
+    early_.push_back({node, agent.link, {}});
+    *early_.back().message.mutable_register_() = registration;
     return;
   }
   Registered(node, registration);
@@ -192,6 +214,7 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
     info.local_id = member.local_id();
     info.state = static_cast<gang::MemberState>(std::min(member.state(), 3U));
     info.generation = member.generation();
+    info.unkillable = member.unkillable();
     if (member.has_exited()) info.exit = ToExit(member.exited());
     joined.members.push_back(std::move(info));
   }
@@ -209,7 +232,11 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
 }
 
 void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
-  if (!gang_ || deposed_) return;
+  if (deposed_) return;
+  if (!gang_) {
+    early_.push_back({node, agents_[node].link, message});
+    return;
+  }
   switch (message.kind_case()) {
     case v1::AgentMessage::kExecuted:
       return Feed(gang::MemberExecuted{message.executed().task(), message.executed().generation(),
@@ -270,6 +297,7 @@ void Coordinator::Broadcast(const v1::CoordinatorMessage& message) {
 
 void Coordinator::Feed(const gang::Event& event) {
   Carry(gang_->Handle(event));
+  MaybeOver();  // the end may come when no agent is there any more
 }
 
 void Coordinator::Carry(std::vector<gang::Action> actions) {
@@ -539,6 +567,8 @@ GangRecord Coordinator::Record() const {
   record.created_ns = created_ns_;
   record.updated_ns = NowNs();
   record.first_cause = cause_;
+  if (gang_) record.finish_cause = gang_->finish_cause();
+  if (gang_) record.finish_code = gang_->finish_code();
   record.events = history_;
   return record;
 }

@@ -2,7 +2,6 @@
 // checkpoints.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,7 +31,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
   // Takes the gang's record over. `over` is called when nobody needs this coordinator any more.
   void Begin(std::function<void()> over);
-  // A node's agent, and what it says. `number` tells an agent's links apart.
+  // A node's agent, and what it says.
   void Attached(uint32_t node, std::shared_ptr<Link> link, const v1::Register& registration);
   void Detached(uint32_t node, const Link* link);
   void Message(uint32_t node, const v1::AgentMessage& message);
@@ -45,6 +44,12 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
     std::shared_ptr<Link> link;
     std::string name;
     uint16_t lease_port = 0;
+  };
+  // What an agent said before the record was ours.
+  struct Early {
+    uint32_t node = 0;
+    std::shared_ptr<Link> link;
+    v1::AgentMessage message;
   };
   // Shards of one step that have been written in the current generation.
   struct Pending {
@@ -75,6 +80,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void AddHistory(const std::string& kind, const std::string& text);
   void AddHistory(const std::string& kind, const std::string& text, uint64_t generation);
   void Registered(uint32_t node, const v1::Register& registration);
+  void OverAlready(const GangRecord& record);
   void ShardWritten(const v1::ShardWritten& written);
   void Commit(uint64_t step);
   void CommitDone(uint64_t generation, uint64_t step, uint64_t bytes, const Status& status);
@@ -90,7 +96,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::function<void()> over_;
 
   std::optional<gang::Gang> gang_;  // from when the record is ours
-  std::deque<std::pair<uint32_t, v1::Register>> early_;
+  std::vector<Early> early_;
+  std::optional<v1::Finish> end_;  // the record says that the gang is over: how
   std::map<uint32_t, Agent> agents_;
   std::map<gang::Timer, Loop::TimerId> timers_;
   Loop::TimerId takeover_timer_ = 0;

@@ -34,7 +34,9 @@ json GangRecord::Summary() const {
           {"restored_from", restore ? json(restore_step) : json()},
           {"created_ns", created_ns},
           {"updated_ns", updated_ns},
-          {"first_cause", first_cause}};
+          {"first_cause", first_cause},
+          {"finish_cause", finish_cause ? json(*finish_cause) : json()},
+          {"finish_code", finish_code ? json(*finish_code) : json()}};
 }
 
 std::string GangRecord::Encode() const {
@@ -81,6 +83,10 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     document.at("created_ns").get_to(record.created_ns);
     document.at("updated_ns").get_to(record.updated_ns);
     document.at("first_cause").get_to(record.first_cause);
+    if (const json& cause = document.at("finish_cause"); !cause.is_null())
+      record.finish_cause = cause.get<uint32_t>();
+    if (const json& code = document.at("finish_code"); !code.is_null())
+      record.finish_code = code.get<int32_t>();
     for (const json& item : document.at("events")) {
       record.events.push_back({item.at("time_ns"), item.at("generation"), item.at("kind"), item.at("text")});
     }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ struct GangRecord {
   int64_t created_ns = 0;
   int64_t updated_ns = 0;
   std::string first_cause;  // of the newest fault
+  // Of a finished gang: whose status is the step's, or the code of all (see gang::FinishGang).
+  std::optional<uint32_t> finish_cause;
+  std::optional<int32_t> finish_code;
   std::vector<HistoryEvent> events;
 
   [[nodiscard]] std::string Encode() const;

@@ -52,7 +52,8 @@ Gang::Gang(Settings settings, uint64_t generation, uint32_t restarts_used, bool 
       generation_(generation),
       nodes_(settings_.node_count),
       members_(settings_.task_count),
-      user_faults_(restarts_used) {
+      user_faults_(restarts_used),
+      began_(recovering) {
   for (size_t i = 0; i < nodes_.size() && i < settings_.node_names.size(); ++i) {
     nodes_[i].name = settings_.node_names[i];
   }
@@ -105,6 +106,7 @@ void Gang::On(const NodeJoined& event, Actions& out) {
     if (info.state == MemberState::kWaiting) continue;
     // The record is written behind: the members may be further than it says.
     state_ = State::kRecovering;
+    began_ |= info.generation > 0;
     generation_ = std::max(generation_, info.generation);
   }
   if (AllPresent()) out.emplace_back(SetTimer{Timer::kReconnect, -1});
@@ -336,6 +338,7 @@ Fault Gang::MemberFault(uint32_t task, const Exit& exit) const {
 
 void Gang::StartNext(Actions& out) {
   ++generation_;
+  began_ = true;
   state_ = State::kStarting;
   last_exec_ns_ = 0;
   for (Node& node : nodes_) node.stopped = false;
@@ -439,10 +442,9 @@ uint32_t Gang::Speaker(const Fault& fault) const {
 }
 
 std::string Gang::ReportText(const Fault& fault) const {
-  std::string text =
-      generation_ == 0
-          ? fmt::format("muster: gang {} cannot start: {}\n", settings_.id, fault.what)
-          : fmt::format("muster: gang {}: generation {} ended: {}\n", settings_.id, generation_, fault.what);
+  std::string text = !began_ ? fmt::format("muster: gang {} cannot start: {}\n", settings_.id, fault.what)
+                             : fmt::format("muster: gang {}: generation {} ended: {}\n", settings_.id,
+                                           generation_, fault.what);
   if (fault.exit.oom_killed)
     text += "muster:   Slurm will call this step OUT_OF_MEMORY even if it goes on well\n";
   if (fault.exit.stderr_tail.empty()) return text;

@@ -187,6 +187,9 @@ class Gang {
   [[nodiscard]] uint32_t restarts() const { return restarts_; }
   [[nodiscard]] uint64_t max_step() const { return max_step_; }
   [[nodiscard]] const std::optional<Fault>& last_fault() const { return last_fault_; }
+  // In kFinished, as in FinishGang.
+  [[nodiscard]] std::optional<uint32_t> finish_cause() const { return finish_cause_; }
+  [[nodiscard]] std::optional<int> finish_code() const { return finish_code_; }
 
   struct Member {
     uint32_t node = 0;
@@ -254,6 +257,7 @@ class Gang {
   uint64_t max_step_ = 0;
   int64_t fault_time_ns_ = 0;
   int64_t last_exec_ns_ = 0;
+  bool began_ = false;  // a generation of this gang has been started, by this coordinator or one before it
   bool terminating_ = false;
   bool giving_up_ = false;
   bool succeeded_ = false;
