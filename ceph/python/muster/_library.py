@@ -1,0 +1,153 @@
+"""libmuster's functions through ctypes, with exceptions in place of codes."""
+
+import ctypes
+import ctypes.util
+import functools
+import os
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+from .errors import error
+
+LATEST = 2**64 - 1
+Handle = c_void_p
+Restore = c_void_p
+
+
+def _find() -> str:
+    named = os.environ.get("MUSTER_LIBRARY")
+    if named:
+        return named
+    built = Path(__file__).resolve().parents[2] / "lib" / "libmuster.so.0"
+    if built.exists():
+        return str(built)
+    return ctypes.util.find_library("muster") or "libmuster.so.0"
+
+
+def _step(step: int) -> int:
+    if not 0 <= step <= LATEST:
+        raise ValueError(f"{step} is no step: steps go from 0 to 2^64 - 2")
+    return step
+
+
+class Library:
+    def __init__(self, path: str) -> None:
+        self._c = ctypes.CDLL(path)  # calls release the interpreter's lock
+        for name, result, *arguments in (
+            ("open", c_int, POINTER(Handle)),
+            ("close", None, Handle),
+            ("last_error", c_char_p, Handle),
+            ("rank", c_uint32, Handle),
+            ("world_size", c_uint32, Handle),
+            ("generation", c_uint64, Handle),
+            ("restore_step", c_uint64, Handle),
+            ("committed", c_uint64, Handle),
+            ("progress", c_int, Handle, c_uint64),
+            ("should_checkpoint", c_int, Handle),
+            ("should_exit", c_int, Handle),
+            ("save_begin", c_int, Handle, c_uint64, c_size_t),
+            ("save_begin_nowait", c_int, Handle, c_uint64, c_size_t),
+            ("save_add", c_int, Handle, c_char_p, c_char_p, c_void_p, c_size_t),
+            ("save_commit", c_int, Handle),
+            ("save_abort", None, Handle),
+            ("wait", c_int, Handle, c_uint64, c_int),
+            ("restore_open", c_int, Handle, c_uint64, POINTER(Restore)),
+            ("restore_open_step", c_uint64, Restore),
+            ("restore_count", c_size_t, Restore),
+            (
+                "restore_entry",
+                c_int,
+                Restore,
+                c_size_t,
+                POINTER(c_char_p),
+                POINTER(c_char_p),
+                POINTER(c_void_p),
+                POINTER(c_size_t),
+            ),
+            ("restore_close", None, Restore),
+        ):
+            function = getattr(self._c, "muster_" + name)
+            function.restype = result
+            function.argtypes = arguments
+
+    def _check(self, handle: Handle | None, code: int) -> None:
+        if code != 0:
+            raise error(code, (self._c.muster_last_error(handle) or b"").decode(errors="replace"))
+
+    def open(self) -> Handle:
+        handle = Handle()
+        self._check(None, self._c.muster_open(byref(handle)))
+        return handle
+
+    def close(self, handle: Handle) -> None:
+        self._c.muster_close(handle)
+
+    def rank(self, handle: Handle) -> int:
+        return int(self._c.muster_rank(handle))
+
+    def world_size(self, handle: Handle) -> int:
+        return int(self._c.muster_world_size(handle))
+
+    def generation(self, handle: Handle) -> int:
+        return int(self._c.muster_generation(handle))
+
+    def restore_step(self, handle: Handle) -> int:
+        return int(self._c.muster_restore_step(handle))
+
+    def committed(self, handle: Handle) -> int:
+        return int(self._c.muster_committed(handle))
+
+    def progress(self, handle: Handle, step: int) -> None:
+        self._check(handle, self._c.muster_progress(handle, _step(step)))
+
+    def should_checkpoint(self, handle: Handle) -> bool:
+        return bool(self._c.muster_should_checkpoint(handle) == 1)
+
+    def should_exit(self, handle: Handle) -> bool:
+        return bool(self._c.muster_should_exit(handle) == 1)
+
+    def save_begin(self, handle: Handle, step: int, hint: int, block: bool) -> None:
+        begin = self._c.muster_save_begin if block else self._c.muster_save_begin_nowait
+        self._check(handle, begin(handle, _step(step), hint))
+
+    def save_add(self, handle: Handle, name: str, meta: str, address: int, size: int) -> None:
+        self._check(handle, self._c.muster_save_add(handle, name.encode(), meta.encode(), address, size))
+
+    def save_commit(self, handle: Handle) -> None:
+        self._check(handle, self._c.muster_save_commit(handle))
+
+    def save_abort(self, handle: Handle) -> None:
+        self._c.muster_save_abort(handle)
+
+    def wait(self, handle: Handle, step: int, milliseconds: int) -> None:
+        self._check(handle, self._c.muster_wait(handle, _step(step), milliseconds))
+
+    def restore_open(self, handle: Handle, step: int) -> Restore:
+        restore = Restore()
+        self._check(handle, self._c.muster_restore_open(handle, _step(step), byref(restore)))
+        return restore
+
+    def restore_step_of(self, restore: Restore) -> int:
+        return int(self._c.muster_restore_open_step(restore))
+
+    def restore_close(self, restore: Restore) -> None:
+        self._c.muster_restore_close(restore)
+
+    def entries(self, restore: Restore) -> dict[str, tuple[str, int, int]]:
+        """Name -> (metadata, address, bytes). The addresses are good until restore_close."""
+        found: dict[str, tuple[str, int, int]] = {}
+        name, meta, data, size = c_char_p(), c_char_p(), c_void_p(), c_size_t()
+        for i in range(self._c.muster_restore_count(restore)):
+            self._c.muster_restore_entry(restore, i, byref(name), byref(meta), byref(data), byref(size))
+            key = (name.value or b"").decode(errors="replace")
+            found[key] = ((meta.value or b"").decode(errors="replace"), data.value or 0, size.value)
+        return found
+
+
+@functools.cache
+def library() -> Library:
+    path = _find()
+    try:
+        return Library(path)
+    except OSError as why:
+        raise ImportError(f"cannot load libmuster ({path}): {why}; MUSTER_LIBRARY may name it") from why

@@ -1,0 +1,172 @@
+"""States as a structure (JSON) and leaves (raw bytes), without pickle: reading a checkpoint runs no code of it.
+
+A state consists of dicts (keys of any kind below that is hashable), lists, tuples, None, bool, int, float, complex,
+str, bytes, torch tensors (dense), numpy arrays and scalars (of plain types). A dict's order is kept. Tensors come back
+on the CPU and without gradients. Neither torch nor numpy is imported unless such a leaf is there.
+"""
+
+import ctypes
+import json
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import CORRUPT, Corrupt
+
+STRUCTURE = "structure"
+META = '{"format": "muster-tree", "version": 1}'
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory to be copied from; `owner` keeps it alive."""
+
+    owner: object
+    address: int
+    bytes: int
+
+    @staticmethod
+    def of(data: bytes) -> "Buffer":
+        return Buffer(data, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, len(data))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    meta: str
+    buffer: Buffer
+
+
+# An entry of a restored shard: its metadata, address and size in bytes.
+Entries = Callable[[str], tuple[str, int, int]]
+
+
+def flatten(state: Any) -> tuple[bytes, list[Leaf]]:
+    """Gives the structure and the leaves that it numbers. TypeError names the path of what cannot be saved."""
+    leaves: list[Leaf] = []
+    structure = _flatten(state, "state", leaves)
+    return json.dumps(structure, separators=(",", ":")).encode(), leaves
+
+
+def _flatten(value: Any, path: str, leaves: list[Leaf]) -> Any:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return {"tensor": _add(leaves, _tensor(value, path))}
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return {"array": _add(leaves, _array(value, path))}
+    if numpy is not None and isinstance(value, numpy.generic):
+        return {"scalar": _add(leaves, _array(numpy.asarray(value), path))}
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+    if isinstance(value, complex):
+        return {"complex": [_flatten(value.real, path, leaves), _flatten(value.imag, path, leaves)]}
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": _add(leaves, Leaf("{}", Buffer.of(bytes(value))))}
+    if isinstance(value, list):
+        return [_flatten(item, f"{path}[{i}]", leaves) for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"tuple": [_flatten(item, f"{path}[{i}]", leaves) for i, item in enumerate(value)]}
+    if isinstance(value, dict):
+        kind = "ordered" if isinstance(value, OrderedDict) else "dict"
+        pairs = [
+            [_flatten(key, f"{path}'s key", leaves), _flatten(item, f"{path}[{key!r}]", leaves)]
+            for key, item in value.items()
+        ]
+        return {kind: pairs}
+    raise TypeError(f"{path} is a {type(value).__name__}, which cannot be saved")
+
+
+def _add(leaves: list[Leaf], leaf: Leaf) -> int:
+    leaves.append(leaf)
+    return len(leaves) - 1
+
+
+def _tensor(value: Any, path: str) -> Leaf:
+    import torch
+
+    if value.layout != torch.strided or value.is_quantized:
+        raise TypeError(f"{path} is a sparse or quantized tensor, which cannot be saved")
+    dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    meta = {"dtype": str(dense.dtype).removeprefix("torch."), "shape": list(dense.shape)}
+    size = dense.numel() * dense.element_size()
+    return Leaf(json.dumps(meta), Buffer(dense, dense.data_ptr() if size else 0, size))
+
+
+def _array(value: Any, path: str) -> Leaf:
+    if value.dtype.hasobject or value.dtype.names is not None or value.dtype.kind == "V":
+        raise TypeError(f"{path} is an array of {value.dtype}, which cannot be saved")
+    dense = value if value.flags.c_contiguous else value.copy(order="C")
+    meta = {"dtype": dense.dtype.str, "shape": list(dense.shape)}
+    return Leaf(json.dumps(meta), Buffer(dense, dense.ctypes.data if dense.nbytes else 0, dense.nbytes))
+
+
+def unflatten(entries: Entries) -> Any:
+    """Puts a state together again, copying the leaves. Raises Corrupt for what flatten would not have written."""
+    try:
+        meta, address, size = entries(STRUCTURE)
+        form = json.loads(meta)
+        if form != json.loads(META):
+            raise ValueError(f"unknown format {form}")
+        return _unflatten(json.loads(ctypes.string_at(address, size)), entries)
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError) as why:
+        raise Corrupt(CORRUPT, f"the checkpoint is not one that this package has written: {why!r}") from why
+
+
+def _unflatten(node: Any, entries: Entries) -> Any:
+    if isinstance(node, list):
+        return [_unflatten(item, entries) for item in node]
+    if not isinstance(node, dict):
+        return node
+    ((kind, value),) = node.items()
+    if kind in ("dict", "ordered"):
+        pairs = ((_unflatten(key, entries), _unflatten(item, entries)) for key, item in value)
+        return OrderedDict(pairs) if kind == "ordered" else dict(pairs)
+    if kind == "tuple":
+        return tuple(_unflatten(item, entries) for item in value)
+    if kind == "float":
+        return float(value)
+    if kind == "complex":
+        real, imaginary = value
+        return complex(_unflatten(real, entries), _unflatten(imaginary, entries))
+    meta, address, size = entries(str(int(value)))
+    if kind == "bytes":
+        return ctypes.string_at(address, size) if size else b""
+    if kind == "tensor":
+        return _read_tensor(json.loads(meta), address, size)
+    if kind in ("array", "scalar"):
+        array = _read_array(json.loads(meta), address, size)
+        return array[()] if kind == "scalar" else array
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _read_tensor(meta: dict[str, Any], address: int, size: int) -> Any:
+    import torch
+
+    dtype = getattr(torch, meta["dtype"])
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"unknown type {meta['dtype']!r}")
+    bytes_each = torch.empty(0, dtype=dtype).element_size()
+    if math.prod(meta["shape"]) * bytes_each != size:
+        raise ValueError(f"a tensor of {size} bytes cannot have the shape {meta['shape']}")
+    tensor = torch.empty(meta["shape"], dtype=dtype)
+    if size:
+        ctypes.memmove(tensor.data_ptr(), address, size)
+    return tensor
+
+
+def _read_array(meta: dict[str, Any], address: int, size: int) -> Any:
+    import numpy
+
+    dtype = numpy.dtype(meta["dtype"])
+    if dtype.hasobject or math.prod(meta["shape"]) * dtype.itemsize != size:
+        raise ValueError(f"an array of {size} bytes cannot have the shape {meta['shape']} of {dtype}")
+    array = numpy.empty(meta["shape"], dtype=dtype)
+    if size:
+        ctypes.memmove(array.ctypes.data, address, size)
+    return array
