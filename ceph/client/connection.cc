@@ -25,6 +25,11 @@ int Connection::Open(const char* socket_path) {
   return 0;
 }
 
+void Connection::ShutDown() {
+  if (fd_.valid()) shutdown(fd_.get(), SHUT_RDWR);
+  fd_.reset();
+}
+
 int Connection::Send(const void* packet, size_t size, int descriptor) {
   iovec part{const_cast<void*>(packet), size};
   msghdr message{};

@@ -17,6 +17,9 @@ class Connection {
   // Gives 0 or an errno. EAGAIN: musterd is busy, try again.
   int Open(const char* socket_path);
   void Close() { fd_.reset(); }
+  // Ends the connection also when forked processes have copies of the descriptor; what was sent still
+  // arrives.
+  void ShutDown();
   [[nodiscard]] bool open() const { return fd_.valid(); }
 
   // Sends one packet, with `descriptor` when it is not negative. Gives 0 or an errno; EAGAIN: there is no

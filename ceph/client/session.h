@@ -37,6 +37,8 @@ class Session {
 
   // Reads the environment and waits for musterd's welcome.
   int Open();
+  // Says goodbye; only in the process that opened it.
+  void End() { connection_.ShutDown(); }
   // Does what can be done without waiting. MUSTER_OK also while musterd is away for less than
   // kReconnectTimeout.
   int Advance();

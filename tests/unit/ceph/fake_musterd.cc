@@ -107,6 +107,7 @@ void FakeMusterd::Serve() {
       const ssize_t n = ::recvmsg(polled[i].fd, &message, MSG_CMSG_CLOEXEC);
       if (n <= 0) {
         std::erase_if(clients_, [&](const UniqueFd& client) { return client.get() == polled[i].fd; });
+        changed_.notify_all();
         continue;
       }
       UniqueFd memory;

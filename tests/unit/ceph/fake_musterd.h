@@ -51,6 +51,7 @@ class FakeMusterd {
   bool Await(const std::function<bool(const FakeMusterd&)>& condition);
   void Look(const std::function<void(const FakeMusterd&)>& look);
   // Under the lock of Await or Look, or when nothing is under way.
+  [[nodiscard]] size_t clients() const { return clients_.size(); }
   std::vector<uint64_t> saves;      // steps, as they came
   std::vector<uint64_t> progress;   // the same
   std::vector<std::string> hellos;  // "GANG rank R generation G"

@@ -494,6 +494,30 @@ TEST_F(Libmuster, AForkedChildCannotUseTheHandle) {
   EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK);
 }
 
+TEST_F(Libmuster, ClosingEndsTheConnectionAlsoWhenAForkedChildLivesOn) {
+  Open();
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    muster_close(m_);  // a copy: the parent's connection stays
+    ::close(pipe[1]);
+    char byte = 0;
+    ::_exit(::read(pipe[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  ASSERT_EQ(Save(1), MUSTER_OK);
+  EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
+  EXPECT_EQ(musterd_.clients(), 1u);
+  muster_close(m_);
+  m_ = nullptr;
+  EXPECT_TRUE(musterd_.Await([](const auto& m) { return m.clients() == 0; }));
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(Libmuster, OpeningAndClosingLeaksNoDescriptors) {
   Open();
   const auto descriptors = [] {
