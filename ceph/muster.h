@@ -40,18 +40,18 @@ typedef struct muster_restore muster_restore;
 
 enum muster_error {
   MUSTER_OK = 0,
-  MUSTER_E_NO_GANG = -1,      /* not started by Muster: MUSTER_GANG is not in the environment */
-  MUSTER_E_UNREACHABLE = -2,  /* musterd does not answer on its socket */
-  MUSTER_E_DENIED = -3,       /* another user's gang, or a process of an older generation */
-  MUSTER_E_INVALID = -4,      /* bad argument: the sentence names it */
-  MUSTER_E_NOT_FOUND = -5,    /* no such checkpoint, or no such name in it */
-  MUSTER_E_CORRUPT = -6,      /* a checkpoint did not verify; Muster starts the gang again from the one before */
-  MUSTER_E_TOO_LARGE = -7,    /* above a limit of musterd's configuration */
-  MUSTER_E_BUSY = -8,         /* both staging buffers are still being written (only with muster_save_begin_nowait) */
+  MUSTER_E_NO_GANG = -1,     /* not started by Muster: MUSTER_GANG is not in the environment */
+  MUSTER_E_UNREACHABLE = -2, /* musterd does not answer on its socket */
+  MUSTER_E_DENIED = -3,      /* another user's gang, or a process of an older generation */
+  MUSTER_E_INVALID = -4,     /* bad argument: the sentence names it */
+  MUSTER_E_NOT_FOUND = -5,   /* no such checkpoint, or no such name in it */
+  MUSTER_E_CORRUPT = -6,   /* a checkpoint did not verify; Muster starts the gang again from the one before */
+  MUSTER_E_TOO_LARGE = -7, /* above a limit of musterd's configuration */
+  MUSTER_E_BUSY = -8, /* both staging buffers are still being written (only with muster_save_begin_nowait) */
   MUSTER_E_TIMEOUT = -9,
-  MUSTER_E_STORE = -10,       /* the store refused or did not answer; the checkpoint is not committed */
+  MUSTER_E_STORE = -10, /* the store refused or did not answer; the checkpoint is not committed */
   MUSTER_E_NO_MEMORY = -11,
-  MUSTER_E_PROTOCOL = -12     /* musterd and this library do not understand each other */
+  MUSTER_E_PROTOCOL = -12 /* musterd and this library do not understand each other */
 };
 
 #define MUSTER_LATEST UINT64_MAX /* in place of a step */
@@ -87,7 +87,8 @@ MUSTER_API int muster_should_exit(muster_handle* m);
  * entry as it is, e.g. a dtype and shape. commit hands the shard to musterd and returns. abort forgets the save. */
 MUSTER_API int muster_save_begin(muster_handle* m, uint64_t step, size_t bytes_hint);
 MUSTER_API int muster_save_begin_nowait(muster_handle* m, uint64_t step, size_t bytes_hint);
-MUSTER_API int muster_save_add(muster_handle* m, const char* name, const char* meta, const void* data, size_t bytes);
+MUSTER_API int muster_save_add(muster_handle* m, const char* name, const char* meta, const void* data,
+                               size_t bytes);
 MUSTER_API int muster_save_commit(muster_handle* m);
 MUSTER_API void muster_save_abort(muster_handle* m);
 
