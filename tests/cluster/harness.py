@@ -1,0 +1,310 @@
+"""What the cluster tests have in common: one cluster for each file, gangs with their output, what a failure prints.
+
+A file's setUpModule calls start(); its test cases derive from ClusterCase. The members of most gangs are
+programs/member.py, which records itself and then runs the few lines of Python that the test gives it.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import unittest
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from vc import Cluster, wait_until
+from vc.host import ClusterError, tail
+from vc.names import BUILD_IN_NODE, CONTROLLER, SOURCE_IN_NODE
+from vc.users import USERS
+
+T = TypeVar("T")
+
+PYTHON = ["/usr/bin/python3", "-I", "-S"]
+MEMBER = [*PYTHON, f"{SOURCE_IN_NODE}/tests/cluster/programs/member.py"]
+PROGRAMS = f"{BUILD_IN_NODE}/tests"  # where the C++ programs are, in a node
+
+# A deadline for what should take a moment, on a machine that is busy with something else.
+SOON = 60.0
+# For a whole file: below ctest's limit, so that the cluster is taken down in order.
+FILE_TIMEOUT_S = 840
+
+_cluster: Cluster | None = None
+
+
+def start(name: str, **options: Any) -> Cluster:
+    """Starts this file's cluster; it is stopped when the module's tests are over, or the file is interrupted."""
+    global _cluster
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, _interrupted)
+    signal.alarm(FILE_TIMEOUT_S)
+    if "MUSTER_BUILD" in os.environ:
+        options.setdefault("build", os.environ["MUSTER_BUILD"])
+    _cluster = Cluster(f"{name}-{os.getpid()}", **options)
+    unittest.addModuleCleanup(_stop)
+    _cluster.start()
+    return _cluster
+
+
+def _stop() -> None:
+    global _cluster
+    signal.alarm(0)
+    if _cluster is not None:
+        _cluster.stop()
+    _cluster = None
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+    signal.alarm(0)
+    traceback.print_stack(limit=12)  # where it hung
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+@dataclass
+class Record:
+    """What one member of one generation wrote when it started (programs/member.py)."""
+
+    rank: int
+    generation: int
+    host: str
+    pid: int
+    env: dict[str, str]
+    said: dict[str, Any] = field(default_factory=dict)
+
+
+class Job:
+    """A program that a user runs on the submit host, mostly an srun; its output goes to files."""
+
+    def __init__(self, cluster: Cluster, number: int, argv: list[str], user: str, env: dict[str, str]) -> None:
+        self._cluster = cluster
+        self.user = user
+        self.name = f"test{os.getpid()}-{number}"
+        self.argv = argv
+        home = cluster.directory / "home" / user
+        self.files = home / self.name  # on this machine
+        self.files_in_node = f"/home/{user}/{self.name}"
+        self.files.mkdir()
+        for path in (self.files, self.files / "out", self.files / "err"):
+            path.touch()
+            os.chown(path, USERS.get(user, 0), USERS.get(user, 0))
+        argv = [word.replace("{FILES}", self.files_in_node) for word in argv]
+        full = {"SLURM_JOB_NAME": self.name, "SBATCH_JOB_NAME": self.name, "FILES": self.files_in_node} | env
+        with open(self.files / "out", "ab") as out, open(self.files / "err", "ab") as err:
+            self._process = cluster.popen(CONTROLLER, argv, user, env=full, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        self._id = ""
+
+    @property
+    def out(self) -> str:
+        return (self.files / "out").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return (self.files / "err").read_text(errors="replace")
+
+    @property
+    def id(self) -> str:
+        """Slurm's number of the job."""
+        if not self._id:
+            self._id = wait_until(self._find, SOON, f"job {self.name} in squeue")
+        return self._id
+
+    @property
+    def gang(self) -> str:
+        return f"{self.id}.0"
+
+    def _find(self) -> str:
+        query = ["squeue", "-h", "-t", "all", "-n", self.name, "-o", "%A"]
+        lines = self._cluster.exec(CONTROLLER, query).stdout.split()
+        return lines[-1] if lines else ""
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, timeout: float = SOON) -> int:
+        """The program's exit code as its shell would have it: 128 + n for a signal."""
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise ClusterError(f"{self.name} has not ended within {timeout:g} s") from None
+        return code if code >= 0 else 128 - code
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def release(self) -> None:
+        """Lets members go on that are in until_released()."""
+        (self.files / "go").touch()
+
+    def records(self, generation: int | None = None) -> list[Record]:
+        found = []
+        for path in self.files.glob("g*.r*.json" if generation is None else f"g{generation}.r*.json"):
+            found.append(Record(**json.loads(path.read_text())))
+        return sorted(found, key=lambda r: (r.generation, r.rank))
+
+    def wait_for_generation(self, generation: int, members: int, timeout: float = SOON) -> list[Record]:
+        """Waits until all members of a generation have recorded themselves."""
+
+        def ready() -> bool:
+            if not self.running() and len(self.records(generation)) < members:
+                raise ClusterError(f"{self.name} ended with {self.wait()} before generation {generation} ran")
+            return len(self.records(generation)) == members
+
+        wait_until(ready, timeout, f"{members} members of generation {generation} of {self.name}")
+        return self.records(generation)
+
+    def wait_for_file(self, name: str, timeout: float = SOON) -> str:
+        path = self.files / name
+        wait_until(path.exists, timeout, f"{name} of {self.name}")
+        return path.read_text()
+
+    def end(self) -> None:
+        """Cancels it if it still runs, and waits until Slurm has forgotten its processes."""
+        self.release()
+        if not self.running():
+            return
+        self._cluster.exec(CONTROLLER, ["scancel", "-n", self.name])
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def explain(self) -> str:
+        """Its command and output, for whoever looks into a failure."""
+        state = "still runs" if self.running() else f"exit code {self.wait()}"
+        text = f"--- {self.name} (job {self._id or '?'}, {self.user}, {state}): {' '.join(self.argv)[:600]}\n"
+        for name in ("out", "err"):
+            text += f"{name}:\n{tail(self.files / name, 60)}\n"
+        return text
+
+
+class ClusterCase(unittest.TestCase):
+    """A test on this file's cluster. A test that fails prints its jobs' output, their events and the daemons' logs."""
+
+    maxDiff = 4000
+    _number = 0
+
+    def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
+        self.jobs: list[Job] = []
+        self._log_marks = self._log_sizes()
+        before = _failures(result)
+        done = super().run(result)
+        if _failures(result) > before:
+            print(self._explain(), file=sys.stderr, flush=True)
+        return done
+
+    @property
+    def cluster(self) -> Cluster:
+        assert _cluster is not None
+        return _cluster
+
+    # --- running things
+
+    def start_job(self, argv: list[str], user: str = "trainer", env: dict[str, str] | None = None) -> Job:
+        """Starts a program on the submit host. "{FILES}" in its words becomes the job's directory."""
+        ClusterCase._number += 1
+        job = Job(self.cluster, ClusterCase._number, argv, user, env or {})
+        self.jobs.append(job)
+        self.addCleanup(job.end)
+        return job
+
+    def srun(
+        self,
+        program: list[str],
+        gang: str | None = "",
+        nodes: int = 2,
+        tasks: int = 4,
+        user: str = "trainer",
+        options: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+    ) -> Job:
+        """Starts an srun; `gang` is the value of --gang ("": the defaults, None: no gang)."""
+        words = ["srun", f"-N{nodes}", f"-n{tasks}", f"--ntasks-per-node={tasks // nodes}", *options]
+        if gang is not None:
+            words.append(f"--gang={gang}" if gang else "--gang")
+        return self.start_job([*words, *program], user, env)
+
+    def gang(self, code: str, gang: str = "", **kw: Any) -> Job:
+        """Starts a gang whose members run a few lines of Python (see programs/member.py)."""
+        return self.srun([*MEMBER, "{FILES}", code], gang, **kw)
+
+    def batch(self, script: str, user: str = "trainer", env: dict[str, str] | None = None) -> Job:
+        """Submits a script with sbatch and waits for it as a job; "{FILES}" in it becomes the job's directory."""
+        home = self.cluster.directory / "home" / user
+        ClusterCase._number += 1
+        path = home / f"script{os.getpid()}-{ClusterCase._number}"
+        number = ClusterCase._number + 1
+        files = f"/home/{user}/test{os.getpid()}-{number}"
+        path.write_text("#!/bin/bash\n" + script.replace("{FILES}", files))
+        argv = ["sbatch", "--wait", "--output={FILES}/out", "--error={FILES}/err", "--open-mode=append"]
+        return self.start_job([*argv, f"/home/{user}/{path.name}"], user, env)
+
+    def muster(self, *words: str, user: str = "trainer", node: str = CONTROLLER) -> "subprocess.CompletedProcess[str]":
+        return self.cluster.user(node, ["muster", *words], user=user, timeout=90)
+
+    def muster_json(self, *words: str, user: str = "trainer", code: int = 0) -> Any:
+        done = self.muster(*words, "--json", user=user)
+        self.assertEqual(done.returncode, code, done.stderr + done.stdout)
+        return json.loads(done.stdout)
+
+    def status(self, job: Job, code: int = 0) -> dict[str, Any]:
+        """`muster status` of the job's first gang."""
+        gangs = self.muster_json("status", job.gang, user=job.user, code=code)["gangs"]
+        self.assertEqual(len(gangs), 1, gangs)
+        found: dict[str, Any] = gangs[0]
+        return found
+
+    def events(self, job: Job, kind: str | None = None) -> list[dict[str, Any]]:
+        found = self.muster_json("events", job.gang, user=job.user)["events"]
+        return [event for event in found if kind is None or event["kind"] == kind]
+
+    def event_texts(self, job: Job, kind: str) -> list[str]:
+        return [event["text"] for event in self.events(job, kind)]
+
+    def kill_member(self, record: Record, number: int = signal.SIGKILL) -> None:
+        """Signals a member's program."""
+        done = self.cluster.exec(record.host, ["kill", f"-{int(number)}", str(record.pid)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def wait(self, predicate: Callable[[], T], what: str, timeout: float = SOON) -> T:
+        return wait_until(predicate, timeout, what)
+
+    # --- what a failure prints
+
+    def _log_sizes(self) -> dict[Path, int]:
+        return {path: path.stat().st_size for path in (self.cluster.directory / "log").glob("*.log")}
+
+    def _explain(self) -> str:
+        parts = [f"======== {self.id()} failed; what there is to know about it:"]
+        for job in self.jobs:
+            with contextlib.suppress(OSError, ClusterError):
+                parts.append(job.explain())
+            if job._id:
+                with contextlib.suppress(Exception):
+                    parts.append("events:\n" + self.muster("events", job.id, user=job.user).stdout)
+        for path, size in sorted(self._log_sizes().items()):
+            old = self._log_marks.get(path, 0)
+            if size > old and any(word in path.name for word in ("musterd", "slurmd", "slurmctld")):
+                with open(path, "rb") as log:
+                    log.seek(old)
+                    lines = log.read().decode(errors="replace").splitlines()[-30:]
+                parts.append(f"--- {path.name} since the test began:\n" + "\n".join("    " + line[:400] for line in lines))
+        return "\n".join(parts) + "\n========"
+
+
+def _failures(result: unittest.TestResult | None) -> int:
+    return len(result.failures) + len(result.errors) if result is not None else 0
+
+
+def report(text: str) -> None:
+    """A figure that belongs into the test's output."""
+    print(f"    {text}", flush=True)
+
+
+def now() -> float:
+    return time.monotonic()
