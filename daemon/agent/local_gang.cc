@@ -216,6 +216,16 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       if (body.generation != member->generation) return;
       member->state = MemberState::kStopped;
       member->unkillable = body.unkillable;
+      if (body.generation > stop_generation_ && !member->exit) {
+        // The musterd before this one had ordered it: for the coordinator it is news.
+        member->exit.emplace();
+        member->exit->set_task(task);
+        member->exit->set_generation(body.generation);
+        member->exit->set_status(SIGKILL);
+        auto message = Message();
+        *message.mutable_exited() = *member->exit;
+        Up(std::move(message));
+      }
       MaybeNodeStopped();
       return;
     }
@@ -525,6 +535,7 @@ void LocalGang::OnStart(const v1::Start& start) {
 void LocalGang::OnStop(const v1::Stop& stop) {
   if (stop.generation() < stop_generation_) return;
   stop_generation_ = stop.generation();
+  node_stopped_.reset();  // every order is answered: another coordinator may be asking
   for (auto& [task, member] : members_) {
     if (member.generation <= stop_generation_) StopMember(member);
   }

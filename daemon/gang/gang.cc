@@ -30,6 +30,8 @@ const char* ToString(State state) {
 
 namespace {
 
+constexpr char kHalfChanged[] = "the coordinator was lost while the generation changed";
+
 std::string SignalName(uint32_t signal) {
   const char* name = sigabbrev_np(static_cast<int>(signal));
   return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
@@ -195,9 +197,9 @@ void Gang::Recover(Actions& out) {
   }
   state_ = State::kRunning;
   if (!all_running) {
-    return Fail(cause ? MemberFault(*cause, *members_[*cause].exit)
-                      : Fault{.what = "the coordinator was lost while the generation changed", .user = false},
-                out);
+    return Fail(
+        cause ? MemberFault(*cause, *members_[*cause].exit) : Fault{.what = kHalfChanged, .user = false},
+        out);
   }
   out.emplace_back(
       Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});
@@ -383,8 +385,18 @@ void Gang::GiveUp(const std::string& why, Actions& out) {
 }
 
 void Gang::On(const NodeStopped& event, Actions& out) {
-  if (event.node >= nodes_.size() || event.generation != generation_ || state_ != State::kStopping) return;
+  if (event.node >= nodes_.size() || event.generation != generation_) return;
   Node& node = nodes_[event.node];
+  if (state_ == State::kRecovering) {
+    for (const uint32_t task : node.tasks) {
+      if (members_[task].state == MemberState::kRunning) members_[task].state = MemberState::kStopped;
+    }
+  }
+  // The coordinator before this one ordered it, and what it ordered cannot be taken back.
+  if (state_ == State::kStarting || state_ == State::kRunning) {
+    Fail(Fault{.what = kHalfChanged, .user = false}, out);
+  }
+  if (state_ != State::kStopping) return;
   node.lease_port = event.lease_port;
   if (event.unkillable > 0) StopUnkillable(node, event.unkillable);
   node.stopped = true;

@@ -131,6 +131,16 @@ TEST_F(GangRecovery, AnExitThatArrivesWhileNodesAreMissingWaitsForThem) {
   EXPECT_EQ(rig.gang.last_fault()->task, 0U);
 }
 
+TEST_F(GangRecovery, ANodeThatStopsWhileOthersAreMissingDoesNotRunOn) {
+  rig.Join(0, MemberState::kRunning, 5);
+  rig.Stopped(0);  // the coordinator before this one had ordered it
+  rig.Join(1, MemberState::kRunning, 5);
+  rig.Join(2, MemberState::kRunning, 5);
+  EXPECT_TRUE(rig.Did<StopGeneration>());
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.generation(), 6U);
+}
+
 TEST_F(GangRecovery, ALostSupervisorEndsTheGang) {
   rig.Join(0, MemberState::kRunning, 5);
   rig.Join(1, MemberState::kRunning, 5);

@@ -63,10 +63,12 @@ TEST_F(GangRestart, AStoppedOfAnOlderGenerationDoesNotCount) {
   EXPECT_EQ(rig.gang.state(), State::kStopping);
 }
 
-TEST_F(GangRestart, AStoppedThatNobodyAskedForIsIgnored) {
+TEST_F(GangRestart, AStoppedThatACoordinatorBeforeAskedForEndsTheGenerationAndIsFree) {
   rig.Stopped(0);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
   rig.Stopped(1);
-  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_EQ(rig.gang.generation(), 2U);
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
 }
 
 TEST_F(GangRestart, AnExitOfAnOlderGenerationIsIgnored) {
