@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "spank-plugin/local.h"
@@ -26,12 +27,12 @@ struct Prepared {
   int proc = -1;
   int cgroups = -1;
   int socket = -1;
-  int connect_error = 0;
+  supervisor::Identity identity;
+  char failure[512] = "";  // why the task cannot go on
 };
 constinit Prepared prepared;
 
 constinit char node_list[48 * 1024] = "";
-constinit char node_name[256] = "";
 
 // A task of a step that a user has started: not the batch script, the extern step, or salloc's shell.
 bool IsGangTask(spank_t spank) {
@@ -52,18 +53,37 @@ bool IsGangTask(spank_t spank) {
   _exit(1);
 }
 
+// To be told to the user in OnTask, when stderr is the task's own.
+__attribute__((format(printf, 1, 2))) void FailLater(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(prepared.failure, sizeof(prepared.failure), format, arguments);
+  va_end(arguments);
+}
+
+// slurmstepd has SIGTERM blocked here and will forget a pending one, so that scancel has to be looked for.
 bool ToldToStop() {
   sigset_t pending;
   return sigpending(&pending) == 0 && sigismember(&pending, SIGTERM) == 1;
 }
 
-// slurmstepd has SIGTERM blocked here and will forget a pending one, so that scancel has to be looked for.
-UniqueFd ConnectPatiently(int root_fd, const Arguments& arguments, int* error) {
+// Says hello to musterd and waits for its answer, which is left in the socket for the supervisor. Trying
+// again covers a musterd that is just restarting, whose old socket may still take connections that it never
+// answers.
+UniqueFd Greet(int root_fd, const Arguments& arguments, int* error) {
   const int64_t end = supervisor::MonotonicMs() + int64_t{arguments.wait_seconds} * 1000;
   for (;;) {
     UniqueFd fd = supervisor::Connect(root_fd, arguments.socket);
     *error = errno;
-    if (fd.valid() || supervisor::MonotonicMs() >= end || ToldToStop()) return fd;
+    if (fd.valid() && supervisor::SendHello(fd.get(), prepared.identity, {}) == supervisor::Sent::kWhole) {
+      pollfd answer = {fd.get(), POLLIN, 0};
+      while (poll(&answer, 1, kRetryMs) == 0 && supervisor::MonotonicMs() < end && !ToldToStop()) {
+      }
+      char byte = 0;
+      if (recv(fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) return fd;
+      *error = ETIMEDOUT;
+    }
+    if (supervisor::MonotonicMs() >= end || ToldToStop()) return UniqueFd();
     poll(nullptr, 0, kRetryMs);
   }
 }
@@ -80,8 +100,9 @@ void Log(void* /*context*/, const char* line) {
   slurm_info("muster: %s", line);
 }
 
-supervisor::Identity ReadIdentity(spank_t spank) {
-  supervisor::Identity identity;
+// Fills in prepared.identity.
+bool ReadIdentity(spank_t spank) {
+  supervisor::Identity& identity = prepared.identity;
   wire::SupervisorHello& hello = identity.hello;
   uid_t uid = 0;
   gid_t gid = 0;
@@ -97,7 +118,10 @@ supervisor::Identity ReadIdentity(spank_t spank) {
       spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &hello.local_task_count) == ESPANK_SUCCESS &&
       spank_get_item(spank, S_TASK_GLOBAL_ID, &hello.task_id) == ESPANK_SUCCESS &&
       spank_get_item(spank, S_TASK_ID, &local_id) == ESPANK_SUCCESS;
-  if (!good) Fail("Slurm does not tell this task's place in its step");
+  if (!good) {
+    FailLater("Slurm does not tell this task's place in its step");
+    return false;
+  }
   hello.uid = uid;
   hello.gid = gid;
   hello.local_id = static_cast<uint32_t>(local_id);
@@ -108,27 +132,32 @@ supervisor::Identity ReadIdentity(spank_t spank) {
   }
   if (spank_getenv(spank, "SLURM_STEP_NODELIST", node_list, sizeof(node_list)) != ESPANK_SUCCESS &&
       spank_getenv(spank, "SLURM_JOB_NODELIST", node_list, sizeof(node_list)) != ESPANK_SUCCESS) {
-    Fail("SLURM_STEP_NODELIST is missing from this step's environment, or longer than %zu bytes",
-         sizeof(node_list));
+    FailLater("SLURM_STEP_NODELIST is missing from this step's environment, or longer than %zu bytes",
+              sizeof(node_list));
+    return false;
   }
-  spank_getenv(spank, "SLURMD_NODENAME", node_name, sizeof(node_name));
   identity.node_list = node_list;
-  identity.node_name = node_name;
   identity.options = Gang().value;
-  return identity;
+  return true;
 }
 
 // PMI servers live in slurmstepd and count their clients once: a second generation would find no place there.
-void RefusePmi(spank_t spank) {
+bool UsesPmi(spank_t spank) {
   char type[64] = "";
   if (spank_getenv(spank, "SLURM_MPI_TYPE", type, sizeof(type)) != ESPANK_SUCCESS ||
       strcmp(type, "none") == 0) {
-    return;
+    return false;
   }
-  Fail(
+  FailLater(
       "a gang cannot be started with --mpi=%s, because %s keeps state in slurmstepd that does not survive a "
       "restart of the program; use srun --mpi=none (Muster itself tells the members where they are)",
       type, type);
+  return true;
+}
+
+bool UnderDebugger(spank_t spank) {
+  char set[4];
+  return spank_getenv(spank, kDebuggerVariable, set, sizeof(set)) != ESPANK_ENV_NOEXIST;
 }
 
 void CloseAnchors() {
@@ -138,21 +167,22 @@ void CloseAnchors() {
   }
 }
 
-bool UnderDebugger(spank_t spank) {
-  char set[4];
-  if (spank_getenv(spank, kDebuggerVariable, set, sizeof(set)) == ESPANK_ENV_NOEXIST) return false;
-  spank_unsetenv(spank, kDebuggerVariable);
-  return true;
-}
-
 }  // namespace
 
 int OnTaskPrivileged(spank_t spank, int argc, char** argv) {
-  if (!IsGangTask(spank) || Gang().error[0] != '\0') return 0;
+  if (!IsGangTask(spank) || Gang().error[0] != '\0' || UnderDebugger(spank)) return 0;
+  if (UsesPmi(spank) || !ReadIdentity(spank)) return 0;
   supervisor::Anchors anchors = supervisor::OpenAnchors();
   const Arguments arguments = ReadArguments(argc, argv, false);
-  // Connected as root: that is how musterd knows that a hello is Slurm's and not a user's.
-  prepared.socket = ConnectPatiently(anchors.root.get(), arguments, &prepared.connect_error).release();
+  // Said as root: that is how musterd knows that a hello is Slurm's and not a user's.
+  int error = 0;
+  prepared.socket = Greet(anchors.root.get(), arguments, &error).release();
+  if (prepared.socket < 0) {
+    FailLater(
+        "musterd does not answer on this node: %s: %s (tried for %u s); start it with 'systemctl start %s'",
+        arguments.socket, strerror(error), arguments.wait_seconds, wire::kUnit);
+    return 0;
+  }
   prepared.root = anchors.root.release();
   prepared.proc = anchors.proc.release();
   prepared.cgroups = anchors.cgroups.release();
@@ -162,27 +192,22 @@ int OnTaskPrivileged(spank_t spank, int argc, char** argv) {
 int OnTask(spank_t spank, int argc, char** argv) {
   if (!IsGangTask(spank)) return 0;
   if (Gang().error[0] != '\0') Fail("%s", Gang().error);
-  RefusePmi(spank);
   if (UnderDebugger(spank)) {
     slurm_spank_log("muster: srun is under a parallel debugger: this task runs without its gang");
-    CloseAnchors();
+    spank_unsetenv(spank, kDebuggerVariable);
     return 0;
   }
+  if (prepared.failure[0] != '\0') Fail("%s", prepared.failure);
   const Arguments arguments = ReadArguments(argc, argv, false);
-  if (prepared.socket < 0) {
-    Fail("musterd does not answer on this node: %s: %s (tried for %u s); start it with 'systemctl start %s'",
-         arguments.socket, strerror(prepared.connect_error), arguments.wait_seconds, wire::kUnit);
-  }
   supervisor::Settings settings;
   settings.socket_path = arguments.socket;
   settings.root_fd = prepared.root;
   settings.proc_fd = prepared.proc;
   settings.cgroups_fd = prepared.cgroups;
   settings.forward_signals = arguments.forward_signals;
-  settings.identity = ReadIdentity(spank);
+  settings.identity = prepared.identity;
   UniqueFd socket(prepared.socket);
   prepared.socket = -1;
-  if (supervisor::SendHello(socket.get(), settings.identity, {}) != supervisor::Sent::kWhole) socket.reset();
   {
     supervisor::Supervisor supervisor(settings, {spank, SetEnvironment, UnsetEnvironment, Log});
     supervisor.Run(static_cast<UniqueFd&&>(socket));
