@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/agent/gang_state.h"
+#include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/session.h"
 
@@ -93,25 +94,10 @@ void Agent::OnClosed(LocalConnection& connection) {
 }
 
 void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet) {
-  wire::SupervisorHello hello{};
-  const char* pieces[3] = {};
-  const char* bytes = packet.bytes.data();
-  const size_t size = packet.bytes.size();
-  if (!wire::ReadBody(bytes, size, &hello) ||
-      !wire::ReadTail<wire::SupervisorHello, 3>(
-          bytes, size, {hello.node_list_bytes, hello.node_name_bytes, hello.options_bytes}, pieces)) {
-    return Refuse(connection, wire::Refusal::kMalformed, "malformed hello");
-  }
-  GangJob job;
-  job.job_id = hello.job_id;
-  job.step_id = hello.step_id;
-  job.restart_count = hello.restart_count;
-  job.uid = hello.uid;
-  job.gid = hello.gid;
-  job.task_count = hello.task_count;
-  job.node_list.assign(pieces[0], hello.node_list_bytes);
-  job.options_text.assign(pieces[2], hello.options_bytes);
-  const std::string node_name(pieces[1], hello.node_name_bytes);
+  const auto read = ReadSupervisorHello({packet.bytes.data(), packet.bytes.size()});
+  if (!read) return Refuse(connection, wire::Refusal::kMalformed, "malformed hello");
+  const wire::SupervisorHello& hello = read->body;
+  GangJob job = StepOf(*read);
   const std::string id = job.Id();
   const auto known = gangs_.find(id);
 
@@ -132,13 +118,8 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
       return Refuse(connection, wire::Refusal::kDenied, fmt::format("not a supervisor of gang {}", id));
     }
   }
-  if (Status complete = job.Complete(); !complete) {
+  if (Status complete = CompleteStep(hello, &job); !complete) {
     return Refuse(connection, wire::Refusal::kInvalid, complete.error().message);
-  }
-  if (hello.node_id >= job.hosts.size() || hello.node_count != job.hosts.size() ||
-      hello.task_id >= hello.task_count || hello.local_task_count == 0 ||
-      hello.local_task_count > hello.task_count || hello.local_id >= hello.local_task_count) {
-    return Refuse(connection, wire::Refusal::kInvalid, "the step's numbers contradict each other");
   }
   if (job.hosts[hello.node_id] != context_.self) {
     return Refuse(connection, wire::Refusal::kInvalid,
@@ -163,15 +144,9 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
 }
 
 void Agent::OnClientHello(LocalConnection& connection, const Packet& packet) {
-  wire::ClientHello hello{};
-  const char* pieces[1] = {};
-  if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &hello) ||
-      !wire::ReadTail<wire::ClientHello, 1>(packet.bytes.data(), packet.bytes.size(), {hello.gang_bytes},
-                                            pieces) ||
-      hello.gang_bytes > 64) {
-    return Refuse(connection, wire::Refusal::kMalformed, "malformed hello");
-  }
-  const std::string id(pieces[0], hello.gang_bytes);
+  const auto hello = ReadClientHello({packet.bytes.data(), packet.bytes.size()});
+  if (!hello) return Refuse(connection, wire::Refusal::kMalformed, "malformed hello");
+  const std::string id(hello->gang);
   const auto found = gangs_.find(id);
   if (found == gangs_.end()) {
     // The name comes from an untrusted peer: shown only as far as it is a name.
@@ -179,7 +154,8 @@ void Agent::OnClientHello(LocalConnection& connection, const Packet& packet) {
     return Refuse(connection, wire::Refusal::kNoGang,
                   fmt::format("no gang '{}' on this node", printable ? id : "?"));
   }
-  if (found->second->ClientHello(connection, hello)) peers_[&connection] = Peer{Role::kClient, found->second};
+  if (found->second->ClientHello(connection, hello->body))
+    peers_[&connection] = Peer{Role::kClient, found->second};
 }
 
 }  // namespace muster

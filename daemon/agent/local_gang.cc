@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "daemon/agent/gang_state.h"
+#include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/session.h"
 #include "daemon/rpc/link.h"
@@ -26,15 +27,6 @@ using wire::MemberState;
 constexpr int kMaxBackoffMs = 1000;
 // The coordinator's own join timeout comes first: it can name all that is missing.
 constexpr int kJoinMarginSeconds = 10;
-
-// A program's name goes into messages and into the next generation's environment.
-std::string Printable(const char* text, size_t size) {
-  std::string name(text, size);
-  for (char& c : name) {
-    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
-  }
-  return name;
-}
 
 // The environment as Start carries it: NUL-terminated strings in a sealed memfd.
 UniqueFd EnvironmentMemory(const std::vector<std::string>& environment, uint32_t* bytes) {
@@ -171,28 +163,23 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
     spdlog::warn("gang {}: task {} sent a malformed message of type {}", job_.Id(), task, header.type);
     Refuse(connection, wire::Refusal::kMalformed, fmt::format("malformed message of type {}", header.type));
   };
-  const char* bytes = packet.bytes.data();
-  const size_t size = packet.bytes.size();
+  const std::string_view bytes(packet.bytes.data(), packet.bytes.size());
   switch (static_cast<wire::Type>(header.type)) {
     case wire::Type::kExecuted: {
-      wire::Executed body{};
-      if (!wire::ReadBody(bytes, size, &body)) return malformed();
-      if (body.generation != member->generation) return;
+      const auto body = ReadPacket<wire::Executed>(bytes);
+      if (!body) return malformed();
+      if (body->generation != member->generation) return;
       auto message = Message();
       message.mutable_executed()->set_task(task);
-      message.mutable_executed()->set_generation(body.generation);
-      message.mutable_executed()->set_time_ns(body.realtime_ns);
+      message.mutable_executed()->set_generation(body->generation);
+      message.mutable_executed()->set_time_ns(body->realtime_ns);
       Up(std::move(message));
       return;
     }
     case wire::Type::kExited: {
-      wire::Exited body{};
-      const char* pieces[2] = {};
-      if (!wire::ReadBody(bytes, size, &body) ||
-          !wire::ReadTail<wire::Exited, 2>(bytes, size, {body.program_bytes, body.stderr_bytes}, pieces) ||
-          body.program_bytes > 64 || body.stderr_bytes > wire::kMaxStderrTail) {
-        return malformed();
-      }
+      auto read = ReadExited(bytes);
+      if (!read) return malformed();
+      const wire::Exited& body = read->body;
       if (body.generation != member->generation) return;
       if (member->state == MemberState::kRunning) member->state = MemberState::kExited;
       v1::MemberExited exit;
@@ -202,8 +189,8 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       exit.set_pid(body.pid);
       exit.set_oom_killed(body.oom_killed != 0);
       exit.set_time_ns(body.realtime_ns);
-      exit.set_program(Printable(pieces[0], body.program_bytes));
-      exit.set_stderr_tail(pieces[1], body.stderr_bytes);
+      exit.set_program(std::move(read->program));
+      exit.set_stderr_tail(std::string(read->stderr_tail));
       member->exit = exit;
       auto message = Message();
       *message.mutable_exited() = exit;
@@ -211,16 +198,16 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       return;
     }
     case wire::Type::kStopped: {
-      wire::Stopped body{};
-      if (!wire::ReadBody(bytes, size, &body)) return malformed();
-      if (body.generation != member->generation) return;
+      const auto body = ReadPacket<wire::Stopped>(bytes);
+      if (!body) return malformed();
+      if (body->generation != member->generation) return;
       member->state = MemberState::kStopped;
-      member->unkillable = body.unkillable;
-      if (body.generation > stop_generation_ && !member->exit) {
+      member->unkillable = body->unkillable;
+      if (body->generation > stop_generation_ && !member->exit) {
         // The musterd before this one had ordered it: for the coordinator it is news.
         member->exit.emplace();
         member->exit->set_task(task);
-        member->exit->set_generation(body.generation);
+        member->exit->set_generation(body->generation);
         member->exit->set_status(SIGKILL);
         auto message = Message();
         *message.mutable_exited() = *member->exit;
@@ -230,11 +217,11 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       return;
     }
     case wire::Type::kSignalled: {
-      wire::Signalled body{};
-      if (!wire::ReadBody(bytes, size, &body)) return malformed();
+      const auto body = ReadPacket<wire::Signalled>(bytes);
+      if (!body) return malformed();
       auto message = Message();
       message.mutable_terminating()->set_task(task);
-      message.mutable_terminating()->set_signal(body.signal);
+      message.mutable_terminating()->set_signal(body->signal);
       Up(std::move(message));
       return;
     }

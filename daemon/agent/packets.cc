@@ -1,0 +1,84 @@
+#include "daemon/agent/packets.h"
+
+namespace muster {
+namespace {
+
+constexpr uint32_t kMaxProgram = 64;
+constexpr uint32_t kMaxGangId = 64;
+
+// A program's name goes into messages, and into the next generation's environment.
+std::string Printable(std::string_view text) {
+  std::string name(text);
+  for (char& c : name) {
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+  }
+  return name;
+}
+
+}  // namespace
+
+std::optional<SupervisorHelloPacket> ReadSupervisorHello(std::string_view packet) {
+  SupervisorHelloPacket hello{};
+  const char* pieces[3] = {};
+  if (!wire::ReadBody(packet.data(), packet.size(), &hello.body) ||
+      !wire::ReadTail<wire::SupervisorHello, 3>(
+          packet.data(), packet.size(),
+          {hello.body.node_list_bytes, hello.body.node_name_bytes, hello.body.options_bytes}, pieces)) {
+    return std::nullopt;
+  }
+  hello.node_list = {pieces[0], hello.body.node_list_bytes};
+  hello.node_name = {pieces[1], hello.body.node_name_bytes};
+  hello.options = {pieces[2], hello.body.options_bytes};
+  return hello;
+}
+
+std::optional<ExitedPacket> ReadExited(std::string_view packet) {
+  ExitedPacket exited{};
+  const char* pieces[2] = {};
+  if (!wire::ReadBody(packet.data(), packet.size(), &exited.body) ||
+      !wire::ReadTail<wire::Exited, 2>(packet.data(), packet.size(),
+                                       {exited.body.program_bytes, exited.body.stderr_bytes}, pieces) ||
+      exited.body.program_bytes > kMaxProgram || exited.body.stderr_bytes > wire::kMaxStderrTail) {
+    return std::nullopt;
+  }
+  exited.program = Printable({pieces[0], exited.body.program_bytes});
+  exited.stderr_tail = {pieces[1], exited.body.stderr_bytes};
+  return exited;
+}
+
+std::optional<ClientHelloPacket> ReadClientHello(std::string_view packet) {
+  ClientHelloPacket hello{};
+  const char* pieces[1] = {};
+  if (!wire::ReadBody(packet.data(), packet.size(), &hello.body) ||
+      !wire::ReadTail<wire::ClientHello, 1>(packet.data(), packet.size(), {hello.body.gang_bytes}, pieces) ||
+      hello.body.gang_bytes > kMaxGangId) {
+    return std::nullopt;
+  }
+  hello.gang = {pieces[0], hello.body.gang_bytes};
+  return hello;
+}
+
+GangJob StepOf(const SupervisorHelloPacket& hello) {
+  GangJob job;
+  job.job_id = hello.body.job_id;
+  job.step_id = hello.body.step_id;
+  job.restart_count = hello.body.restart_count;
+  job.uid = hello.body.uid;
+  job.gid = hello.body.gid;
+  job.task_count = hello.body.task_count;
+  job.node_list = hello.node_list;
+  job.options_text = hello.options;
+  return job;
+}
+
+Status CompleteStep(const wire::SupervisorHello& hello, GangJob* job) {
+  if (Status complete = job->Complete(); !complete) return complete;
+  if (hello.node_id >= job->hosts.size() || hello.node_count != job->hosts.size() ||
+      hello.task_id >= hello.task_count || hello.local_task_count == 0 ||
+      hello.local_task_count > hello.task_count || hello.local_id >= hello.local_task_count) {
+    return Error{Errc::kInvalid, "the step's numbers contradict each other"};
+  }
+  return {};
+}
+
+}  // namespace muster
