@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The project's own files, for the checks. To be sourced; the working directory is the repository afterwards.
 
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 
 in_git() {
     git -c safe.directory="$PWD" "$@"

@@ -42,13 +42,13 @@ WORKLOADS = [
         ranks_per_node=1,
         command=[
             "/usr/bin/python3 $MUSTER_SRC/examples/pytorch_ddp.py --text /usr/share/common-licenses/GPL-3",
-            "--steps 80 --checkpoint-every 20 --log-every 1 --params-out {parameters}",
+            "--width 512 --steps 200 --checkpoint-every 50 --log-every 1 --params-out {parameters}",
         ],
-        steps=80,
-        every=20,
+        steps=200,
+        every=50,
         kill_rank=2,
-        kill_after=46,
-        show_every=10,
+        kill_after=115,
+        show_every=25,
     ),
 ]
 
@@ -106,7 +106,7 @@ def _explain_keep(cluster: Cluster) -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)
 
 
 def main() -> int:
@@ -117,7 +117,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     began = time.monotonic()
-    name = f"demo-{os.getpid()}"
+    name = f"demo-{os.getpid()}"  # no other running demo has it
     cluster = Cluster(name, nodes=NODES)
     logs: Path | None = ROOT / "build" / "demo-logs" / name  # kept when something goes wrong
     keep = False
@@ -131,11 +131,11 @@ def main() -> int:
     except (ClusterError, DemoError) as error:
         screen.say(f"The demo failed: {error}", "red")
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         logs = None
         with contextlib.suppress(BrokenPipeError):
             screen.say("interrupted: the cluster is being removed")
-        return 130
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
     except BrokenPipeError:
         logs = None
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

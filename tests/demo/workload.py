@@ -12,6 +12,7 @@ from vc import Cluster
 NODES = 4
 _STEP = re.compile(r"step (\d+) loss ([\d.]+)")
 _RESUMED = re.compile(r"resumed from step (\d+)")
+_SHOWN = re.compile(r"muster: |resumed |training |final |parameters |srun: |slurmstepd: ")
 _AFTER = re.compile(r"([\d.]+) ms after the fault")
 
 
@@ -124,7 +125,7 @@ def run_without_fault(cluster: Cluster, work: Workload, faulty: Job, result: Res
 
 
 class _Story:
-    """Follows one job through its fault; decides when to kill."""
+    """Follows one job through its fault: decides when to kill, and which lines are worth showing."""
 
     def __init__(self, work: Workload, job: Job, result: Result) -> None:
         self._work = work
@@ -134,6 +135,7 @@ class _Story:
         self._committed: int | None = None  # the newest checkpoint before the fault
         self._asked = 0.0
         self._recovering = False
+        self._left_out = 0  # lines
 
     def line(self, line: str) -> None:
         """A line of the job's output."""
@@ -147,8 +149,10 @@ class _Story:
             screen.quote(line)
             self._result.resumed_from = int(found[1])
             self._result.steps_lost = self._step - int(found[1])
-        elif line:
+        elif _SHOWN.match(line) or (line and not self._recovering):
             screen.quote(line[:110])
+        elif line:
+            self._left_out += 1
 
     def look(self) -> None:
         """Kills the rank when the moment has come."""
@@ -178,6 +182,8 @@ class _Story:
         if self._result.resumed_from is None:
             return
         self._recovering = False
+        if self._left_out > 0:
+            screen.say(f"({self._left_out} lines left out: the other ranks' tracebacks, their peer was gone)")
         self._result.steps_after = self._job.steps()
         screen.say(f"it trains again: the same job, the same Slurm step {', '.join(self._result.steps_after)}", "green")
 
