@@ -18,10 +18,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded; see DistributedDataParallel below
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 if TYPE_CHECKING:
     import muster
@@ -88,7 +90,10 @@ class Trainer:
         self.batches = torch.Generator().manual_seed(options.seed * 1_000_003 + rank)
         self.step = 0
         optimizer_state = self.restore()
-        self.parallel = DistributedDataParallel(self.model)  # gives every rank the parameters of rank 0
+        # Gives every rank the parameters of rank 0. After its first step it would sort the gradients anew by their
+        # arrival and so add them up in another order, which a resumed run would do one step late and round otherwise;
+        # with find_unused_parameters it keeps the order (and warns that it found none).
+        self.parallel = DistributedDataParallel(self.model, find_unused_parameters=True)
         self.optimizer = torch.optim.AdamW(self.parallel.parameters(), lr=1e-3)
         if optimizer_state is not None:
             self.optimizer.load_state_dict(optimizer_state)
