@@ -18,7 +18,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded; see DistributedDataParallel below
+# No warnings from torch's C++ side, which reads this when it is loaded (the first one if it was built with glog): the
+# one it would give is about find_unused_parameters, which is meant.
+os.environ.setdefault("GLOG_minloglevel", "2")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -92,7 +95,7 @@ class Trainer:
         optimizer_state = self.restore()
         # Gives every rank the parameters of rank 0. After its first step it would sort the gradients anew by their
         # arrival and so add them up in another order, which a resumed run would do one step late and round otherwise;
-        # with find_unused_parameters it keeps the order (and warns that it found none).
+        # with find_unused_parameters it keeps the order.
         self.parallel = DistributedDataParallel(self.model, find_unused_parameters=True)
         self.optimizer = torch.optim.AdamW(self.parallel.parameters(), lr=1e-3)
         if optimizer_state is not None:
