@@ -507,7 +507,7 @@ TEST_F(Libmuster, ClosingEndsTheConnectionAlsoWhenAForkedChildLivesOn) {
   }
   ASSERT_EQ(Save(1), MUSTER_OK);
   EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
-  EXPECT_EQ(musterd_.clients(), 1u);
+  musterd_.Look([](const auto& m) { EXPECT_EQ(m.clients(), 1u); });
   muster_close(m_);
   m_ = nullptr;
   EXPECT_TRUE(musterd_.Await([](const auto& m) { return m.clients() == 0; }));
