@@ -57,5 +57,4 @@ say
 say "2. Build Muster"
 build dev
 say "     built in build/"
-say
 exec /usr/bin/python3 -B "$root/tests/demo/demo.py" "${arguments[@]}"

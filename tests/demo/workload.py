@@ -94,6 +94,7 @@ def run_with_fault(cluster: Cluster, work: Workload) -> tuple[Job, Result]:
     began = time.monotonic()
     job = Job(cluster, f"{work.name}-fault", work.script("fault"))
     screen.say(f"job {job.id}: {work.ranks} processes on {NODES} nodes, a checkpoint every {work.every} steps")
+    screen.say("--gang is the line that Muster needs: the processes start, and start again, together")
     result = Result(job=job.id)
     story = _Story(work, job, result)
     for line in job.follow():
