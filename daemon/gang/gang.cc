@@ -48,6 +48,15 @@ std::string DescribeStatus(int status, bool oom_killed) {
   return fmt::format("exited with code {}", WEXITSTATUS(status));
 }
 
+namespace {
+
+// A person's Ctrl-C in srun (or scancel --signal=INT), to which the program has given way: no fault to heal.
+bool Interrupted(int status) {
+  return WIFSIGNALED(status) ? WTERMSIG(status) == SIGINT : WEXITSTATUS(status) == 128 + SIGINT;
+}
+
+}  // namespace
+
 Gang::Gang(Settings settings, uint64_t generation, uint32_t restarts_used, bool recovering)
     : settings_(std::move(settings)),
       state_(recovering ? State::kRecovering : State::kJoining),
@@ -278,7 +287,7 @@ void Gang::ExitSeen(uint32_t task, const Exit& exit, Actions& out) {
     case State::kRunning:
       if (terminating_) {
         MaybeAllExited(out);
-      } else if (exit.supervisor_lost) {
+      } else if (exit.supervisor_lost || Interrupted(exit.status)) {
         fault_ = MemberFault(task, exit);
         GiveUp(fault_->what, out);
       } else if (exit.status != 0) {

@@ -65,8 +65,7 @@ enum class MemberState : uint32_t {
   kStopped = 3,  // nothing of `generation` runs any more
 };
 
-// First message of a supervisor. Tail: node_list, node_name, options, program (no terminators), in this
-// order.
+// First message of a supervisor. Tail: node_list, node_name, options (no terminators), in this order.
 struct SupervisorHello {
   Header header;
   uint32_t job_id;

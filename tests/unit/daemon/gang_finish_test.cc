@@ -49,6 +49,20 @@ TEST_F(GangFinish, TheFirstCausesTaskKeepsItsStatusAndTheOthersExitZero) {
   EXPECT_FALSE(finish->code);
 }
 
+TEST_F(GangFinish, AMemberThatGivesWayToCtrlCIsNotStartedAgain) {
+  for (const int status : {SIGINT, ExitCode(130)}) {
+    Rig fresh{2, 1, 3};
+    fresh.Run();
+    fresh.Exit(1, status);
+    fresh.StopAll();
+    EXPECT_EQ(fresh.gang.state(), State::kFinished);
+    const auto finish = fresh.Did<FinishGang>();
+    ASSERT_TRUE(finish);
+    EXPECT_EQ(finish->cause, 1U);
+    EXPECT_FALSE(finish->code);
+  }
+}
+
 TEST_F(GangFinish, TheReportGoesBeforeTheFinish) {
   rig.Exit(1, ExitCode(7));
   rig.StopAll();
