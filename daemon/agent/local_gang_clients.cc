@@ -69,14 +69,16 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
     return refuse(wire::Refusal::kInvalid,
                   fmt::format("rank {} of gang {} is not on this node", hello.rank, job_.Id()));
   }
-  if (hello.generation != member->second.generation || hello.generation <= stop_generation_) {
-    return refuse(wire::Refusal::kStaleGeneration,
-                  fmt::format("generation {} of gang {} is over", hello.generation, job_.Id()));
-  }
-  if (!start_ || start_->generation() != hello.generation) {
-    // musterd has just restarted and does not know yet what the coordinator decided: the library tries again.
+  if (!start_ && hello.generation > stop_generation_) {
+    // musterd has just restarted: it does not know yet what the coordinator decided, nor perhaps where its
+    // members are. The library tries again.
     return refuse(wire::Refusal::kNoGang,
                   fmt::format("gang {} is not connected to its coordinator yet", job_.Id()));
+  }
+  if (!start_ || hello.generation != start_->generation() || hello.generation != member->second.generation ||
+      hello.generation <= stop_generation_) {
+    return refuse(wire::Refusal::kStaleGeneration,
+                  fmt::format("generation {} of gang {} is over", hello.generation, job_.Id()));
   }
   for (auto& [other, client] : clients_) {
     if (client.rank == hello.rank)
