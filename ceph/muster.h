@@ -17,7 +17,12 @@
  *   muster_wait(m, MUSTER_LATEST, -1);
  *   muster_close(m);
  *
- * Thread-safety: a handle may be used from one thread at a time; different handles are independent.
+ * Thread-safety: a handle may be used from one thread at a time; different handles are independent. A forked process
+ * cannot use its parent's handle (its calls give MUSTER_E_INVALID); it may close its copy. No signal is touched, no
+ * thread started.
+ * When musterd is restarted the library finds it again and hands over what was on its way: no save is lost as long as
+ * the program calls in now and then. Calls that wait give up with MUSTER_E_UNREACHABLE when it is away for 30 s (10 s
+ * in muster_open).
  * Errors: every call returns MUSTER_OK or a negative muster_error; muster_last_error has the sentence. */
 #ifndef MUSTER_H
 #define MUSTER_H
@@ -84,7 +89,9 @@ MUSTER_API int muster_should_exit(muster_handle* m);
 /* A save: begin, add each entry, commit. begin waits while both staging buffers are in use (two saves behind); the
  * _nowait form returns MUSTER_E_BUSY instead. `bytes_hint` is the sum of the entries' sizes if known, else 0.
  * add copies `bytes` bytes: the memory is the caller's again when it returns. `meta` (may be NULL) is kept with the
- * entry as it is, e.g. a dtype and shape. commit hands the shard to musterd and returns. abort forgets the save. */
+ * entry as it is, e.g. a dtype and shape. commit hands the shard to musterd and returns. abort forgets the save.
+ * Steps go up: one that is not above the last committed save of this handle is MUSTER_E_INVALID. Names are 1 to
+ * MUSTER_NAME_MAX bytes without control characters, each once in a save. */
 MUSTER_API int muster_save_begin(muster_handle* m, uint64_t step, size_t bytes_hint);
 MUSTER_API int muster_save_begin_nowait(muster_handle* m, uint64_t step, size_t bytes_hint);
 MUSTER_API int muster_save_add(muster_handle* m, const char* name, const char* meta, const void* data,

@@ -239,18 +239,23 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, size_t k
     if (!done) return status.error();
   }
   CrashPoint("catalog.head_updated");
-  for (const CheckpointInfo& checkpoint : gone) RemoveObjects(checkpoint);
+  for (const CheckpointInfo& checkpoint : gone) RemoveObjects(checkpoint, manifest);
   return steps_gone;
 }
 
-void Catalog::RemoveObjects(const CheckpointInfo& checkpoint) {
+void Catalog::RemoveObjects(const CheckpointInfo& checkpoint, const Manifest& committed) {
   // An entry that did not read names no objects; they are orphans.
   if (checkpoint.manifest.empty()) return;
   std::vector<std::string> names;
   const Result<std::string> text = store_->Read({space_, checkpoint.manifest});
   const Result<Manifest> manifest = text ? Manifest::Decode(*text) : Result<Manifest>(text.error());
   if (!manifest || manifest->key != key_ || manifest->step != checkpoint.step) return;
+  // A coordinator that took over commits a step again whose shards it is told anew: under a manifest of its own
+  // term, but of the same objects.
+  std::set<std::string_view> in_use;
+  for (const Shard& shard : committed.shards) in_use.insert(shard.prefix);
   for (const Shard& shard : manifest->shards) {
+    if (in_use.contains(shard.prefix)) continue;
     for (size_t i = 0; i < shard.chunks.size(); ++i) names.push_back(ChunkName(shard.prefix, i));
   }
   RemoveAll(*store_, space_, names);

@@ -77,7 +77,8 @@ class Catalog {
 
   [[nodiscard]] ObjectName HeadName() const { return {space_, "gang/" + key_}; }
   Status PutIntoIndex(const std::string& index_entry);
-  void RemoveObjects(const CheckpointInfo& checkpoint);
+  // All objects of a checkpoint that is not listed any more, but those that `committed` consists of.
+  void RemoveObjects(const CheckpointInfo& checkpoint, const Manifest& committed);
 };
 
 }  // namespace muster
