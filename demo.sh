@@ -56,5 +56,4 @@ say "     everything is installed"
 say
 say "2. Build Muster"
 build dev
-say "     built in build/"
 exec /usr/bin/python3 -B "$root/tests/demo/demo.py" "${arguments[@]}"

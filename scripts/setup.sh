@@ -116,7 +116,7 @@ install_dependencies() {
 
 # build PRESET [TARGET...]: in build/, or build-PRESET/ for the presets other than dev.
 build() {
-    local preset=$1 directory=$root/build log
+    local preset=$1 directory=$root/build log began=$SECONDS
     shift
     [[ $preset == dev ]] || directory+=-$preset
     log=$directory/build.log
@@ -133,6 +133,7 @@ build() {
     fi
     run_logged "$log" ninja -C "$directory" "$@" || build_failed "$preset" "$log"
     exec 8<&-
+    say "     ready after $((SECONDS - began)) s"
 }
 
 build_failed() {
