@@ -244,6 +244,25 @@ TEST_F(CatalogTest, CommittingTheSameManifestAgainChangesNothing) {
   EXPECT_THAT(Steps(), ElementsAre(100));
 }
 
+TEST_F(CatalogTest, ASuccessorThatCommitsTheSameShardsAgainKeepsTheirObjects) {
+  const Fence first = Start(catalog_);
+  ASSERT_TRUE(Save(catalog_, 1, first));
+  // Its coordinator died before it could tell anybody: the agents hand the same shards to the next one.
+  ASSERT_TRUE(catalog_copy_.TakeOver("", "index entry"));
+  Manifest again = SampleManifest("k", 1, first, 2);
+  again.fence.term += 1;
+  ASSERT_TRUE(catalog_copy_.Commit(again, 2));
+  const auto manifest = catalog_.LoadManifest(1);
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  EXPECT_EQ(manifest->fence, again.fence);
+  for (const Shard& shard : manifest->shards) {
+    for (size_t i = 0; i < shard.chunks.size(); ++i) {
+      EXPECT_TRUE(store_->Read({"u1", ChunkName(shard.prefix, i)})) << ChunkName(shard.prefix, i);
+    }
+  }
+  EXPECT_FALSE(store_->Read({"u1", ManifestName("k", 1, first)}));
+}
+
 TEST_F(CatalogTest, ACommitWhoseAnswerGotLostIsACommit) {
   const Fence fence = Start(catalog_);
   int updates = 0;
