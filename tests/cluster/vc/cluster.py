@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -237,10 +237,11 @@ class Cluster:
             self._start_musterd(node)
         self._nodes[node].start(self._daemon(node, "slurmctld" if node == CONTROLLER else "slurmd"))
 
-    def start_daemon(self, node: str, daemon: str) -> None:
+    def start_daemon(self, node: str, daemon: str, env: dict[str, str] | None = None) -> None:
         """Starts munged, slurmd, slurmctld or musterd, or on `ceph` mon.a, mgr.x or osd.N.
 
         Returns when munged, musterd and slurmctld accept connections; of the others when they have been started.
+        `env` is added to musterd's environment.
         """
         self._alive(node)
         if node == CEPH_NODE:
@@ -248,7 +249,7 @@ class Cluster:
         elif daemon == "munged":
             self._start_munged(node)
         elif daemon == "musterd":
-            self._start_musterd(node)
+            self._start_musterd(node, env)
         else:
             self._nodes[node].start(self._daemon(node, daemon))
             if daemon == "slurmctld":
@@ -263,6 +264,11 @@ class Cluster:
         """Stops a daemon and starts it again."""
         self.stop_daemon(node, daemon)
         self.start_daemon(node, daemon)
+
+    def daemon_pid(self, node: str, daemon: str) -> int | None:
+        """The host pid of a daemon, None when it does not run."""
+        self._known(node, daemon)
+        return self._node(node).daemon_pid(daemon)
 
     def signal_daemon(self, node: str, daemon: str, signal_number: int) -> None:
         """Sends a signal to a daemon, such as SIGSTOP, and waits for nothing."""
@@ -380,9 +386,9 @@ class Cluster:
         self._give_up()
         self._start_and_wait(node, slurm.MUNGED, lambda target: _listens(target, slurm.MUNGE_SOCKET))
 
-    def _start_musterd(self, node: str) -> None:
+    def _start_musterd(self, node: str, env: dict[str, str] | None = None) -> None:
         self._give_up()
-        self._start_and_wait(node, muster.MUSTERD, muster.accepts)
+        self._start_and_wait(node, replace(muster.MUSTERD, env=env or {}), muster.accepts)
 
     def _wait_for_slurmctld(self) -> None:
         def ready(_: Node) -> bool:
