@@ -8,19 +8,17 @@ import pty
 import re
 import select
 import signal
-import statistics
 import subprocess
 import sys
 import time
 import unittest
-from collections.abc import Iterator
 from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import SOON, ClusterCase, Job, now, report  # noqa: E402
+from harness import SOON, ClusterCase, Job, now  # noqa: E402
 from vc import Cluster  # noqa: E402
 from vc.names import BUILD_IN_NODE  # noqa: E402
 
@@ -451,44 +449,6 @@ class Untouched(ClusterCase):
         self.assertEqual(job.wait(), 0, job.err)
         lines = [line for line in job.out.splitlines() if line.startswith(("first", "second"))]
         self.assertEqual(lines, ["first chief", "first chief", "second ps"])
-
-    def test_a_job_without_gang_loses_no_time_to_the_plugin(self) -> None:
-        config = self.cluster.directory / "etc/slurm/plugstack.conf"
-        kept = config.read_text()
-        self.addCleanup(config.write_text, kept)
-        script = (
-            "import json, subprocess, sys, time\n"
-            "took = []\n"
-            "for i in range(202):\n"
-            "  open('/tmp/plugstack', 'w').write(f'required {sys.argv[1]}\\n' if i % 2 else '')\n"
-            "  began = time.monotonic()\n"
-            "  subprocess.run(['srun', '-n1', 'true'], check=True, stdin=subprocess.DEVNULL)\n"
-            "  took.append(time.monotonic() - began)\n"
-            "print(json.dumps(took[2:]))\n"
-        )
-        # Both include the same file, which the loop rewrites; with and without are interleaved.
-        config.write_text("include /tmp/plugstack\n")
-        with self.allocation(1) as job:
-            words = ["/usr/bin/python3", "-c", script, MUSTER_PLUGIN]
-            done = self.cluster.user("ctl", words, env={"SLURM_JOB_ID": job}, timeout=180)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        took = json.loads(done.stdout)
-        differences = [1000 * (took[i + 1] - took[i]) for i in range(0, len(took), 2)]
-        self.assertEqual(len(differences), 100)
-        median = statistics.median(differences)
-        spread = statistics.stdev(differences) / 10 * 1.2533  # standard error of a median
-        report(f"srun with the plugin minus without: median {median:+.2f} ms (standard error {spread:.2f}) of 100 pairs")
-        self.assertLessEqual(median - 2 * spread, 1.0)
-
-    @contextlib.contextmanager
-    def allocation(self, tasks: int) -> Iterator[str]:
-        done = self.cluster.user("ctl", ["salloc", "--no-shell", f"-n{tasks}"], timeout=SOON)
-        found = re.search(r"job allocation (\d+)", done.stderr)
-        assert found, done.stderr
-        try:
-            yield found[1]
-        finally:
-            self.cluster.user("ctl", ["scancel", found[1]])
 
 
 if __name__ == "__main__":
