@@ -100,6 +100,9 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.parallel.parameters(), lr=1e-3)
         if optimizer_state is not None:
             self.optimizer.load_state_dict(optimizer_state)
+        # One tensor for the whole run, and made last so that it goes last: if Gloo's thread had to free it, it would wait
+        # for Python's lock, which the end of the process group holds while it waits for that thread (torch 1.13).
+        self.wished = torch.zeros(2, dtype=torch.int32)
 
     def restore(self) -> dict[str, Any] | None:
         """Takes over the newest checkpoint, if there is one; gives the optimizer's state, the same on every rank."""
@@ -128,9 +131,9 @@ class Trainer:
         """Whether to save now, and whether to save and exit: the same answer on every rank, as all must save or none."""
         if self.gang is None:
             return False, False
-        wished = torch.tensor([self.gang.should_checkpoint(), self.gang.should_exit()], dtype=torch.int32)
-        dist.all_reduce(wished, op=dist.ReduceOp.MAX)
-        return bool(wished[0]), bool(wished[1])
+        self.wished[0], self.wished[1] = self.gang.should_checkpoint(), self.gang.should_exit()
+        dist.all_reduce(self.wished, op=dist.ReduceOp.MAX)
+        return bool(self.wished[0]), bool(self.wished[1])
 
     def train_step(self) -> float:
         options = self.options

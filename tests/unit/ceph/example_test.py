@@ -61,7 +61,7 @@ class ExampleTest(unittest.TestCase):
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
+                process.communicate()
         self.assertEqual([process.returncode for process in processes], [0] * _RANKS)
         return outputs[0], out.read_bytes() if out.exists() else b""
 
