@@ -101,6 +101,10 @@ void Coordinator::TakenOver(Result<GangHead> head) {
   }
   fence_ = head->fence;
   latest_ = head->latest;
+  for (const CheckpointInfo& checkpoint : head->checkpoints) {
+    if (checkpoint.good && checkpoint.fence.generation == fence_.generation)
+      committed_.insert(checkpoint.step);
+  }
   uint32_t user_faults = 0;
   bool recovering = false;
   if (auto previous = GangRecord::Decode(head->record)) {
@@ -328,6 +332,7 @@ void Coordinator::BuildStart() {
   if (!inherited) {
     restore_ = latest_;
     pending_.clear();
+    committed_.clear();
   }
   v1::Start start;
   start.set_term(fence_.term);
@@ -465,6 +470,8 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
     Broadcast(message);
   };
   if (written.generation() != gang_->generation()) return;  // of an older one: it will never be complete
+  // A member whose musterd has restarted saves again what it was not told to be committed.
+  if (committed_.contains(written.step())) return answer("");
   if (!written.error().empty()) {
     AddHistory("checkpoint_failed",
                fmt::format("step {}, rank {}: {}", written.step(), written.shard().rank(), written.error()));
@@ -515,6 +522,7 @@ void Coordinator::Commit(uint64_t step) {
 void Coordinator::CommitDone(uint64_t generation, uint64_t step, uint64_t bytes, const Status& status) {
   if (generation == gang_->generation()) pending_.erase(step);
   if (status) {
+    if (generation == gang_->generation()) committed_.insert(step);
     if (!latest_ || *latest_ < step) latest_ = step;
     AddHistory("checkpoint", fmt::format("step {} is committed, {} bytes", step, bytes));
     Feed(gang::CheckpointCommitted{step});

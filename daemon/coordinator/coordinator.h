@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   uint32_t rejecting_ = 0;           // checkpoints being marked bad: no start before that is done
   std::vector<uint32_t> start_after_reject_;
   std::map<uint64_t, Pending> pending_;
+  std::set<uint64_t> committed_;  // steps of the current generation
   std::string cause_;
   std::vector<HistoryEvent> history_;
   int64_t created_ns_ = 0;
