@@ -196,10 +196,15 @@ class ClientLink final : public Link,
     const std::lock_guard lock(mutex_);
     return codec_.Check(incoming_);
   }
-  // The server sees the end of the stream after the last message, and ends it.
+  // The server sees the end of the stream after the last message, and ends it. Not on a call that has ended
+  // already: gRPC has freed it by then.
   void EndWrites() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::exchange(closing_, true)) return;
+    }
     StartWritesDone();
-    Release();
+    RemoveHold();
   }
   void Release() {
     bool mine = false;
