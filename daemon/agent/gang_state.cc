@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -87,7 +88,11 @@ std::vector<GangState> LoadGangStates(const std::string& state_dir) {
       state.tasks = json.at("tasks").get<std::vector<uint32_t>>();
       state.token = HexDecode(json.at("token"));
       Status complete = state.job.Complete();
-      if (!complete || state.token.size() != wire::kTokenBytes || state.node >= state.job.hosts.size()) {
+      const bool tasks_fit = state.tasks.size() <= state.local_tasks && state.local_tasks > 0 &&
+                             std::all_of(state.tasks.begin(), state.tasks.end(),
+                                         [&](uint32_t task) { return task < state.job.task_count; });
+      if (!complete || state.token.size() != wire::kTokenBytes || state.node >= state.job.hosts.size() ||
+          !tasks_fit) {
         throw std::runtime_error(complete ? "inconsistent" : complete.error().message);
       }
       states.push_back(std::move(state));

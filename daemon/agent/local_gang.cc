@@ -377,18 +377,19 @@ void LocalGang::Connect() {
   const uint64_t number = ++link_number_;
   const std::string host = CoordinatorHost();
   const std::weak_ptr<LocalGang> weak = weak_from_this();
-  Loop& loop = context_.loop;
+  // A link may end after the loop has.
+  const std::shared_ptr<Mailbox> mailbox = context_.loop.mailbox();
   LinkEvents events;
-  events.message = [weak, number, &loop](std::string payload) {
-    loop.Post([weak, number, payload = std::move(payload)] {
+  events.message = [weak, number, mailbox](std::string payload) {
+    mailbox->Post([weak, number, payload = std::move(payload)] {
       const auto self = weak.lock();
       v1::CoordinatorMessage message;
       if (self && self->link_number_ == number && message.ParseFromString(payload))
         self->FromCoordinator(message);
     });
   };
-  events.closed = [weak, number, &loop](const std::string& why) {
-    loop.Post([weak, number, why] {
+  events.closed = [weak, number, mailbox](const std::string& why) {
+    mailbox->Post([weak, number, why] {
       const auto self = weak.lock();
       if (self && self->link_number_ == number) self->Disconnected(why);
     });

@@ -102,7 +102,10 @@ Result<std::unique_ptr<LocalSocket>> LocalSocket::Listen(Loop& loop, const std::
   if (::connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
     return Error{Errc::kConflict, fmt::format("socket {}: another musterd is listening on it", path)};
   }
-  if (errno == ECONNREFUSED) ::unlink(path.c_str());
+  struct stat left {};
+  if (errno == ECONNREFUSED && ::lstat(path.c_str(), &left) == 0 && S_ISSOCK(left.st_mode)) {
+    ::unlink(path.c_str());
+  }
   if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return failed("bind");
   // Every user may connect: what they may do is decided by who they are (SO_PEERCRED).
   if (::chmod(path.c_str(), 0666) != 0) return failed("chmod");
@@ -113,6 +116,7 @@ Result<std::unique_ptr<LocalSocket>> LocalSocket::Listen(Loop& loop, const std::
 }
 
 LocalSocket::~LocalSocket() {
+  loop_.Cancel(resume_);
   loop_.Unwatch(fd_.get());
   ::unlink(path_.c_str());
 }
@@ -120,7 +124,10 @@ LocalSocket::~LocalSocket() {
 void LocalSocket::Accept() {
   while (true) {
     UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) return;
+    if (!fd.valid()) {
+      if (errno == EMFILE || errno == ENFILE) PauseAccepting();
+      return;
+    }
     ucred peer{};
     socklen_t size = sizeof peer;
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
@@ -138,6 +145,16 @@ void LocalSocket::Accept() {
     connections_[key] = connection;
     connection->WatchEvents();
   }
+}
+
+// Out of descriptors: who waits to be let in waits on, instead of keeping the loop busy.
+void LocalSocket::PauseAccepting() {
+  spdlog::error("{}: out of file descriptors (LimitNOFILE); trying again in a second", path_);
+  loop_.Unwatch(fd_.get());
+  resume_ = loop_.After(std::chrono::seconds(1), [this] {
+    resume_ = 0;
+    loop_.Watch(fd_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
+  });
 }
 
 void LocalSocket::Ready(int key, uint32_t events) {

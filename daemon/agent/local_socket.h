@@ -86,6 +86,7 @@ class LocalSocket {
   LocalSocket(Loop& loop, UniqueFd fd, std::string path, Handlers handlers)
       : loop_(loop), fd_(std::move(fd)), path_(std::move(path)), handlers_(std::move(handlers)) {}
   void Accept();
+  void PauseAccepting();
   void Ready(int key, uint32_t events);
   bool ReadOne(LocalConnection& connection);
 
@@ -95,6 +96,7 @@ class LocalSocket {
   Handlers handlers_;
   std::unordered_map<int, std::shared_ptr<LocalConnection>> connections_;
   std::unordered_map<uid_t, size_t> per_user_;
+  Loop::TimerId resume_ = 0;
 };
 
 }  // namespace muster

@@ -20,7 +20,8 @@ bool IsHostPart(std::string_view text) {
 std::optional<uint64_t> Number(std::string_view text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (text.empty() || text.size() > 18 || error != std::errc() || end != text.data() + text.size())
+    return std::nullopt;
   return value;
 }
 
@@ -61,6 +62,7 @@ bool ExpandRange(std::string_view prefix, std::string_view range, std::string_vi
   for (uint64_t n = *low; n <= *high; ++n) {
     if (out->size() >= kMaxHosts) return false;
     out->push_back(fmt::format("{}{:0{}}{}", prefix, n, low_text.size(), suffix));
+    if (out->back().size() > kMaxHostName) return false;
   }
   return true;
 }
@@ -75,7 +77,8 @@ Result<std::vector<std::string>> ExpandHostlist(std::string_view expression) {
     const size_t open = item.find('[');
     const size_t close = item.find(']');
     if (open == std::string_view::npos) {
-      if (!IsHostPart(item) || hosts.size() >= kMaxHosts) return Malformed(expression);
+      if (!IsHostPart(item) || item.size() > kMaxHostName || hosts.size() >= kMaxHosts)
+        return Malformed(expression);
       hosts.emplace_back(item);
       continue;
     }

@@ -10,9 +10,10 @@
 namespace muster {
 
 inline constexpr size_t kMaxHosts = 65'536;
+inline constexpr size_t kMaxHostName = 255;  // bytes
 
 // Expands an expression, in its order. kInvalid for anything malformed, for names with other characters than
-// letters, digits, '.', '_', '-', and for more than kMaxHosts hosts. One bracket a name, as slurmctld gives
+// letters, digits, '.', '_', '-' or longer than kMaxHostName, and for more than kMaxHosts hosts. One bracket a name, as slurmctld gives
 // out for job lists.
 Result<std::vector<std::string>> ExpandHostlist(std::string_view expression);
 

@@ -6,16 +6,47 @@
 #include <array>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 namespace muster {
 
-Loop::Loop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!epoll_.valid() || !wake_.valid())
-    throw std::system_error(errno, std::generic_category(), "event loop");
-  Watch(wake_.get(), EPOLLIN, [this](uint32_t) { RunPosted(); });
+Mailbox::Mailbox() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
 
-Loop::~Loop() = default;
+void Mailbox::Post(std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  if (!open_) return;
+  posted_.push_back(std::move(work));
+  if (posted_.size() > 1) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);
+}
+
+std::vector<std::function<void()>> Mailbox::Take() {
+  const std::lock_guard lock(mutex_);
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t n = ::read(wake_.get(), &count, sizeof count);
+  return std::exchange(posted_, {});
+}
+
+void Mailbox::Close() {
+  std::vector<std::function<void()>> dropped;  // destroyed without the lock: it may post
+  const std::lock_guard lock(mutex_);
+  open_ = false;
+  dropped.swap(posted_);
+}
+
+Loop::Loop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), mailbox_(std::make_shared<Mailbox>()) {
+  if (!epoll_.valid()) throw std::system_error(errno, std::generic_category(), "epoll_create1");
+  Watch(mailbox_->wake_.get(), EPOLLIN, [this](uint32_t) {
+    for (auto& work : mailbox_->Take()) work();
+  });
+}
+
+Loop::~Loop() {
+  mailbox_->Close();
+}
 
 void Loop::Watch(int fd, uint32_t events, std::function<void(uint32_t)> ready) {
   epoll_event event{};
@@ -47,32 +78,8 @@ void Loop::Cancel(TimerId id) {
   timer_times_.erase(it);
 }
 
-void Loop::Post(std::function<void()> work) {
-  bool first = false;
-  {
-    const std::lock_guard lock(mutex_);
-    first = posted_.empty();
-    posted_.push_back(std::move(work));
-  }
-  if (first) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);
-  }
-}
-
 void Loop::Stop() {
   Post([this] { stopped_ = true; });
-}
-
-void Loop::RunPosted() {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t n = ::read(wake_.get(), &count, sizeof count);
-  std::vector<std::function<void()>> work;
-  {
-    const std::lock_guard lock(mutex_);
-    work.swap(posted_);
-  }
-  for (auto& item : work) item();
 }
 
 int Loop::NextTimeout() const {
@@ -103,6 +110,7 @@ void Loop::Run() {
     }
     FireTimers();
   }
+  mailbox_->Close();
 }
 
 }  // namespace muster

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -13,7 +14,24 @@
 
 namespace muster {
 
-// Everything but Post and Stop belongs to the thread that calls Run (or to the time before Run).
+// Where other threads leave work for a loop. May outlive the loop: what is posted then is dropped. Thread-safe.
+class Mailbox {
+ public:
+  Mailbox();
+  void Post(std::function<void()> work);
+
+ private:
+  friend class Loop;
+  std::vector<std::function<void()>> Take();
+  void Close();
+
+  UniqueFd wake_;
+  std::mutex mutex_;
+  bool open_ = true;
+  std::vector<std::function<void()>> posted_;
+};
+
+// Everything but Post, Stop and the mailbox belongs to the thread that calls Run (or to the time before Run).
 class Loop {
  public:
   using Clock = std::chrono::steady_clock;
@@ -31,26 +49,27 @@ class Loop {
   TimerId After(std::chrono::milliseconds delay, std::function<void()> fire);
   void Cancel(TimerId id);
 
-  // Runs `work` on the loop's thread, in the order posted. Any thread. Work posted after Stop is dropped.
-  void Post(std::function<void()> work);
+  // Runs `work` on the loop's thread, in the order posted. Any thread. What Run has not come to when it returns
+  // is dropped, and so is what is posted later.
+  void Post(std::function<void()> work) { mailbox_->Post(std::move(work)); }
+  // For threads that may outlive the loop.
+  [[nodiscard]] const std::shared_ptr<Mailbox>& mailbox() const { return mailbox_; }
 
+  // Runs until Stop. Once.
   void Run();
   void Stop();
 
  private:
-  void RunPosted();
   [[nodiscard]] int NextTimeout() const;
   void FireTimers();
 
   UniqueFd epoll_;
-  UniqueFd wake_;
+  std::shared_ptr<Mailbox> mailbox_;
   bool stopped_ = false;
   std::unordered_map<int, std::function<void(uint32_t)>> watches_;
   std::map<std::pair<Clock::time_point, TimerId>, std::function<void()>> timers_;
   std::unordered_map<TimerId, Clock::time_point> timer_times_;
   TimerId next_timer_ = 1;
-  std::mutex mutex_;
-  std::vector<std::function<void()>> posted_;
 };
 
 }  // namespace muster

@@ -1,17 +1,22 @@
 #include "daemon/config/config.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <vector>
+
+#include "daemon/base/unique_fd.h"
 
 namespace muster {
 namespace {
+
+constexpr size_t kMaxFile = 1 << 20;
 
 enum class Kind { kText, kCount, kDuration, kSize };
 
@@ -23,10 +28,31 @@ struct Key {
   int64_t low;
   int64_t high;
   const char* about;
+  const char* (*wrong)(const std::string&) =
+      nullptr;  // of a text: what to give instead, null when it is good
 };
 
-Key Text(const char* name, std::string Config::*field, const char* about) {
-  return {name, Kind::kText, field, nullptr, 0, 0, about};
+const char* NotEmpty(const std::string& text) {
+  return text.empty() ? "give a value" : nullptr;
+}
+const char* IsStore(const std::string& text) {
+  const bool good = (text.starts_with("rados:") && text != "rados:") || text.starts_with("dir:/");
+  return good ? nullptr : "give rados:POOL or dir:/PATH";
+}
+const char* IsPath(const std::string& text) {
+  return text.starts_with("/") ? nullptr : "give an absolute path";
+}
+const char* IsLevel(const std::string& text) {
+  const bool good = text == "debug" || text == "info" || text == "warning" || text == "error";
+  return good ? nullptr : "give debug, info, warning or error";
+}
+const char* Anything(const std::string& /*text*/) {
+  return nullptr;
+}
+
+Key Text(const char* name, std::string Config::*field, const char* about,
+         const char* (*wrong)(const std::string&) = NotEmpty) {
+  return {name, Kind::kText, field, nullptr, 0, 0, about, wrong};
 }
 Key Number(const char* name, Kind kind, int64_t Config::*field, int64_t low, int64_t high,
            const char* about) {
@@ -36,19 +62,20 @@ Key Number(const char* name, Kind kind, int64_t Config::*field, int64_t low, int
 const std::vector<Key>& Keys() {
   static const std::vector<Key> keys = {
       Text("store", &Config::store,
-           "Where gang records and checkpoints live: rados:POOL, or dir:/PATH (shared by all nodes)."),
+           "Where gang records and checkpoints live: rados:POOL, or dir:/PATH (shared by all nodes).",
+           IsStore),
       Text("ceph_conf", &Config::ceph_conf, "Ceph's configuration file, for a rados: store."),
       Text("ceph_user", &Config::ceph_user, "The Ceph user, without \"client.\"."),
       Number("store_timeout", Kind::kDuration, &Config::store_timeout_ms, 1'000, 600'000,
              "How long one operation of the store may take."),
-      Text("socket", &Config::socket, "The local socket for supervisors and libmuster."),
+      Text("socket", &Config::socket, "The local socket for supervisors and libmuster.", IsPath),
       Text("state_dir", &Config::state_dir,
-           "What a restarted musterd must know of running gangs; on a tmpfs."),
+           "What a restarted musterd must know of running gangs; on a tmpfs.", IsPath),
       Text("listen_address", &Config::listen_address,
            "Address on which other nodes' daemons reach this one."),
       Number("port", Kind::kCount, &Config::port, 1, 65'535, "TCP port for that, the same on all nodes."),
       Text("node_name", &Config::node_name,
-           "This node's Slurm NodeName; empty: the host's name up to the first dot."),
+           "This node's Slurm NodeName; empty: the host's name up to the first dot.", Anything),
       Text("service_user", &Config::service_user, "The user besides root whose daemons are trusted."),
       Number("master_ports_first", Kind::kCount, &Config::master_ports_first, 1'024, 65'535,
              "First port leased as MASTER_PORT; outside the kernel's ip_local_port_range."),
@@ -66,7 +93,7 @@ const std::vector<Key>& Keys() {
       Number("lease", Kind::kDuration, &Config::lease_ms, 0, 600'000,
              "A supervisor that hears nothing from a connected musterd for so long kills its program; 0: "
              "never."),
-      Text("log_level", &Config::log_level, "debug, info, warning or error."),
+      Text("log_level", &Config::log_level, "What is logged: debug, info, warning or error.", IsLevel),
   };
   return keys;
 }
@@ -126,6 +153,10 @@ Status Apply(const Key& key, const YAML::Node& node, const std::string& at, Conf
   }
   const std::string text = node.IsNull() ? "" : node.Scalar();
   if (key.kind == Kind::kText) {
+    if (const char* instead = key.wrong(text)) {
+      return Error{Errc::kInvalid,
+                   fmt::format("{}: '{}: {}' is not allowed: {}", at, key.name, text, instead)};
+    }
     config->*key.text = text;
     return {};
   }
@@ -139,38 +170,26 @@ Status Apply(const Key& key, const YAML::Node& node, const std::string& at, Conf
   return {};
 }
 
-Status Consistent(const Config& config, const std::string& name) {
-  const auto bad = [&](const std::string& text) {
-    return Error{Errc::kInvalid, fmt::format("{}: {}", name, text)};
-  };
-  if (!config.store.starts_with("rados:") && !config.store.starts_with("dir:/")) {
-    return bad(fmt::format("'store: {}' is not allowed: give rados:POOL or dir:/PATH", config.store));
-  }
-  if (config.store == "rados:") return bad("'store: rados:' names no pool");
-  if (config.master_ports_first > config.master_ports_last) {
-    return bad("'master_ports_first' is above 'master_ports_last'");
-  }
-  for (const char* level : {"debug", "info", "warning", "error"}) {
-    if (config.log_level == level) return {};
-  }
-  return bad(
-      fmt::format("'log_level: {}' is not allowed: give debug, info, warning or error", config.log_level));
-}
-
 }  // namespace
 
 Result<Config> ParseConfig(const std::string& text, const std::string& name) {
   Config config;
-  YAML::Node root;
+  std::vector<YAML::Node> documents;
   try {
-    root = YAML::Load(text);
+    documents = YAML::LoadAll(text);
   } catch (const YAML::Exception& e) {
     return Error{Errc::kInvalid, fmt::format("{}:{}: {}", name, e.mark.line + 1, e.msg)};
   }
+  if (documents.size() > 1) {
+    return Error{Errc::kInvalid, fmt::format("{}:{}: a second document; the file holds one", name,
+                                             documents[1].Mark().line + 1)};
+  }
+  const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
   if (root.IsNull()) return config;
   if (!root.IsMap())
     return Error{Errc::kInvalid, fmt::format("{}:1: expected lines of the form 'key: value'", name)};
   std::vector<std::string> seen;
+  std::string ports_at;
   for (const auto& item : root) {
     const std::string at = fmt::format("{}:{}", name, item.first.Mark().line + 1);
     const std::string key_name = item.first.IsScalar() ? item.first.Scalar() : "?";
@@ -189,18 +208,29 @@ Result<Config> ParseConfig(const std::string& text, const std::string& name) {
     }
     seen.push_back(key_name);
     if (Status applied = Apply(*found, item.second, at, &config); !applied) return applied.error();
+    if (key_name.starts_with("master_ports_")) ports_at = at;
   }
-  if (Status good = Consistent(config, name); !good) return good.error();
+  if (config.master_ports_first > config.master_ports_last) {
+    return Error{Errc::kInvalid, fmt::format("{}: master_ports_first, {}, is above master_ports_last, {}",
+                                             ports_at, config.master_ports_first, config.master_ports_last)};
+  }
   return config;
 }
 
 Result<Config> LoadConfig(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf() || file.peek() == EOF)) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 4096> block{};
+  ssize_t size = file.valid() ? 1 : -1;
+  while (size > 0) {
+    size = ::read(file.get(), block.data(), block.size());
+    if (size > 0) text.append(block.data(), static_cast<size_t>(size));
+    if (text.size() > kMaxFile) return Error{Errc::kInvalid, fmt::format("{}: is above 1 MiB", path)};
+  }
+  if (size < 0) {
     return Error{Errc::kNotFound, fmt::format("{}: cannot be read: {}", path, std::strerror(errno))};
   }
-  return ParseConfig(text.str(), path);
+  return ParseConfig(text, path);
 }
 
 std::string DefaultConfigText() {

@@ -3,12 +3,32 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
 
 namespace muster {
 namespace {
 
 using nlohmann::json;
 constexpr int kVersion = 1;
+
+// The library converts any number to any other; a record with a number that does not fit is damaged.
+template <typename T>
+void Read(const json& value, T* out) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    const bool fits = value.is_number_unsigned()
+                          ? std::in_range<T>(value.get<uint64_t>())
+                          : value.is_number_integer() && std::in_range<T>(value.get<int64_t>());
+    if (!fits) throw std::out_of_range("the number " + value.dump() + " does not fit");
+  }
+  value.get_to(*out);
+}
+template <typename T>
+void Read(const json& value, std::optional<T>* out) {
+  if (value.is_null()) return;
+  Read(value, &out->emplace());
+}
 
 }  // namespace
 
@@ -61,37 +81,39 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
                                                document.at("version").dump(), kVersion)};
     }
     GangRecord record;
-    document.at("gang").get_to(record.gang);
-    document.at("key").get_to(record.key);
-    document.at("job").get_to(record.job_id);
-    document.at("step").get_to(record.step_id);
-    document.at("restart_count").get_to(record.restart_count);
-    document.at("uid").get_to(record.uid);
-    document.at("state").get_to(record.state);
-    document.at("succeeded").get_to(record.succeeded);
-    document.at("term").get_to(record.term);
-    document.at("generation").get_to(record.generation);
-    document.at("coordinator").get_to(record.coordinator);
-    document.at("tasks").get_to(record.task_count);
-    document.at("nodes").get_to(record.nodes);
-    document.at("restarts").get_to(record.restarts);
-    document.at("user_faults").get_to(record.user_faults);
-    document.at("restart_limit").get_to(record.restart_limit);
-    document.at("step_reached").get_to(record.step_reached);
+    Read(document.at("gang"), &record.gang);
+    Read(document.at("key"), &record.key);
+    Read(document.at("job"), &record.job_id);
+    Read(document.at("step"), &record.step_id);
+    Read(document.at("restart_count"), &record.restart_count);
+    Read(document.at("uid"), &record.uid);
+    Read(document.at("state"), &record.state);
+    Read(document.at("succeeded"), &record.succeeded);
+    Read(document.at("term"), &record.term);
+    Read(document.at("generation"), &record.generation);
+    Read(document.at("coordinator"), &record.coordinator);
+    Read(document.at("tasks"), &record.task_count);
+    Read(document.at("nodes"), &record.nodes);
+    Read(document.at("restarts"), &record.restarts);
+    Read(document.at("user_faults"), &record.user_faults);
+    Read(document.at("restart_limit"), &record.restart_limit);
+    Read(document.at("step_reached"), &record.step_reached);
     record.restore = !document.at("restored_from").is_null();
-    if (record.restore) document.at("restored_from").get_to(record.restore_step);
-    document.at("created_ns").get_to(record.created_ns);
-    document.at("updated_ns").get_to(record.updated_ns);
-    document.at("first_cause").get_to(record.first_cause);
-    if (const json& cause = document.at("finish_cause"); !cause.is_null())
-      record.finish_cause = cause.get<uint32_t>();
-    if (const json& code = document.at("finish_code"); !code.is_null())
-      record.finish_code = code.get<int32_t>();
-    for (const json& item : document.at("events")) {
-      record.events.push_back({item.at("time_ns"), item.at("generation"), item.at("kind"), item.at("text")});
+    if (record.restore) Read(document.at("restored_from"), &record.restore_step);
+    Read(document.at("created_ns"), &record.created_ns);
+    Read(document.at("updated_ns"), &record.updated_ns);
+    Read(document.at("first_cause"), &record.first_cause);
+    Read(document.at("finish_cause"), &record.finish_cause);
+    Read(document.at("finish_code"), &record.finish_code);
+    for (const json& item : document.at("events").get_ref<const json::array_t&>()) {
+      HistoryEvent& event = record.events.emplace_back();
+      Read(item.at("time_ns"), &event.time_ns);
+      Read(item.at("generation"), &event.generation);
+      Read(item.at("kind"), &event.kind);
+      Read(item.at("text"), &event.text);
     }
     return record;
-  } catch (const json::exception& e) {
+  } catch (const std::exception& e) {
     return Error{Errc::kCorrupt, fmt::format("not a gang record: {}", e.what())};
   }
 }

@@ -369,6 +369,27 @@ class NodeService final : public v1::Node::CallbackService {
   Server::Accept accept_;
 };
 
+// A question that waits for its answer. When nobody will give one any more, because the daemon is stopping, the
+// call fails: else the server would wait for it for ever.
+class OpenCall {
+ public:
+  OpenCall(grpc::ServerUnaryReactor* reactor, v1::Answer* answer) : reactor_(reactor), answer_(answer) {}
+  ~OpenCall() {
+    if (reactor_ != nullptr) reactor_->Finish({grpc::StatusCode::UNAVAILABLE, "musterd is stopping"});
+  }
+  OpenCall(const OpenCall&) = delete;
+  OpenCall& operator=(const OpenCall&) = delete;
+  void Answer(const std::string& reply) {
+    if (reactor_ == nullptr) return;
+    answer_->ParseFromString(reply);
+    std::exchange(reactor_, nullptr)->Finish(grpc::Status::OK);
+  }
+
+ private:
+  grpc::ServerUnaryReactor* reactor_;
+  v1::Answer* answer_;
+};
+
 class QueryService final : public v1::Query::CallbackService {
  public:
   QueryService(const ServerOptions& options, Server::Ask ask) : options_(options), ask_(std::move(ask)) {}
@@ -388,9 +409,8 @@ class QueryService final : public v1::Query::CallbackService {
       reactor->Finish({grpc::StatusCode::UNAUTHENTICATED, uid.error().message});
       return reactor;
     }
-    ask_({*uid}, serialized, [reactor, answer](const std::string& reply) {
-      answer->ParseFromString(reply);
-      reactor->Finish(grpc::Status::OK);
+    ask_({*uid}, serialized, [call = std::make_shared<OpenCall>(reactor, answer)](const std::string& reply) {
+      call->Answer(reply);
     });
     return reactor;
   }

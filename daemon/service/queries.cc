@@ -120,7 +120,8 @@ class Answering {
     if (index) {
       for (const auto& [key, entry] : *index) {
         const json parsed = json::parse(entry, nullptr, false);
-        const std::string gang = parsed.is_object() ? parsed.value("gang", "") : "";
+        const bool named = parsed.is_object() && parsed.contains("gang") && parsed["gang"].is_string();
+        const std::string gang = named ? parsed["gang"].get<std::string>() : "";
         if (!Named(gang)) continue;
         if (const auto found = live_.find(key); found != live_.end()) {
           known.push_back({key, found->second, true});

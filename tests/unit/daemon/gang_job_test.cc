@@ -1,0 +1,73 @@
+#include "daemon/base/gang_job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+GangJob Job() {
+  GangJob job;
+  job.job_id = 12;
+  job.step_id = 3;
+  job.uid = 1000;
+  job.task_count = 4;
+  job.node_list = "n[1-3]";
+  return job;
+}
+
+TEST(GangJob, IsNamedAfterItsStepAndARequeueMakesItAnotherGang) {
+  GangJob job = Job();
+  EXPECT_EQ(job.Id(), "12.3");
+  job.restart_count = 2;
+  EXPECT_EQ(job.Id(), "12.3-r2");
+}
+
+TEST(GangJob, KeepsItsCheckpointsAcrossARequeue) {
+  GangJob job = Job();
+  const std::string key = job.Key();
+  job.restart_count = 1;
+  EXPECT_EQ(job.Key(), key);
+}
+
+TEST(GangJob, ANameGivesTheKeyThatALaterJobFinds) {
+  GangJob job = Job();
+  job.options_text = "name=llama";
+  ASSERT_TRUE(job.Complete());
+  EXPECT_EQ(job.Key(), "name-llama");
+  EXPECT_EQ(job.Space(), "u1000");
+}
+
+TEST(GangJob, TheBatchHostIsTheLastCandidate) {
+  GangJob job = Job();
+  ASSERT_TRUE(job.Complete());
+  EXPECT_THAT(job.hosts, ElementsAre("n1", "n2", "n3"));
+  EXPECT_THAT(job.Candidates(), ElementsAre("n2", "n3", "n1"));
+  job.node_list = "n1";
+  ASSERT_TRUE(job.Complete());
+  EXPECT_THAT(job.Candidates(), ElementsAre("n1"));
+}
+
+TEST(GangJob, RefusesStepsThatCannotBe) {
+  for (const uint32_t tasks : {0U, 2U, (1U << 24) + 1}) {
+    GangJob job = Job();
+    job.task_count = tasks;
+    const Status complete = job.Complete();
+    ASSERT_FALSE(complete) << tasks;
+    EXPECT_THAT(complete.error().message, HasSubstr("tasks on 3 nodes"));
+  }
+}
+
+TEST(GangJob, RefusesOptionsThatTheUserMayNotGive) {
+  GangJob job = Job();
+  job.options_text = "name=../../etc";
+  const Status complete = job.Complete();
+  ASSERT_FALSE(complete);
+  EXPECT_THAT(complete.error().message, HasSubstr("name=../../etc"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,55 @@
+#include "daemon/base/hostlist.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(Hostlist, OneNameIsItself) {
+  EXPECT_THAT(*ExpandHostlist("gpu-a.site_1"), ElementsAre("gpu-a.site_1"));
+}
+
+TEST(Hostlist, RangesKeepOrderAndLeadingZeros) {
+  EXPECT_THAT(*ExpandHostlist("n[1-3,07],login,a[08-11]b"),
+              ElementsAre("n1", "n2", "n3", "n07", "login", "a08b", "a09b", "a10b", "a11b"));
+}
+
+TEST(Hostlist, ABracketMayStandAlone) {
+  EXPECT_THAT(*ExpandHostlist("[1-2]"), ElementsAre("1", "2"));
+}
+
+TEST(Hostlist, RefusesWhatIsMalformed) {
+  for (const char* text : {"",         ",",      "a,",     ",a",   "a,,b",     "n[1-",  "n]1",   "n[]",
+                           "n[1-2",    "n[[1]]", "n[3-1]", "n[a]", "n[1-2-3]", "n[-1]", "n[1-]", "n[1,]",
+                           "n[1]x[2]", "a b",    "a\n",    "a/b",  "\xc3\xa4", "n[ 1]", "n[+1]", "n[0x1]"}) {
+    const auto hosts = ExpandHostlist(text);
+    ASSERT_FALSE(hosts) << text;
+    EXPECT_EQ(hosts.error().code, Errc::kInvalid);
+  }
+}
+
+TEST(Hostlist, RefusesMoreHostsThanItsLimit) {
+  EXPECT_EQ(ExpandHostlist("n[1-65536]")->size(), kMaxHosts);
+  EXPECT_FALSE(ExpandHostlist("n[0-65536]"));
+  EXPECT_FALSE(ExpandHostlist("n[1-65536],x"));
+  EXPECT_FALSE(ExpandHostlist("n[0-18446744073709551615]"));
+  EXPECT_FALSE(ExpandHostlist("n[99999999999999999999]"));
+}
+
+TEST(Hostlist, RefusesNamesSoLongThatAListOfThemWouldFillTheMemory) {
+  EXPECT_TRUE(ExpandHostlist(std::string(255, 'n')));
+  EXPECT_FALSE(ExpandHostlist(std::string(256, 'n')));
+  EXPECT_FALSE(ExpandHostlist(std::string(60'000, 'n') + "[1-65536]"));
+  EXPECT_FALSE(ExpandHostlist("n[" + std::string(60'000, '0') + "-65535]"));
+}
+
+TEST(Hostlist, TheMessageShowsTheBeginningOfALongList) {
+  const auto hosts = ExpandHostlist(std::string(5'000, ' '));
+  EXPECT_LT(hosts.error().message.size(), 300U);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,399 @@
+#include "daemon/agent/local_socket.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "daemon/wire/wire.h"
+#include "tests/unit/ceph/temporary_directory.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+sockaddr_un Address(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+int Connect(int fd, const std::string& path) {
+  const sockaddr_un address = Address(path);
+  return ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+}
+
+UniqueFd NewSocket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const timeval deadline{10, 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+  return fd;
+}
+
+bool SendFds(int socket, std::string_view packet, const std::vector<int>& fds) {
+  iovec io{const_cast<char*>(packet.data()), packet.size()};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL) >= 0;
+}
+
+// "" for the end, "?" for nothing within the deadline.
+std::string Receive(const UniqueFd& socket) {
+  std::string packet(wire::kMaxMessage, '\0');
+  const ssize_t n = ::recv(socket.get(), packet.data(), packet.size(), 0);
+  if (n < 0) return "?";
+  packet.resize(static_cast<size_t>(n));
+  return packet;
+}
+
+size_t OpenFds() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+// A listening socket on a loop of its own thread, and what it heard.
+class LocalSocketTest : public ::testing::Test {
+ protected:
+  LocalSocketTest() {
+    auto listening = LocalSocket::Listen(
+        loop_, path_,
+        {[this](LocalConnection& connection, Packet packet) { OnPacket(connection, std::move(packet)); },
+         [this](LocalConnection& /*connection*/) {
+           const std::lock_guard lock(mutex_);
+           ++closed_;
+           changed_.notify_all();
+         }});
+    EXPECT_TRUE(listening) << listening.error().message;
+    socket_ = *std::move(listening);
+    thread_ = std::thread([this] { loop_.Run(); });
+  }
+  ~LocalSocketTest() override {
+    loop_.Post([this] { socket_.reset(); });
+    loop_.Stop();
+    thread_.join();
+  }
+
+  virtual void OnPacket(LocalConnection& connection, Packet packet) {
+    const std::lock_guard lock(mutex_);
+    last_ = &connection;
+    peer_ = connection.peer();
+    packets_.push_back(std::move(packet));
+    changed_.notify_all();
+  }
+
+  template <typename Condition>
+  bool WaitFor(Condition condition) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(10), condition);
+  }
+  bool WaitForPackets(size_t count) {
+    return WaitFor([&] { return packets_.size() >= count; });
+  }
+  // Runs `work` on the loop's thread.
+  template <typename Work>
+  auto OnLoop(Work work) {
+    std::promise<decltype(work())> result;
+    loop_.Post([&] { result.set_value(work()); });
+    return result.get_future().get();
+  }
+  UniqueFd Client() {
+    UniqueFd fd = NewSocket();
+    EXPECT_EQ(Connect(fd.get(), path_), 0);
+    return fd;
+  }
+  // A client whose connection the server knows.
+  UniqueFd Greeted() {
+    UniqueFd fd = Client();
+    const size_t before = packets_.size();
+    EXPECT_EQ(::send(fd.get(), "hello", 5, 0), 5);
+    EXPECT_TRUE(WaitForPackets(before + 1));
+    return fd;
+  }
+
+  TemporaryDirectory directory_;
+  std::string path_ = directory_.path() + "/musterd.sock";
+  Loop loop_;
+  std::unique_ptr<LocalSocket> socket_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Packet> packets_;
+  LocalConnection* last_ = nullptr;
+  PeerCredentials peer_;
+  int closed_ = 0;
+  std::thread thread_;
+};
+
+TEST_F(LocalSocketTest, APacketComesWithWhoSentIt) {
+  const UniqueFd client = Client();
+  ASSERT_EQ(::send(client.get(), "hello", 5, 0), 5);
+  ASSERT_TRUE(WaitForPackets(1));
+  EXPECT_EQ(std::string(packets_[0].bytes.begin(), packets_[0].bytes.end()), "hello");
+  EXPECT_FALSE(packets_[0].fd.valid());
+  EXPECT_EQ(peer_.uid, ::geteuid());
+  EXPECT_EQ(peer_.pid, ::getpid());
+}
+
+TEST_F(LocalSocketTest, EveryUserMayConnect) {
+  struct stat facts {};
+  ASSERT_EQ(::stat(path_.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777U, 0666U);
+}
+
+TEST_F(LocalSocketTest, AnOversizedPacketIsSeenAsTooLongAndTheNextOneIsWhole) {
+  const UniqueFd client = Client();
+  const std::string large(100'000, 'x');
+  ASSERT_EQ(::send(client.get(), large.data(), large.size(), 0), 100'000);
+  ASSERT_EQ(::send(client.get(), "next", 4, 0), 4);
+  ASSERT_TRUE(WaitForPackets(2));
+  EXPECT_EQ(packets_[0].bytes.size(), wire::kMaxMessage + 1);
+  wire::Header header{};
+  EXPECT_EQ(wire::CheckHeader(packets_[0].bytes.data(), packets_[0].bytes.size(), &header),
+            wire::Check::kSize);
+  EXPECT_EQ(packets_[1].bytes.size(), 4U);
+}
+
+TEST_F(LocalSocketTest, AnEmptyPacketEndsTheConnection) {
+  const UniqueFd client = Client();
+  ASSERT_EQ(::send(client.get(), "", 0, 0), 0);
+  EXPECT_TRUE(WaitFor([&] { return closed_ == 1; }));
+  EXPECT_EQ(Receive(client), "");
+}
+
+TEST_F(LocalSocketTest, ADescriptorComesWithItsPacket) {
+  const UniqueFd client = Client();
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(SendFds(client.get(), "save", {file.get()}));
+  ASSERT_TRUE(WaitForPackets(1));
+  EXPECT_TRUE(packets_[0].fd.valid());
+  EXPECT_EQ(::fcntl(packets_[0].fd.get(), F_GETFD), FD_CLOEXEC);
+}
+
+TEST_F(LocalSocketTest, OfSeveralDescriptorsTheFirstIsKeptAndNoneLeaks) {
+  const UniqueFd client = Greeted();
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const size_t before = OpenFds();
+  for (const size_t count : {2, 4, 5, 100}) {
+    ASSERT_TRUE(SendFds(client.get(), "save", std::vector<int>(count, file.get())));
+  }
+  ASSERT_TRUE(WaitForPackets(5));
+  EXPECT_EQ(OpenFds(), before + 4);
+  {
+    const std::lock_guard lock(mutex_);
+    packets_.clear();
+  }
+  EXPECT_EQ(OpenFds(), before);
+}
+
+TEST_F(LocalSocketTest, DescriptorsThatWereNeverReadAreFreedWithTheConnection) {
+  const size_t before = OpenFds();
+  {
+    const UniqueFd client = Client();
+    const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(SendFds(client.get(), "save", {file.get()}));
+  }
+  ASSERT_TRUE(WaitFor([&] { return closed_ == 1; }));
+  {
+    const std::lock_guard lock(mutex_);
+    packets_.clear();
+  }
+  OnLoop([] { return 0; });
+  EXPECT_EQ(OpenFds(), before);
+}
+
+TEST_F(LocalSocketTest, ASlowReaderGetsAllInOrderWithItsDescriptors) {
+  const UniqueFd client = Greeted();
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  constexpr int kPackets = 1'000;
+  const size_t before = OpenFds();
+  OnLoop([&] {
+    for (int i = 0; i < kPackets; ++i) {
+      const std::string packet = std::to_string(i) + std::string(1'000, '.');
+      EXPECT_TRUE(last_->Send(packet.data(), packet.size(), i % 100 == 0 ? file.get() : -1)) << i;
+    }
+    return 0;
+  });
+  for (int i = 0; i < kPackets; ++i) {
+    ASSERT_EQ(Receive(client).substr(0, std::to_string(i).size()), std::to_string(i));
+  }
+  OnLoop([] { return 0; });
+  EXPECT_EQ(OpenFds(), before) << "the copies that waited are closed";
+}
+
+TEST_F(LocalSocketTest, AReaderThatIsTooFarBehindIsClosed) {
+  const UniqueFd client = Greeted();
+  const bool all_taken = OnLoop([&] {
+    const std::string packet(10'000, 'x');
+    for (size_t i = 0; i < LocalConnection::kMaxQueued + 200; ++i) {
+      if (!last_->Send(packet.data(), packet.size())) return false;
+    }
+    return true;
+  });
+  EXPECT_FALSE(all_taken);
+  EXPECT_TRUE(WaitFor([&] { return closed_ == 1; }));
+}
+
+TEST_F(LocalSocketTest, ClosingLetsWhatIsQueuedOutFirst) {
+  const UniqueFd client = Greeted();
+  OnLoop([&] {
+    const std::string packet(10'000, 'x');
+    for (int i = 0; i < 100; ++i) EXPECT_TRUE(last_->Send(packet.data(), packet.size()));
+    last_->CloseWhenSent();
+    EXPECT_FALSE(last_->Send("more", 4));
+    return 0;
+  });
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(Receive(client).size(), 10'000U) << i;
+  EXPECT_EQ(Receive(client), "");
+  EXPECT_TRUE(WaitFor([&] { return closed_ == 1; }));
+}
+
+TEST_F(LocalSocketTest, WhatAPeerSaysAfterTheCloseIsNotHeardAndDoesNotLoseTheLastWord) {
+  const UniqueFd client = Greeted();
+  ASSERT_EQ(::send(client.get(), "a", 1, 0), 1);
+  ASSERT_TRUE(WaitForPackets(2));
+  OnLoop([&] {
+    ::send(client.get(), "b", 1, MSG_NOSIGNAL);
+    last_->Send("why", 3);
+    last_->CloseWhenSent();
+    return 0;
+  });
+  EXPECT_EQ(Receive(client), "why");
+  EXPECT_EQ(Receive(client), "");
+  ASSERT_TRUE(WaitFor([&] { return closed_ == 1; }));
+  EXPECT_EQ(packets_.size(), 2U);
+}
+
+TEST_F(LocalSocketTest, APeerThatGoesWithPacketsQueuedIsToldOfOnce) {
+  {
+    const UniqueFd client = Greeted();
+    OnLoop([&] {
+      const std::string packet(10'000, 'x');
+      for (int i = 0; i < 100; ++i) last_->Send(packet.data(), packet.size());
+      return 0;
+    });
+  }
+  ASSERT_TRUE(WaitFor([&] { return closed_ >= 1; }));
+  OnLoop([] { return 0; });
+  EXPECT_EQ(closed_, 1);
+}
+
+TEST_F(LocalSocketTest, ThisSideMayCloseAtOnce) {
+  const UniqueFd client = Greeted();
+  OnLoop([&] {
+    socket_->Close(*last_);
+    return 0;
+  });
+  EXPECT_EQ(closed_, 1);
+  EXPECT_EQ(Receive(client), "");
+}
+
+TEST_F(LocalSocketTest, ConnectionsComeAndGoWithoutLeaks) {
+  Greeted().reset();
+  ASSERT_TRUE(WaitFor([&] { return closed_ == 1; }));
+  OnLoop([] { return 0; });  // the descriptor is closed after it is said
+  const size_t before = OpenFds();
+  for (int i = 0; i < 500; ++i) Greeted().reset();
+  ASSERT_TRUE(WaitFor([&] { return closed_ == 501; }));
+  OnLoop([] { return 0; });
+  EXPECT_EQ(OpenFds(), before);
+}
+
+TEST_F(LocalSocketTest, ItsEndClosesItsConnectionsAndRemovesItsFile) {
+  const UniqueFd client = Greeted();
+  OnLoop([&] {
+    socket_.reset();
+    return 0;
+  });
+  EXPECT_EQ(Receive(client), "");
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(LocalSocketTest, ASecondListenerIsRefusedAndTheFirstGoesOn) {
+  Loop other;
+  const auto second = LocalSocket::Listen(other, path_, {});
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Errc::kConflict);
+  EXPECT_THAT(second.error().message, HasSubstr("another musterd"));
+  Greeted();
+}
+
+TEST_F(LocalSocketTest, WithoutDescriptorsLeftConnectionsWaitAndAreTakenLater) {
+  UniqueFd client = NewSocket();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{3, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(Connect(client.get(), path_), 0);
+  EXPECT_EQ(::send(client.get(), "hello", 5, 0), 5);
+  OnLoop([] { return 0; });
+  OnLoop([] { return 0; });
+  rusage before{};
+  ::getrusage(RUSAGE_SELF, &before);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(WaitForPackets(1));
+  rusage after{};
+  ::getrusage(RUSAGE_SELF, &after);
+  const auto spent = [](const rusage& use) { return use.ru_utime.tv_sec + use.ru_stime.tv_sec; };
+  EXPECT_LE(spent(after) - spent(before), 1) << "the loop was kept busy";
+}
+
+class ListenTest : public ::testing::Test {
+ protected:
+  TemporaryDirectory directory_;
+  std::string path_ = directory_.path() + "/musterd.sock";
+  Loop loop_;
+};
+
+TEST_F(ListenTest, ASocketFileThatAKilledDaemonLeftIsTakenOver) {
+  {
+    const UniqueFd killed = NewSocket();
+    const sockaddr_un address = Address(path_);
+    ASSERT_EQ(::bind(killed.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::listen(killed.get(), 1), 0);
+  }
+  ASSERT_TRUE(std::filesystem::exists(path_));
+  const auto listening = LocalSocket::Listen(loop_, path_, {});
+  ASSERT_TRUE(listening) << listening.error().message;
+}
+
+TEST_F(ListenTest, AFileThatIsNoSocketIsLeftAlone) {
+  std::ofstream(path_) << "precious";
+  const auto listening = LocalSocket::Listen(loop_, path_, {});
+  ASSERT_FALSE(listening);
+  EXPECT_THAT(listening.error().message, HasSubstr(path_));
+  EXPECT_EQ(std::filesystem::file_size(path_), 8U);
+}
+
+TEST_F(ListenTest, APathThatCannotBeASocketsIsRefused) {
+  for (const std::string& path :
+       {std::string(), "/" + std::string(200, 'x'), directory_.path() + "/none/musterd.sock"}) {
+    const auto listening = LocalSocket::Listen(loop_, path, {});
+    ASSERT_FALSE(listening);
+    EXPECT_THAT(listening.error().message, HasSubstr("socket"));
+  }
+}
+
+}  // namespace
+}  // namespace muster
