@@ -2,7 +2,7 @@
 find_package(GTest REQUIRED)
 
 # muster_test(NAME SOURCES a.cc ... LIBS lib ...): a GoogleTest program, one ctest entry per program, label "unit"
-# (another one by LABEL). 120 s is a deadline for a hang, not a speed limit.
+# (another one by LABEL). 300 s is a deadline for a hang, not a speed limit.
 function(muster_test name)
   cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
   if(NOT T_LABEL)
@@ -14,7 +14,7 @@ function(muster_test name)
   add_test(NAME ${T_LABEL}.${name} COMMAND ${name})
   # A test that is skipped has not shown what it is for; ctest would not tell.
   set_tests_properties(${T_LABEL}.${name} PROPERTIES
-    LABELS ${T_LABEL} TIMEOUT 120 FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+    LABELS ${T_LABEL} TIMEOUT 300 FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
 endfunction()
 
 add_custom_target(fuzzers)
