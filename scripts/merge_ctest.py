@@ -4,7 +4,8 @@
 usage: merge_ctest.py BUILD... [NAME=BUILD:LABEL...]
 
 The tests of BUILD are taken as they are. Of NAME=BUILD:LABEL those with that label are taken; they are called
-NAME.<test> and have the label NAME, since the same test exists in other builds too.
+NAME.<test> and have the label NAME, since the same test exists in other builds too. These are builds with sanitizers,
+which are slow: their tests have five times as long.
 """
 
 import json
@@ -25,6 +26,7 @@ _KEPT = {
     "TIMEOUT",
     "WORKING_DIRECTORY",
 }
+_SLOWER = 5
 
 
 def _tests(build: str, label: str) -> list[dict[str, Any]]:
@@ -50,6 +52,8 @@ def _renamed(prefix: str, test: dict[str, Any]) -> str:
     if "command" not in test:
         raise SystemExit(f"merge_ctest.py: the program of {test['name']} is not there: was it built?")
     kept = {key: value for key, value in properties.items() if key in _KEPT} | {"LABELS": prefix}
+    if "TIMEOUT" in kept:
+        kept["TIMEOUT"] = float(kept["TIMEOUT"]) * _SLOWER
     command = " ".join(_quote(word) for word in test["command"])
     settings = " ".join(f"{key} {_quote(value)}" for key, value in kept.items())
     return f"add_test({_quote(name)} {command})\nset_tests_properties({_quote(name)} PROPERTIES {settings})"
