@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <sstream>
 #include <vector>
 
 #include "daemon/base/unique_fd.h"
@@ -170,21 +171,39 @@ Status Apply(const Key& key, const YAML::Node& node, const std::string& at, Conf
   return {};
 }
 
+// What the YAML library passes over in silence or does not end with: control characters, a second document.
+Status CheckText(const std::string& text, const std::string& name) {
+  std::istringstream lines(text);
+  bool begun = false;
+  size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    for (const char c : line) {
+      if ((static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\r') || c == 0x7f) {
+        return Error{Errc::kInvalid, fmt::format("{}:{}: control character", name, number)};
+      }
+    }
+    const bool marker = line.starts_with("---");
+    if (marker && begun) {
+      return Error{Errc::kInvalid, fmt::format("{}:{}: a second document; the file holds one", name, number)};
+    }
+    const size_t first = line.find_first_not_of(" \t\r");
+    begun |= marker || (first != std::string::npos && line[first] != '#' && line[first] != '%');
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Config> ParseConfig(const std::string& text, const std::string& name) {
   Config config;
-  std::vector<YAML::Node> documents;
+  if (Status good = CheckText(text, name); !good) return good.error();
+  YAML::Node root;
   try {
-    documents = YAML::LoadAll(text);
+    root = YAML::Load(text);
   } catch (const YAML::Exception& e) {
     return Error{Errc::kInvalid, fmt::format("{}:{}: {}", name, e.mark.line + 1, e.msg)};
   }
-  if (documents.size() > 1) {
-    return Error{Errc::kInvalid, fmt::format("{}:{}: a second document; the file holds one", name,
-                                             documents[1].Mark().line + 1)};
-  }
-  const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
   if (root.IsNull()) return config;
   if (!root.IsMap())
     return Error{Errc::kInvalid, fmt::format("{}:1: expected lines of the form 'key: value'", name)};

@@ -112,8 +112,15 @@ TEST(Config, WhatIsNotYamlIsRefusedWithItsLine) {
   EXPECT_THAT(ErrorOf("? [a, b]\n: 1\n"), StartsWith("muster.yaml:1: unknown key '?'"));
 }
 
+TEST(Config, AControlCharacterIsRefusedWithItsLine) {
+  EXPECT_EQ(ErrorOf(std::string("port: 7000\npor\0t: 2\n", 20)), "muster.yaml:2: control character");
+  EXPECT_EQ(ErrorOf("port: 7000\r\n"), "");
+}
+
 TEST(Config, ASecondDocumentIsNotIgnored) {
-  EXPECT_THAT(ErrorOf("port: 7000\n---\nprot: 7000\n"), StartsWith("muster.yaml:"));
+  EXPECT_EQ(ErrorOf("port: 7000\n---\nprot: 7000\n"), "muster.yaml:2: a second document; the file holds one");
+  EXPECT_THAT(ErrorOf("---\n---\n"), StartsWith("muster.yaml:2: a second document"));
+  EXPECT_EQ(ErrorOf("# a comment\n\n---\nport: 7000\n"), "");
 }
 
 TEST(Config, TheDefaultTextParsesToTheDefaultsAndSoDoesItUncommented) {
