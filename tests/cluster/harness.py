@@ -4,6 +4,7 @@ A file's setUpModule calls start(); its test cases derive from ClusterCase. The 
 programs/member.py, which records itself and then runs the few lines of Python that the test gives it.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -47,6 +48,7 @@ def start(name: str, **options: Any) -> Cluster:
         options.setdefault("build", os.environ["MUSTER_BUILD"])
     _cluster = Cluster(f"{name}-{os.getpid()}", **options)
     unittest.addModuleCleanup(_stop)
+    atexit.register(_stop)  # unittest forgets its cleanups when it is interrupted
     _cluster.start()
     return _cluster
 
