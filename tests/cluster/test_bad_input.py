@@ -264,12 +264,49 @@ record(**said)
         self.assertEqual(store.stdout, "")
 
 
+# gRPC by hand: HTTP/2 with literal headers. A call is "answered" when a message comes back, "refused" when it ends
+# without one, "open" when neither happens.
+CALLS = """
+import hashlib, hmac, subprocess
+def munge(payload):
+    return subprocess.run(["munge", "-s", payload], capture_output=True, text=True, check=True).stdout.strip()
+def varint(value):
+    out = b""
+    while value > 127: out += bytes([value & 127 | 128]); value >>= 7
+    return out + bytes([value])
+def text(value): return (bytes([len(value)]) if len(value) < 127 else b"\\x7f" + varint(len(value) - 127)) + value
+def field(name, value): return b"\\x00" + text(name.encode()) + text(value.encode())
+def frame(kind, flags, body): return len(body).to_bytes(3, "big") + bytes([kind, flags]) + (1 if kind < 4 else 0).to_bytes(4, "big") + body
+def call(method, message, extra=()):
+    headers = b"".join(field(n, v) for n, v in ((":method", "POST"), (":scheme", "http"), (":path", "/muster.v1." + method),
+        (":authority", "n2"), ("te", "trailers"), ("content-type", "application/grpc"), *extra))
+    with dial() as peer:
+        peer.settimeout(3)
+        try:
+            peer.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + frame(4, 0, b"") + frame(1, 4, headers)
+                         + frame(0, 0, b"\\x00" + len(message).to_bytes(4, "big") + message))
+            data = b""
+            while True:
+                got = peer.recv(65536)
+                if not got: return "refused"
+                data += got
+                while len(data) >= 9 and len(data) >= 9 + int.from_bytes(data[:3], "big"):
+                    size, kind, flags = int.from_bytes(data[:3], "big"), data[3], data[4]
+                    if kind == 0: return "answered"
+                    if kind == 1 and flags & 1 or kind in (3, 7): return "refused"
+                    data = data[9 + size:]
+        except TimeoutError: return "open"
+        except ConnectionError: return "refused"
+def ask(question, credential): return call("Query/Ask", question, [("muster-credential", credential)])
+"""
+
+
 class Network(BadInput):
     """The port that daemons and the command share."""
 
-    def raw(self, code: str) -> str:
+    def raw(self, code: str, user: str = "trainer") -> str:
         lines = "import socket\ndef dial():\n    s = socket.create_connection(('n2', 6880), 20); s.settimeout(20); return s\n"
-        return self.python(lines + code)
+        return self.python(lines + code, user)
 
     def test_garbage_and_half_open_connections_leave_the_daemon_serving(self) -> None:
         self.raw(
@@ -311,6 +348,44 @@ for method, message in ((b"Attend", b"\\x08\\x00\\x12\\x03abc"), (b"Attend", b"\
 """
         )
         self.assertEqual(said.splitlines(), ["ended"] * 3)
+        self.still_serves()
+
+    def test_a_credential_that_is_replayed_foreign_or_for_something_else_is_refused(self) -> None:
+        said = self.raw(
+            CALLS
+            + """
+mine = b"\\x12\\x011"  # Question{gang: "1"}
+root = b"\\x30\\x01"  # Question{has_uid: true}, of user 0
+def query(node, question): return "muster-query-1\\n" + node + "\\n" + hashlib.sha256(question).hexdigest()
+good = munge(query("n2", mine))
+print("good:", ask(mine, good))
+print("replayed:", ask(mine, good))
+print("for another node:", ask(mine, munge(query("n1", mine))))
+print("for another question:", ask(mine, munge(query("n2", b""))))
+print("for another purpose:", ask(mine, munge("muster-node-1\\nn2\\n" + 32 * "k")))
+print("not a credential:", ask(mine, "MUNGE:" + "A" * 200 + ":"))
+print("empty:", ask(mine, ""))
+print("huge:", ask(mine, "A" * 15000))
+print("of another user:", ask(root, munge(query("n2", root))))
+"""
+        )
+        told = dict(line.split(": ") for line in said.splitlines())
+        # What another user's gangs are is answered by an error: test_another_users_gang_is_refused reads it.
+        answered = {"good": "answered", "of another user": "answered"}
+        self.assertEqual(told, dict.fromkeys(told, "refused") | answered)
+        self.assertEqual(len(told), 9)
+        # The first envelope of an agent, right in all but who has made its credential.
+        attend = (
+            CALLS
+            + """
+key = 32 * "k"
+mac = hmac.new(key.encode(), bytes([1]) + bytes(8), "sha256").digest()
+credential = munge("muster-node-1\\nn2\\n" + key).encode()
+print(call("Node/Attend", b"\\x1a\\x20" + mac + b"\\x22" + varint(len(credential)) + credential))
+"""
+        )
+        self.assertEqual(self.raw(attend, user="root"), "open", "this is how a daemon begins")
+        self.assertEqual(self.raw(attend), "refused")
         self.still_serves()
 
     def test_without_munge_the_command_says_what_is_missing(self) -> None:
