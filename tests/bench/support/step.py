@@ -23,8 +23,9 @@ class Step:
         self.job = ""
         self._cluster = cluster
         self._srun = srun
-        self._log = cluster.directory / "home" / USER / f"{name}.log"
-        self._log_in_node = f"/home/{USER}/{name}.log"
+        # The name tells this step's members from those of another benchmark that runs at the same time.
+        self._log = cluster.directory / "home" / USER / f"{cluster.names.name}-{name}.log"
+        self._log_in_node = f"/home/{USER}/{self._log.name}"
         self._output = tempfile.TemporaryFile("w+")
 
     def __enter__(self) -> "Step":
