@@ -169,11 +169,8 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       const auto body = ReadPacket<wire::Executed>(bytes);
       if (!body) return malformed();
       if (body->generation != member->generation) return;
-      auto message = Message();
-      message.mutable_executed()->set_task(task);
-      message.mutable_executed()->set_generation(body->generation);
-      message.mutable_executed()->set_time_ns(body->realtime_ns);
-      Up(std::move(message));
+      member->executed_ns = body->realtime_ns;
+      MaybeNodeExecuted();
       return;
     }
     case wire::Type::kExited: {
@@ -195,6 +192,7 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       auto message = Message();
       *message.mutable_exited() = exit;
       Up(std::move(message));
+      MaybeNodeExecuted();
       return;
     }
     case wire::Type::kStopped: {
@@ -280,6 +278,7 @@ bool LocalGang::StartMember(uint32_t task, Member& member) {
   member.generation = body.generation;
   member.stopping = false;
   member.unkillable = 0;
+  member.executed_ns = 0;
   member.exit.reset();
   return SendBody(*member.connection, wire::Type::kStart, body, {}, memory.get());
 }
@@ -304,6 +303,26 @@ void LocalGang::FinishMember(uint32_t task, Member& member) {
     body.as = static_cast<uint32_t>(wire::FinishAs::kZero);
   }
   SendBody(*member.connection, wire::Type::kFinish, body);
+}
+
+// One message for the node: a gang has many more members than nodes. What is lost with a link is in the next
+// Register, where a member that runs counts as exec'd.
+void LocalGang::MaybeNodeExecuted() {
+  if (!start_ || node_executed_ == start_->generation()) return;
+  auto message = Message();
+  v1::MembersExecuted* executed = message.mutable_executed();
+  for (const auto& [task, member] : members_) {
+    if (member.generation != start_->generation()) return;
+    if (member.executed_ns == 0) {
+      if (member.state == MemberState::kRunning) return;
+      continue;
+    }
+    executed->add_tasks(task);
+    executed->set_time_ns(std::max(executed->time_ns(), member.executed_ns));
+  }
+  executed->set_generation(start_->generation());
+  node_executed_ = start_->generation();
+  Up(std::move(message));
 }
 
 void LocalGang::MaybeNodeStopped() {

@@ -57,7 +57,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     wire::MemberState state = wire::MemberState::kWaiting;
     uint64_t generation = 0;
     bool known = false;
-    bool stopping = false;  // has been told to stop this generation
+    bool stopping = false;    // has been told to stop this generation
+    int64_t executed_ns = 0;  // when its program was exec'd, 0: not yet
     uint32_t unkillable = 0;
     std::optional<v1::MemberExited> exit;
   };
@@ -89,6 +90,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   bool StartMember(uint32_t task, Member& member);
   void StopMember(Member& member);
   void FinishMember(uint32_t task, Member& member);
+  void MaybeNodeExecuted();
   void MaybeNodeStopped();
   void MaybeRegister();
   void JoinTimedOut();
@@ -124,6 +126,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   std::string tf_cluster_;
   ClusterSpec spec_;
   std::optional<uint64_t> node_stopped_;  // generation for which NodeStopped has been said
+  uint64_t node_executed_ = 0;            // generation for which MembersExecuted has been said
   uint64_t stop_generation_ = 0;          // generations up to this one must not run
 
   std::shared_ptr<Link> link_;

@@ -243,8 +243,10 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
   }
   switch (message.kind_case()) {
     case v1::AgentMessage::kExecuted:
-      return Feed(gang::MemberExecuted{message.executed().task(), message.executed().generation(),
-                                       message.executed().time_ns()});
+      for (const uint32_t task : message.executed().tasks()) {
+        Feed(gang::MemberExecuted{task, message.executed().generation(), message.executed().time_ns()});
+      }
+      return;
     case v1::AgentMessage::kExited:
       return Feed(gang::MemberExited{message.exited().task(), message.exited().generation(),
                                      ToExit(message.exited())});
@@ -408,7 +410,7 @@ void Coordinator::Do(const gang::ReportToJob& action) {
   auto message = NewMessage();
   message.mutable_report()->set_task(action.task);
   message.mutable_report()->set_text(action.text);
-  Broadcast(message);
+  if (action.task < gang_->members().size()) Send(gang_->members()[action.task].node, message);
 }
 
 void Coordinator::Do(const gang::Note& action) {
