@@ -26,7 +26,7 @@ using wire::MemberState;
 
 constexpr int kMaxBackoffMs = 1000;
 // The coordinator's own join timeout comes first: it can name all that is missing.
-constexpr int kJoinMarginSeconds = 10;
+constexpr int kJoinMarginSeconds = 5;
 
 // The environment as Start carries it: NUL-terminated strings in a sealed memfd.
 UniqueFd EnvironmentMemory(const std::vector<std::string>& environment, uint32_t* bytes) {

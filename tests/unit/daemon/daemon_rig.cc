@@ -1,0 +1,198 @@
+#include "tests/unit/daemon/daemon_rig.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/unit/daemon/packet_builder.h"
+
+namespace muster {
+namespace {
+
+constexpr int kDeadlineMs = 20'000;
+
+Config ConfigOf(const std::string& name, const std::string& address, uint16_t port,
+                const std::string& directory) {
+  Config config;
+  config.store = "dir:" + directory + "/store";
+  config.socket = fmt::format("{}/{}.sock", directory, name);
+  config.state_dir = fmt::format("{}/{}", directory, name);
+  config.listen_address = address;
+  config.port = port;
+  config.node_name = name;
+  config.master_ports_first = 19'000;
+  config.master_ports_last = 19'999;
+  config.reconnect_ms = 3'000;
+  return config;
+}
+
+std::shared_ptr<Store> MustOpen(const std::string& url) {
+  auto store = OpenStore({.url = url});
+  EXPECT_TRUE(store) << store.error().message;
+  return *std::move(store);
+}
+
+std::map<std::string, std::string> ReadEnvironment(int fd, uint32_t bytes) {
+  std::string block(bytes, '\0');
+  EXPECT_EQ(::pread(fd, block.data(), block.size(), 0), static_cast<ssize_t>(bytes));
+  std::map<std::string, std::string> environment;
+  for (size_t at = 0; at < block.size();) {
+    const std::string entry(block.c_str() + at);
+    const size_t equals = entry.find('=');
+    environment[entry.substr(0, equals)] = equals == std::string::npos ? "(unset)" : entry.substr(equals + 1);
+    at += entry.size() + 1;
+  }
+  return environment;
+}
+
+}  // namespace
+
+bool NameNodes() {
+  static const bool named = [] {
+    std::ofstream("/run/hosts") << "127.0.0.1 localhost n1\n127.0.0.2 n2\n";
+    return ::mount("/run/hosts", "/etc/hosts", nullptr, MS_BIND, nullptr) == 0;
+  }();
+  return named;
+}
+
+TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory)
+    : config_(ConfigOf(name, address, port, directory)),
+      store_(MustOpen(config_.store)),
+      engine_(store_, {}),
+      coordinators_(loop_, config_, name, store_),
+      agent_(AgentContext{loop_, config_, name, store_, engine_, reader_, dialer_}) {
+  auto server =
+      Server::Start({fmt::format("{}:{}", address, port), name, ::geteuid()},
+                    [this](std::shared_ptr<Link> link) { return coordinators_.Accept(std::move(link)); }, {});
+  EXPECT_TRUE(server) << server.error().message;
+  server_ = *std::move(server);
+  const Status started = agent_.Start();
+  EXPECT_TRUE(started) << started.error().message;
+  thread_ = std::thread([this] { loop_.Run(); });
+}
+
+TestDaemon::~TestDaemon() {
+  loop_.Stop();
+  thread_.join();
+}
+
+std::string TestSupervisor::Message::Text() const {
+  if (type == wire::Type::kReport) return packet.substr(sizeof(wire::Report));
+  if (type == wire::Type::kRefused) return packet.substr(sizeof(wire::Refused));
+  return "";
+}
+
+bool TestSupervisor::Join(const std::string& socket, const std::string& nodes, const std::string& options) {
+  nodes_ = nodes;
+  options_ = options;
+  return Hello(socket);
+}
+
+bool TestSupervisor::Rejoin(const std::string& socket, wire::MemberState state, uint64_t generation,
+                            int wait_status) {
+  hello_.reconnecting = 1;
+  hello_.state = static_cast<uint32_t>(state);
+  hello_.generation = generation;
+  hello_.wait_status = wait_status;
+  return Hello(socket);
+}
+
+bool TestSupervisor::Hello(const std::string& socket) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, socket.c_str(), socket.size() + 1);
+  socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return false;
+  hello_.node_list_bytes = static_cast<uint32_t>(nodes_.size());
+  hello_.options_bytes = static_cast<uint32_t>(options_.size());
+  Send(BuildPacket(hello_, wire::Type::kSupervisorHello, nodes_ + options_));
+  const auto answer = Next();
+  if (!answer || answer->type != wire::Type::kWelcome) return false;
+  std::memcpy(hello_.token, answer->As<wire::Welcome>().token, sizeof hello_.token);
+  return true;
+}
+
+void TestSupervisor::Executed(uint64_t generation) {
+  wire::Executed body{};
+  body.generation = generation;
+  Send(BuildPacket(body, wire::Type::kExecuted));
+}
+
+void TestSupervisor::Exited(uint64_t generation, int wait_status, const std::string& program,
+                            const std::string& stderr_tail) {
+  wire::Exited body{};
+  body.generation = generation;
+  body.pid = 4711;
+  body.wait_status = wait_status;
+  body.program_bytes = static_cast<uint32_t>(program.size());
+  body.stderr_bytes = static_cast<uint32_t>(stderr_tail.size());
+  Send(BuildPacket(body, wire::Type::kExited, program + stderr_tail));
+}
+
+void TestSupervisor::Stopped(uint64_t generation) {
+  wire::Stopped body{};
+  body.generation = generation;
+  Send(BuildPacket(body, wire::Type::kStopped));
+}
+
+void TestSupervisor::Send(const std::string& packet) {
+  EXPECT_EQ(::send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(packet.size()));
+}
+
+bool TestSupervisor::Silent(int milliseconds) {
+  pollfd wait{socket_.get(), POLLIN, 0};
+  return ::poll(&wait, 1, milliseconds) == 0;
+}
+
+std::optional<TestSupervisor::Message> TestSupervisor::Next() {
+  if (Silent(kDeadlineMs)) return std::nullopt;
+  Message message;
+  message.packet.resize(wire::kMaxMessage);
+  iovec io{message.packet.data(), message.packet.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &io;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  const ssize_t size = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
+  if (size <= 0) return std::nullopt;
+  message.packet.resize(static_cast<size_t>(size));
+  UniqueFd fd;
+  if (const cmsghdr* c = CMSG_FIRSTHDR(&header)) {
+    int received = -1;
+    std::memcpy(&received, CMSG_DATA(c), sizeof received);
+    fd.reset(received);
+  }
+  wire::Header checked{};
+  EXPECT_EQ(wire::CheckHeader(message.packet.data(), message.packet.size(), &checked), wire::Check::kOk);
+  message.type = static_cast<wire::Type>(checked.type);
+  if (message.type == wire::Type::kStart) {
+    message.environment = ReadEnvironment(fd.get(), message.As<wire::Start>().environment_bytes);
+  }
+  return message;
+}
+
+std::optional<TestSupervisor::Message> TestSupervisor::Next(wire::Type type) {
+  while (auto message = Next()) {
+    if (message->type == type) return message;
+    if (message->type == wire::Type::kReport) {
+      reports += message->Text();
+      continue;
+    }
+    ADD_FAILURE() << "message of type " << static_cast<int>(message->type) << " instead of "
+                  << static_cast<int>(type) << ": " << message->Text();
+  }
+  ADD_FAILURE() << "no message of type " << static_cast<int>(type);
+  return std::nullopt;
+}
+
+}  // namespace muster

@@ -1,0 +1,96 @@
+// musterds of two nodes in one process, and supervisors that a test plays itself.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "ceph/engine/engine.h"
+#include "ceph/store/store.h"
+#include "daemon/agent/agent.h"
+#include "daemon/base/loop.h"
+#include "daemon/base/worker.h"
+#include "daemon/config/config.h"
+#include "daemon/rpc/link.h"
+#include "daemon/service/coordinators.h"
+#include "daemon/wire/wire.h"
+
+namespace muster {
+
+// Gives the process names for its nodes: n1 is 127.0.0.1, n2 127.0.0.2. After PrivateMunge, in its namespace.
+bool NameNodes();
+
+// What musterd's main does, on a thread. Its end is a clean stop.
+class TestDaemon {
+ public:
+  // `directory` holds the store, which all nodes share, and the node's own files.
+  TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory);
+  ~TestDaemon();
+  TestDaemon(const TestDaemon&) = delete;
+  TestDaemon& operator=(const TestDaemon&) = delete;
+  [[nodiscard]] const std::string& socket() const { return config_.socket; }
+
+ private:
+  Config config_;
+  std::shared_ptr<Store> store_;
+  Loop loop_;
+  Engine engine_;
+  Worker reader_;
+  Worker dialer_;
+  Coordinators coordinators_;
+  Agent agent_;
+  std::unique_ptr<Server> server_;
+  std::thread thread_;
+};
+
+// A supervisor's side of the local protocol.
+class TestSupervisor {
+ public:
+  struct Message {
+    wire::Type type{};
+    std::string packet;
+    std::map<std::string, std::string> environment;  // of a Start
+    template <typename Body>
+    [[nodiscard]] Body As() const {
+      Body body{};
+      wire::ReadBody(packet.data(), packet.size(), &body);
+      return body;
+    }
+    // The tail of a Report or a Refused.
+    [[nodiscard]] std::string Text() const;
+  };
+
+  explicit TestSupervisor(wire::SupervisorHello hello) : hello_(hello) {}
+  // Connects and says hello with `nodes` and `options`; true when it is welcome.
+  bool Join(const std::string& socket, const std::string& nodes, const std::string& options);
+  // The same again, as one that was here before.
+  bool Rejoin(const std::string& socket, wire::MemberState state, uint64_t generation, int wait_status = 0);
+  void Leave() { socket_.reset(); }
+
+  void Executed(uint64_t generation);
+  void Exited(uint64_t generation, int wait_status, const std::string& program = "train",
+              const std::string& stderr_tail = "");
+  void Stopped(uint64_t generation);
+
+  // The next message, whatever it is; empty when the connection ends, or when nothing comes for a long time.
+  std::optional<Message> Next();
+  // The next message of this type; Reports on the way are gathered in `reports`.
+  std::optional<Message> Next(wire::Type type);
+  // True when nothing comes for so long.
+  bool Silent(int milliseconds);
+  std::string reports;
+
+ private:
+  bool Hello(const std::string& socket);
+  void Send(const std::string& packet);
+
+  wire::SupervisorHello hello_;
+  std::string nodes_;
+  std::string options_;
+  UniqueFd socket_;
+};
+
+}  // namespace muster
