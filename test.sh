@@ -55,8 +55,8 @@ clean_up() {
     rm -rf "$run"
 }
 trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+trap 'say "interrupted: removing what the tests have started"; exit 130' INT
+trap 'say "interrupted: removing what the tests have started"; exit 143' TERM HUP
 
 wanted() {
     local label
