@@ -34,7 +34,8 @@ if rank == generation % world:
 time.sleep(600)
 """
 
-# In a node: what musterd and its neighbours hold. Descriptors that come and go with a question are not there.
+# In a node: what musterd and its neighbours hold. The user's processes are the members and their supervisors (uid of
+# `trainer`); others come and go.
 LOOK = r"""
 for pid in $(pgrep -x musterd); do
     echo "musterd_descriptors $(ls /proc/$pid/fd | wc -l)"
@@ -47,7 +48,7 @@ for pid in SUPERVISORS; do
     echo "supervisor_rss_kb $(awk '/VmRSS/ {print $2}' /proc/$pid/status)"
 done
 echo "zombies $(cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' | grep -c '^Z')"
-echo "processes $(ls -d /proc/[0-9]* | wc -l)"
+echo "user_processes $(pgrep -c -u 20001)"
 echo "shm_files $(ls /dev/shm | wc -l)"
 echo "bound_sockets $(ss -Htln | wc -l)"
 """
