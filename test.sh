@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what is needed, builds, and runs every test, or those that have one of the given labels, in one ctest.
+# Installs what is needed, builds, and runs every test, or those that have one of the given labels.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/setup.sh"
@@ -16,7 +16,9 @@ Installs what is needed, builds, and runs all tests, or those that have one of t
   demo     ./demo.sh itself
   asan     the unit tests under the address and undefined-behaviour sanitizers
   tsan     the unit tests under the thread sanitizer
+  sim      the state machines among simulated nodes: thousands of fault schedules
   fuzz     the message codecs under libFuzzer, 30 s each
+  chaos    faults of every kind in random order on a virtual cluster, two minutes of a gang and two of its checkpoints
 
 Needs root. The exit status is ctest's: 0 when every test has passed.
 TEXT
@@ -37,11 +39,16 @@ require_root
 
 run=       # the directory of this run: all temporary files and clusters of its tests
 namespace= # the process that holds the PID namespace in which the tests run
+behind=    # the process that builds beside the tests
 
 # Whatever a test has started dies with the PID namespace; what a dead cluster leaves on the host goes after that.
 clean_up() {
     local directory
     setup_cleanup
+    if [[ -n $behind ]]; then
+        kill -TERM "$behind" 2>/dev/null || true
+        wait "$behind" 2>/dev/null || true
+    fi
     if [[ -n $namespace ]]; then
         kill -KILL "$namespace" 2>/dev/null || true
         wait "$namespace" 2>/dev/null || true
@@ -76,48 +83,91 @@ wanted_besides_sanitizers() {
     return 1
 }
 
+build_sanitized() {
+    local preset
+    for preset in "${sanitized[@]}"; do
+        say "== Building in build-$preset/"
+        build "$preset" "${sanitized_targets[$preset]}"
+    done
+}
+
+# The tests on the virtual cluster wait most of the time: the other builds take what they leave. What it says is in a
+# file until the tests have ended.
+build_sanitized_behind() {
+    set -m
+    (
+        set +m
+        setup_child=
+        trap setup_cleanup EXIT
+        trap 'exit 143' TERM
+        chrt --idle --pid 0 "$BASHPID" || renice -n 19 -p "$BASHPID"
+        build_sanitized
+    ) >"$run/behind.log" 2>&1 </dev/null &
+    behind=$!
+    set +m
+}
+
+# run_tests NAME PARALLEL TREE...: those of these builds (as merge_ctest.py takes them) in one ctest. Sets `status`.
+run_tests() {
+    local directory=$run/$1 parallel=$2 filter=()
+    shift 2
+    mkdir "$directory"
+    "$root/scripts/merge_ctest.py" "$@" >"$directory/CTestTestfile.cmake"
+    if ((${#labels[@]} > 0)); then
+        filter=(-L "^($(IFS='|' && echo "${labels[*]}"))$")
+    fi
+    # With a PID namespace of its own nothing that a test starts can outlive the run; its mounts, and what it leaves in
+    # /dev/shm, go with the mount namespace. MUSTER_VC_DIR gives the run's clusters names of their own.
+    set -m
+    # shellcheck disable=SC2016
+    unshare --mount --pid --fork --kill-child --mount-proc -- \
+        bash -c 'mount -t tmpfs tmpfs /dev/shm && "$@" & wait $!' init env --default-signal=INT,QUIT \
+        ctest --test-dir "$directory" --output-on-failure --no-tests=error --parallel "$parallel" "${filter[@]}" </dev/null &
+    namespace=$!
+    set +m
+    wait "$namespace" || status=$?
+    namespace=
+}
+
 say "== Installing what is missing"
 install_dependencies
 
 run=$(mktemp -d -t muster-test-XXXXXX)
-trees=()
+export TMPDIR=$run TEST_TMPDIR=$run MUSTER_VC_DIR=$run
+status=0
+sanitized=()
+declare -A sanitized_targets=([asan]=unit_tests [tsan]=unit_tests [fuzz]=fuzzers)
+sanitized_trees=()
+for preset in asan tsan fuzz; do
+    if wanted "$preset"; then
+        sanitized+=("$preset")
+        sanitized_trees+=("$preset=$root/build-$preset:$([[ $preset == fuzz ]] && echo fuzz || echo unit)")
+    fi
+done
+
 if wanted_besides_sanitizers; then
     say "== Building in build/"
     build dev
-    trees+=("$root/build")
-fi
-for preset in asan tsan; do
-    if wanted "$preset"; then
-        say "== Building in build-$preset/"
-        build "$preset"
-        trees+=("$preset=$root/build-$preset:unit")
+    if ((${#sanitized[@]} > 0)); then
+        build_sanitized_behind
     fi
-done
-if wanted fuzz; then
-    say "== Building in build-fuzz/"
-    build fuzz fuzzers
-    trees+=("fuzz=$root/build-fuzz:fuzz")
+    say "== Testing"
+    run_tests plain "$(nproc)" "$root/build"
+    if [[ -n $behind ]]; then
+        built=0
+        wait "$behind" || built=$?
+        behind=
+        cat "$run/behind.log"
+        ((built == 0)) || exit 1
+    fi
+else
+    build_sanitized
 fi
-"$root/scripts/merge_ctest.py" "${trees[@]}" >"$run/CTestTestfile.cmake"
-
-say "== Testing"
-filter=()
-if ((${#labels[@]} > 0)); then
-    filter=(-L "^($(IFS='|' && echo "${labels[*]}"))$")
+if ((${#sanitized[@]} > 0)); then
+    say "== Testing with sanitizers"
+    # Some wait, and the fuzzers run for a fixed time.
+    run_tests sanitized "$((2 * $(nproc)))" "${sanitized_trees[@]}"
 fi
-# With a PID namespace of its own nothing that a test starts can outlive the run; its mounts, and what it leaves in
-# /dev/shm, go with the mount namespace. MUSTER_VC_DIR gives the run's clusters names of their own.
-# shellcheck disable=SC2016
-export TMPDIR=$run TEST_TMPDIR=$run MUSTER_VC_DIR=$run
-set -m
-unshare --mount --pid --fork --kill-child --mount-proc -- \
-    bash -c 'mount -t tmpfs tmpfs /dev/shm && "$@" & wait $!' init env --default-signal=INT,QUIT \
-    ctest --test-dir "$run" --output-on-failure --no-tests=error --parallel "$(nproc)" "${filter[@]}" </dev/null &
-namespace=$!
-set +m
-status=0
-wait "$namespace" || status=$?
-namespace=
 
 left=()
 for directory in "$run"/muster-vc-*; do

@@ -59,9 +59,13 @@ enum muster_error {
   MUSTER_E_PROTOCOL = -12 /* musterd and this library do not understand each other */
 };
 
-#define MUSTER_LATEST UINT64_MAX /* in place of a step */
-#define MUSTER_NAME_MAX 255      /* bytes of an entry's name */
-#define MUSTER_META_MAX 4096     /* bytes of an entry's metadata */
+#define MUSTER_LATEST UINT64_MAX   /* in place of a step */
+#define MUSTER_NAME_MAX 255        /* bytes of an entry's name */
+#define MUSTER_META_MAX 4096       /* bytes of an entry's metadata */
+#define MUSTER_DIMS_MAX 8          /* dimensions of a slice */
+#define MUSTER_DTYPE_MAX 31        /* bytes of a slice's dtype */
+#define MUSTER_SLICE_META_MAX 3072 /* bytes of a slice's metadata */
+#define MUSTER_ANY_RANK UINT32_MAX /* in place of a rank */
 
 /* Opens this member's connection to its node's musterd. The environment says which gang. */
 MUSTER_API int muster_open(muster_handle** out);
@@ -80,14 +84,20 @@ MUSTER_API uint64_t muster_generation(const muster_handle* m);
 /* The step that this generation starts from, MUSTER_LATEST when there is no checkpoint. The same on every member. */
 MUSTER_API uint64_t muster_restore_step(const muster_handle* m);
 
-/* Says that training has reached `step`. Cheap: sends at most ten messages a second. */
+/* Says that this member has entered `step`. For every step: it writes to memory that musterd reads (some 50 ns), and
+ * makes at most a hundred system calls a second. Muster learns from it how long a step takes, finds a gang that hangs,
+ * names the member that did not enter the step, and marks members that are slower than the rest. Call it where a step's
+ * own work is done and the wait for the other members begins (before the collective), else all seem equally slow. In a
+ * phase without steps, a validation for example, call it now and then with the same step: it says that the member goes
+ * on. */
 MUSTER_API int muster_progress(muster_handle* m, uint64_t step);
 /* 1 when a checkpoint should be taken now / when the program should save and exit (Slurm's SIGTERM), else 0. */
 MUSTER_API int muster_should_checkpoint(muster_handle* m);
 MUSTER_API int muster_should_exit(muster_handle* m);
 
 /* A save: begin, add each entry, commit. begin waits while both staging buffers are in use (two saves behind); the
- * _nowait form returns MUSTER_E_BUSY instead. `bytes_hint` is the sum of the entries' sizes if known, else 0.
+ * _nowait form returns MUSTER_E_BUSY instead. When the store does not take the older of the two (it is full, or does not
+ * answer), that one is given up for the new one: the newest two stay in memory until they are taken. `bytes_hint` is the sum of the entries' sizes if known, else 0.
  * add copies `bytes` bytes: the memory is the caller's again when it returns. `meta` (may be NULL) is kept with the
  * entry as it is, e.g. a dtype and shape. commit hands the shard to musterd and returns. abort forgets the save.
  * Steps go up: one that is not above the last committed save of this handle is MUSTER_E_INVALID. Names are 1 to
@@ -96,18 +106,35 @@ MUSTER_API int muster_save_begin(muster_handle* m, uint64_t step, size_t bytes_h
 MUSTER_API int muster_save_begin_nowait(muster_handle* m, uint64_t step, size_t bytes_hint);
 MUSTER_API int muster_save_add(muster_handle* m, const char* name, const char* meta, const void* data,
                                size_t bytes);
+/* The same for one who puts the bytes there himself, straight from a file or a device: all `bytes` bytes at *data are to
+ * be written before the next call on this handle that adds, commits or aborts. Since 0.3. */
+MUSTER_API int muster_save_reserve(muster_handle* m, const char* name, const char* meta, size_t bytes,
+                                   void** data);
 MUSTER_API int muster_save_commit(muster_handle* m);
 MUSTER_API void muster_save_abort(muster_handle* m);
 
 /* Waits until the save of `step` (MUSTER_LATEST: the newest one) is committed by all members. timeout in milliseconds,
  * -1: for ever. MUSTER_OK only when it is committed. */
 MUSTER_API int muster_wait(muster_handle* m, uint64_t step, int timeout_ms);
+/* Waits until this member's own shard of the save is durable: what is missing then is the other members'. Since 0.3. */
+MUSTER_API int muster_wait_durable(muster_handle* m, uint64_t step, int timeout_ms);
 /* The newest step known to be committed, MUSTER_LATEST when none is. Does not block. */
 MUSTER_API uint64_t muster_committed(muster_handle* m);
 
 /* Opens this member's shard of the checkpoint that the generation starts from (MUSTER_LATEST) or of `step`. All of it
- * has been verified when this returns MUSTER_OK. MUSTER_E_NOT_FOUND: there is none, start from the beginning. */
+ * has been verified when this returns MUSTER_OK. MUSTER_E_NOT_FOUND: there is none, start from the beginning.
+ * MUSTER_E_INVALID when the checkpoint was saved by another number of members than the gang has now (an elastic gang,
+ * --gang=min=N): no shard is this member's then; see muster_restore_open_shard. */
 MUSTER_API int muster_restore_open(muster_handle* m, uint64_t step, muster_restore** out);
+/* What the checkpoint that the generation starts from (MUSTER_LATEST) or that of `step` is: its step, and by how many
+ * members it was saved, so how many shards it has. Either pointer may be NULL. Since 0.2. */
+MUSTER_API int muster_restore_info(muster_handle* m, uint64_t step, uint64_t* found_step,
+                                   uint32_t* world_size);
+/* Opens the shard that the member `rank` (0 to world_size - 1 of muster_restore_info) saved, verified as one's own. A
+ * program that goes on with more or fewer members reads the old members' shards one after the other, takes from each
+ * what is its own now, and closes it. What was saved alike by all is in any of them. Since 0.2. */
+MUSTER_API int muster_restore_open_shard(muster_handle* m, uint64_t step, uint32_t rank,
+                                         muster_restore** out);
 MUSTER_API uint64_t muster_restore_open_step(const muster_restore* r);
 /* Number of entries, and the i-th one. The pointers live as long as r; data is read-only. */
 MUSTER_API size_t muster_restore_count(const muster_restore* r);
@@ -116,6 +143,53 @@ MUSTER_API int muster_restore_entry(const muster_restore* r, size_t i, const cha
 /* Copies the entry `name` into `data`; its size must be exactly `bytes`. */
 MUSTER_API int muster_restore_get(muster_restore* r, const char* name, void* data, size_t bytes);
 MUSTER_API void muster_restore_close(muster_restore* r);
+
+/* Slices: named tensors of which each member saves its part and restores the part that it needs, whatever number of
+ * members saved it. Since 0.3.
+ *
+ * A part of a tensor: of the whole's shape, where the part begins in it and how large it is, dimensions from the slowest
+ * to the fastest (row by row). What is behind `dims` is not read. `dtype` is any name of 1 to MUSTER_DTYPE_MAX visible
+ * characters ("float32"); a restore must name the same. No dimensions: one number. */
+typedef struct muster_slice {
+  const char* dtype;
+  uint32_t element_bytes; /* at least 1 */
+  uint32_t dims;          /* at most MUSTER_DIMS_MAX */
+  uint64_t global_shape[MUSTER_DIMS_MAX];
+  uint64_t offset[MUSTER_DIMS_MAX];
+  uint64_t shape[MUSTER_DIMS_MAX];
+} muster_slice;
+
+/* Between muster_save_begin and muster_save_commit: adds `part` of the tensor `name`, `bytes` bytes row by row, as
+ * muster_save_add adds an entry. Other members may save other parts, or the same; one member may save several parts
+ * under one name (the entries of the second and later ones are named NAME#1, NAME#2...). `meta` (may be NULL) has up to
+ * MUSTER_SLICE_META_MAX bytes. */
+MUSTER_API int muster_save_add_slice(muster_handle* m, const char* name, const char* meta,
+                                     const muster_slice* part, const void* data, size_t bytes);
+
+/* Fills `into` (`bytes` bytes, row by row) with the part `want` of the tensor `name` of a step (MUSTER_LATEST: the one
+ * that the generation starts from), taken from whatever members saved it. Only what is needed is read, and verified
+ * first. MUSTER_E_NOT_FOUND names what nobody saved; MUSTER_E_INVALID: it was saved with another dtype or shape, or the
+ * arguments contradict one another. After an error `into` may have been filled in part.
+ * Call it with many parts at once where there are many: muster_restore_slices. */
+MUSTER_API int muster_restore_slice(muster_handle* m, uint64_t step, const char* name,
+                                    const muster_slice* want, void* into, size_t bytes);
+typedef struct muster_slice_wanted {
+  const char* name;
+  void* into;
+  size_t bytes;
+  uint32_t
+      first_rank; /* whose shard to look at first; MUSTER_ANY_RANK: this member's, or the one in its place */
+  uint32_t reserved; /* 0 */
+  muster_slice want;
+} muster_slice_wanted;
+MUSTER_API int muster_restore_slices(muster_handle* m, uint64_t step, const muster_slice_wanted* wanted,
+                                     size_t count);
+/* What the tensor `name` is: dtype, element_bytes, dims and global_shape, and as offset and shape the first part that is
+ * met. `meta` is that part's. The texts live until the next call of a restore of slices on this handle. Either pointer may
+ * be NULL. `first_rank` as in muster_slice_wanted. MUSTER_E_NOT_FOUND: nobody saved it (all members' shards have been
+ * asked). */
+MUSTER_API int muster_slice_info(muster_handle* m, uint64_t step, const char* name, uint32_t first_rank,
+                                 muster_slice* out, const char** meta);
 
 #ifdef __cplusplus
 }

@@ -2,13 +2,24 @@
 find_package(GTest REQUIRED)
 
 # muster_test(NAME SOURCES a.cc ... LIBS lib ...): a GoogleTest program, one ctest entry per program, label "unit"
-# (another one by LABEL). 300 s is a deadline for a hang, not a speed limit.
+# (another one by LABEL). 300 s is a deadline for a hang, not a speed limit. The test's own code is not optimised, which
+# halves its compile time, unless it is OPTIMISED: what it tests is. Under the thread sanitizer only those with THREADS
+# are built. The target `unit_tests` builds them all.
+add_custom_target(unit_tests)
 function(muster_test name)
-  cmake_parse_arguments(T "" "LABEL" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(T "OPTIMISED;THREADS" "LABEL" "SOURCES;LIBS" ${ARGN})
   if(NOT T_LABEL)
     set(T_LABEL unit)
   endif()
   add_executable(${name} ${T_SOURCES})
+  if(MUSTER_SANITIZE STREQUAL "thread" AND NOT T_THREADS)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+    return()
+  endif()
+  add_dependencies(unit_tests ${name})
+  if(NOT T_OPTIMISED)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   target_link_libraries(${name} PRIVATE ${T_LIBS} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${T_LABEL}.${name} COMMAND ${name})

@@ -18,10 +18,16 @@
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
+#include "daemon/beat/beat.h"
+#include "daemon/beat/memory.h"
 #include "daemon/config/config.h"
+#include "daemon/health/kernel_log.h"
+#include "daemon/partner/tier.h"
 #include "daemon/rpc/link.h"
+#include "daemon/service/checkpoint_exchange.h"
 #include "daemon/service/coordinators.h"
 #include "daemon/service/queries.h"
+#include "daemon/slurm/slurm.h"
 
 namespace muster {
 namespace {
@@ -83,6 +89,31 @@ void FeedWatchdog(Loop& loop, std::chrono::milliseconds every) {
   });
 }
 
+// Beats stop when the loop does: a daemon that does not act must not look alive.
+void ShowLife(Loop& loop, Beat& beat, std::chrono::milliseconds every) {
+  beat.LoopAlive();
+  loop.AfterPeriod(every, [&loop, &beat, every] { ShowLife(loop, beat, every); });
+}
+
+lease::Times TimesOf(const Config& config) {
+  lease::Times times;
+  times.beat = config.beat_ms * lease::kMillisecond;
+  times.lease = config.lease_ms * lease::kMillisecond;
+  times.silence = config.silence_ms * lease::kMillisecond;
+  times.reconnect = config.reconnect_ms * lease::kMillisecond;
+  return times;
+}
+
+SlurmOptions SlurmOptionsOf(const Config& config) {
+  SlurmOptions options;
+  options.helper = config.slurm_helper;
+  options.timeout = std::chrono::milliseconds(config.slurm_timeout_ms);
+  options.requeue_timeout = std::chrono::milliseconds(config.slurm_requeue_timeout_ms);
+  options.node_downs_per_minute = static_cast<int>(config.slurm_node_downs_per_minute);
+  options.requeue_dir = config.state_dir + "/requeues";
+  return options;
+}
+
 int Fail(const std::string& message) {
   spdlog::error("{}", message);
   ::sd_notifyf(0, "STATUS=%s", message.c_str());
@@ -106,12 +137,52 @@ int Run(const Config& config) {
   Loop loop;
   EngineOptions engine_options;
   engine_options.chunk_bytes = static_cast<uint64_t>(config.chunk_bytes);
+  engine_options.compress = config.compression == "auto";
   Engine engine(store, engine_options);
   Worker reader;
   Worker dialer;
-  Coordinators coordinators(loop, config, self, store);
-  Queries queries(loop, config, self, store, engine, coordinators);
-  Agent agent(AgentContext{loop, config, self, store, engine, reader, dialer});
+  Worker sampler;
+  NodeHealth health(loop, HealthOptionsOf(config));
+  KernelLog kernel_log(loop);
+  kernel_log.Open(config.kernel_log);
+  Slurm slurm(loop, SlurmOptionsOf(config));
+  slurm.ResumeRequeues();
+  BeatOptions beat_options;
+  beat_options.times = TimesOf(config);
+  beat_options.listen_address = config.listen_address;
+  beat_options.port = static_cast<uint16_t>(config.port);
+  beat_options.loop_stall_ms = config.loop_stall_ms;
+  beat_options.state_path = config.state_dir + "/beats";
+  beat_options.mailbox = loop.mailbox();
+  auto beat = Beat::Start(std::move(beat_options));
+  if (!beat) return Fail(beat.error().message);
+  ShowLife(loop, **beat, std::chrono::milliseconds(std::min<int64_t>(config.loop_stall_ms / 2, 1'000)));
+  Coordinators coordinators({loop, config, self, store, &reader, beat->get(), &slurm});
+  const auto take_over = [&coordinators](const GangJob& job, TakeOverRequest request) {
+    Coordinator::Origin origin;
+    origin.fresh = false;
+    origin.promised = true;
+    origin.after_term = request.after_term;
+    origin.key = std::move(request.key);
+    origin.closed = request.closed;
+    origin.taken = std::move(request.done);
+    coordinators.TakeOver(job, std::move(origin));
+  };
+  const auto read_coordinator = [&coordinators](
+                                    const GangJob& job,
+                                    std::function<void(std::optional<RecordedCoordinator>)> done) {
+    coordinators.ReadRecord(job, [done = std::move(done)](const std::optional<GangRecord>& record) {
+      if (!record) return done(std::nullopt);
+      done(RecordedCoordinator{record->term, record->coordinator, lease::WitnessSet::Of(record->witnesses)});
+    });
+  };
+  CheckpointExchange exchange(loop, config, store, engine);
+  const auto partners = PartnerTier::Start(config, self, *service_uid);
+  if (!partners) return Fail(partners.error().message);
+  Agent agent(AgentContext{loop, config, self, store, engine, reader, dialer, sampler, health, beat->get(),
+                           &kernel_log, take_over, read_coordinator, &slurm, &exchange, partners->get()});
+  coordinators.SetAgent([&agent](const std::string& gang) { return agent.CoordinatorOf(gang); });
+  Queries queries(loop, config, self, store, engine, coordinators, agent, slurm);
 
   const UniqueFd signals = WatchSignals(loop, [&loop](int signal) {
     spdlog::info("SIG{}: stopping; running gangs go on and are found again at the next start",
@@ -127,6 +198,8 @@ int Run(const Config& config) {
       });
   if (!server) return Fail(server.error().message);
   if (Status started = agent.Start(); !started) return Fail(started.error().message);
+  DropStartCode();
+  if (Status locked = LockMemory(); !locked) spdlog::warn("{}", locked.error().message);
 
   spdlog::info("musterd on {}: socket {}, port {}, store {}", self, config.socket, config.port,
                store->Describe());

@@ -106,11 +106,15 @@ class Trainer:
 
     def restore(self) -> dict[str, Any] | None:
         """Takes over the newest checkpoint, if there is one; gives the optimizer's state, the same on every rank."""
-        found = self.gang.restore() if self.gang is not None else None
+        found = self.gang.restore_info() if self.gang is not None else None
         if found is None:
             return None
-        state, self.step = found
-        self.batches.set_state(state["batches"])
+        self.step, members = found
+        state: dict[str, Any] = {}
+        # A gang that has grown since has ranks that saved nothing; they draw batches from the beginning.
+        if self.gang is not None and self.rank < members:
+            state, _ = self.gang.restore_shard(self.rank) or ({}, 0)
+            self.batches.set_state(state["batches"])
         if self.rank == 0:
             self.model.load_state_dict(state["model"])
         shared = [state.get("optimizer")]

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes a CTestTestfile.cmake that has the tests of several builds, so that one ctest runs them all.
+"""Writes a CTestTestfile.cmake that has the tests of one or more builds, so that one ctest runs them.
 
 usage: merge_ctest.py BUILD... [NAME=BUILD:LABEL...]
 

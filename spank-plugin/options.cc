@@ -12,7 +12,7 @@ constexpr char kArguments[] = "socket=PATH, signals=tasks|all, wait=SECONDS (0..
 
 constinit GangOption gang;
 constinit char value[wire::kMaxOptions + 1] = "";
-constinit char error[512] = "";
+constinit char error[wire::kMaxOptionError] = "";
 
 int OnGang(int /*val*/, const char* argument, int remote) {
   // Slurm 22.05 hands an absent argument on as "(null)" in some of its ways between the contexts.
@@ -32,6 +32,7 @@ int OnGang(int /*val*/, const char* argument, int remote) {
   }
   gang.value = value;
   gang.given = true;
+  ++gang.times;
   return 0;
 }
 
@@ -47,7 +48,8 @@ int RegisterGangOption(spank_t spank) {
   static char info[] = "key=value,...";
   static char usage[] =
       "run the tasks as a gang that Muster restarts together after a fault; "
-      "keys: restarts=N, join=DURATION, role=NAME, name=KEY";
+      "keys: restarts=N, join=DURATION, spares=N, min=N, grow=yes|no, hang=DURATION|off, grace=DURATION, "
+      "requeue=yes|no, role=NAME, kind=KIND, after=ROLE[:done], name=KEY, files=yes|no";
   constexpr int kOptionalArgument = 2;
   static spank_option option = {name, info, usage, kOptionalArgument, 0, OnGang};
   return spank_option_register(spank, &option);

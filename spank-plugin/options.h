@@ -10,6 +10,7 @@ namespace muster::plugin {
 // What was asked for; filled in by Slurm calling the option's callback, in every context before task_init.
 struct GangOption {
   bool given = false;
+  unsigned times = 0;      // so far: a heterogeneous srun reads the options of one component after the other
   const char* value = "";  // what follows --gang=
   const char* error =
       "";  // remote context: why the value is not taken after all (another version validated it)

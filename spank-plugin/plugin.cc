@@ -29,6 +29,11 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
   }
 }
 
+int slurm_spank_init_post_opt(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
+  const spank_context_t context = spank_context();
+  return context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR ? muster::plugin::OnOptions() : 0;
+}
+
 int slurm_spank_local_user_init(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
   return muster::plugin::OnLocal();
 }

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "spank-plugin/components.h"
 #include "spank-plugin/local.h"
 #include "spank-plugin/options.h"
 #include "spank-plugin/supervisor/anchors.h"
@@ -28,11 +29,13 @@ struct Prepared {
   int cgroups = -1;
   int socket = -1;
   supervisor::Identity identity;
+  bool disabled = false;   // musterd says that Muster is switched off
   char failure[512] = "";  // why the task cannot go on
 };
 constinit Prepared prepared;
 
 constinit char node_list[48 * 1024] = "";
+constinit char components[48 * 1024] = "";
 
 // A task of a step that a user has started: not the batch script, the extern step, or salloc's shell.
 bool IsGangTask(spank_t spank) {
@@ -88,12 +91,28 @@ UniqueFd Greet(int root_fd, const Arguments& arguments, int* error) {
   }
 }
 
+// Whether musterd's answer, which stays in the socket, is that Muster is switched off.
+bool SwitchedOff(int fd) {
+  alignas(wire::Refused) char packet[sizeof(wire::Refused)];
+  wire::Refused refused{};
+  if (recv(fd, packet, sizeof(packet), MSG_PEEK | MSG_DONTWAIT) < static_cast<ssize_t>(sizeof(packet)))
+    return false;
+  memcpy(&refused, packet, sizeof(refused));
+  return refused.header.magic == wire::kMagic &&
+         refused.header.type == static_cast<uint16_t>(wire::Type::kRefused) &&
+         refused.reason == static_cast<uint32_t>(wire::Refusal::kDisabled);
+}
+
 bool SetEnvironment(void* context, const char* key, const char* value) {
   return spank_setenv(static_cast<spank_t>(context), key, value, 1) == ESPANK_SUCCESS;
 }
 
 bool UnsetEnvironment(void* context, const char* key) {
   return spank_unsetenv(static_cast<spank_t>(context), key) == ESPANK_SUCCESS;
+}
+
+bool GetEnvironment(void* context, const char* key, char* value, size_t size) {
+  return spank_getenv(static_cast<spank_t>(context), key, value, static_cast<int>(size)) == ESPANK_SUCCESS;
 }
 
 void Log(void* /*context*/, const char* line) {
@@ -136,6 +155,11 @@ bool ReadIdentity(spank_t spank) {
               sizeof(node_list));
     return false;
   }
+  if (const char* why = DescribeComponents(spank, components, sizeof(components))) {
+    FailLater("%s", why);
+    return false;
+  }
+  identity.components = components;
   identity.node_list = node_list;
   identity.options = Gang().value;
   return true;
@@ -183,6 +207,12 @@ int OnTaskPrivileged(spank_t spank, int argc, char** argv) {
         arguments.socket, strerror(error), arguments.wait_seconds, wire::kUnit);
     return 0;
   }
+  if (SwitchedOff(prepared.socket)) {
+    close(prepared.socket);
+    prepared.socket = -1;
+    prepared.disabled = true;
+    return 0;
+  }
   prepared.root = anchors.root.release();
   prepared.proc = anchors.proc.release();
   prepared.cgroups = anchors.cgroups.release();
@@ -197,6 +227,11 @@ int OnTask(spank_t spank, int argc, char** argv) {
     spank_unsetenv(spank, kDebuggerVariable);
     return 0;
   }
+  spank_unsetenv(spank, kComponentsVariable);
+  if (prepared.disabled) {
+    slurm_info("muster: switched off on this node: the task runs without its gang");
+    return 0;
+  }
   if (prepared.failure[0] != '\0') Fail("%s", prepared.failure);
   const Arguments arguments = ReadArguments(argc, argv, false);
   supervisor::Settings settings;
@@ -209,7 +244,8 @@ int OnTask(spank_t spank, int argc, char** argv) {
   UniqueFd socket(prepared.socket);
   prepared.socket = -1;
   {
-    supervisor::Supervisor supervisor(settings, {spank, SetEnvironment, UnsetEnvironment, Log});
+    supervisor::Supervisor supervisor(settings,
+                                      {spank, SetEnvironment, UnsetEnvironment, Log, GetEnvironment});
     supervisor.Run(static_cast<UniqueFd&&>(socket));
   }
   CloseAnchors();

@@ -3,10 +3,11 @@
 // Catalog that change the head take turns, so use one Catalog for all changes under one fence.
 //
 // Head entries: "record" (the coordinator's JSON), "latest" (a step in decimal), "checkpoint/STEP" (JSON:
-// manifest object, its digest and bytes, fence, created, state good|bad, reason). Heads: "gang/KEY" in the
+// manifest object, its digest and bytes, fence, created, state good|bad, reason, pinned). Heads: "gang/KEY" in the
 // user's space; the head "index" of each space has one entry per gang key.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,8 @@
 
 #include "ceph/catalog/fence.h"
 #include "ceph/catalog/manifest.h"
+#include "ceph/catalog/references.h"
+#include "ceph/catalog/retention.h"
 #include "ceph/store/store.h"
 
 namespace muster {
@@ -28,8 +31,10 @@ struct CheckpointInfo {
   int64_t created_ns = 0;
   bool good = true;
   std::string reason;    // why it is not good
+  std::string pinned;    // the name under which a user keeps it, "": none
   std::string manifest;  // object name
   Digest manifest_digest{};
+  std::string entry;  // as the head has it
 };
 
 struct GangHead {
@@ -48,16 +53,39 @@ class Catalog {
   Result<GangHead> Load();
   // Takes the key over: creates the head, or raises the term above the one in it. Gives the new fence and
   // what was there. `generation` stays that of the head (0 when new). An empty `record` keeps the one there.
-  // kConflict: somebody else was faster, load again.
-  Result<GangHead> TakeOver(const std::string& record, const std::string& index_entry);
+  // `expect`: the fence that `record` was made under, if it was made from one. kConflict: somebody else was faster, load
+  // again.
+  Result<GangHead> TakeOver(const std::string& record, const std::string& index_entry,
+                            const std::optional<Fence>& expect = std::nullopt);
+  // Makes the head, with the lowest fence and no record. kConflict: there is one.
+  Status CreateEmpty();
   // Moves the fence from `from` to `to` with a new record; also from == to to change the record alone.
   Status Advance(const Fence& from, const Fence& to, const std::string& record);
+  // The same until the store has answered. A try whose answer did not come may have succeeded: the next one would find
+  // its own fence and take it for another's, so what is there is read and compared. `go_on` is asked before each further
+  // try, and pauses if it likes. kUnavailable: it said no, and the outcome is not known.
+  Status AdvanceForSure(const Fence& from, const Fence& to, const std::string& record,
+                        const std::function<bool(const Error& error)>& go_on);
   // Writes the manifest object, then adds it and moves `latest`, guarded by manifest.fence. kConflict: a
   // newer term or generation has taken over; nothing is visible then. kUnavailable: the outcome is unknown;
-  // the same call may be made again. In the same operation everything older than the newest `keep` good ones
-  // (at least 1) leaves the head, then its objects are removed. Gives the steps that left.
-  Result<std::vector<uint64_t>> Commit(const Manifest& manifest, size_t keep);
-  // Marks a checkpoint bad and moves `latest` to the newest good one.
+  // the same call may be made again. In the same operation what retention does not keep leaves the head; then those of its
+  // objects are removed that no listed checkpoint consists of. Gives the steps that left.
+  //
+  // A shard may share chunks with an older checkpoint that is listed, or with a shard of the same generation that was not
+  // committed. Who writes shards must see to it that what they share is still there when they are committed: a save on its
+  // way may share with the newest two good ones, so these must stay (kNeededByGang), or it may share nothing. kCorrupt: a
+  // chunk is shared with an older generation's shard, or by a save that a newer one has overtaken, and no listed checkpoint
+  // consists of it; nothing is committed.
+  Result<std::vector<uint64_t>> Commit(const Manifest& manifest, const Retention& retention);
+  // Removes checkpoints as Commit does, under whatever fence the head has: `choose` says which, and is asked again when the
+  // head has changed meanwhile. Its error is the outcome. Gives the steps that left.
+  Result<std::vector<uint64_t>> Drop(
+      const std::function<Result<std::vector<uint64_t>>(const GangHead& head)>& choose);
+  // Pins a checkpoint under a name, or takes its pin away (""), under whatever fence the head has. kConflict: another one
+  // of the key has the name.
+  Status Pin(uint64_t step, const std::string& name);
+  // Marks a checkpoint bad, and with it all that share the object which `reason` names with it, so that the gang does not find
+  // them out one by one, a restart each. Moves `latest` to the newest good one.
   Status MarkBad(const Fence& fence, uint64_t step, const std::string& reason);
   // Reads and verifies the manifest of a step (not the chunks).
   Result<Manifest> LoadManifest(uint64_t step);
@@ -74,11 +102,20 @@ class Catalog {
   std::string space_;
   std::string key_;
   std::unique_ptr<std::mutex> changing_ = std::make_unique<std::mutex>();
+  std::map<std::string, ObjectSet> known_;  // of listed checkpoints, by their manifests; under changing_
 
   [[nodiscard]] ObjectName HeadName() const { return {space_, "gang/" + key_}; }
   Status PutIntoIndex(const std::string& index_entry);
-  // All objects of a checkpoint that is not listed any more, but those that `committed` consists of.
-  void RemoveObjects(const CheckpointInfo& checkpoint, const Manifest& committed);
+  Result<Manifest> LoadManifest(const CheckpointInfo& checkpoint);
+  // What all of these consist of; one whose manifest cannot be read any more consists of nothing.
+  Result<ObjectSet> ObjectsOf(const std::vector<CheckpointInfo>& checkpoints);
+  Status CheckShared(const Manifest& manifest, const std::vector<CheckpointInfo>& listed);
+  bool Has(const CheckpointInfo& checkpoint, std::string_view object);
+  Result<ObjectSet> Needed();
+  void RemoveObjects(const std::vector<CheckpointInfo>& gone);
+  // Changes the list under the head's own fence, with what `change` makes of it; it is asked again when somebody else was
+  // faster.
+  Status Change(const std::function<Status(GangHead* head, HeadUpdate* update)>& change);
 };
 
 }  // namespace muster

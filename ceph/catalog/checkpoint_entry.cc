@@ -16,16 +16,17 @@ constexpr uint64_t kVersion = 1;
 }  // namespace
 
 std::string EncodeCheckpointEntry(const CheckpointInfo& info) {
-  return json{{"version", kVersion},
-              {"manifest", info.manifest},
-              {"digest", ToHex(info.manifest_digest)},
-              {"fence", info.fence.Encode()},
-              {"bytes", info.bytes},
-              {"world_size", info.world_size},
-              {"created_ns", static_cast<uint64_t>(info.created_ns)},
-              {"state", info.good ? "good" : "bad"},
-              {"reason", info.reason}}
-      .dump(-1, ' ', false, json::error_handler_t::replace);
+  json entry{{"version", kVersion},
+             {"manifest", info.manifest},
+             {"digest", ToHex(info.manifest_digest)},
+             {"fence", info.fence.Encode()},
+             {"bytes", info.bytes},
+             {"world_size", info.world_size},
+             {"created_ns", static_cast<uint64_t>(info.created_ns)},
+             {"state", info.good ? "good" : "bad"},
+             {"reason", info.reason}};
+  if (!info.pinned.empty()) entry["pinned"] = info.pinned;
+  return entry.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 Result<CheckpointInfo> DecodeCheckpointEntry(std::string_view key, uint64_t step, std::string_view text) {
@@ -48,6 +49,8 @@ Result<CheckpointInfo> DecodeCheckpointEntry(std::string_view key, uint64_t step
       !Take(parsed, "reason", &info.reason)) {
     return corrupt("a member is missing or of another type");
   }
+  if (json_fields::Find(parsed, "pinned") != nullptr && !Take(parsed, "pinned", &info.pinned))
+    return corrupt("pinned is no name");
   const auto decoded_fence = Fence::Decode(fence);
   const auto decoded_digest = DigestFromHex(digest);
   if (!decoded_fence) return corrupt("bad fence");

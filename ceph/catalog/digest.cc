@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <cstring>
+#include <new>
 
 namespace muster {
 namespace {
@@ -15,15 +16,36 @@ int Nibble(char c) {
   return -1;
 }
 
-}  // namespace
-
-Digest DigestOf(std::span<const std::byte> data) {
+Digest Canonical(XXH128_hash_t hash) {
   XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data.data(), data.size()));
+  XXH128_canonicalFromHash(&canonical, hash);
   Digest digest;
   static_assert(sizeof(canonical.digest) == sizeof(digest));
   std::memcpy(digest.data(), canonical.digest, digest.size());
   return digest;
+}
+
+}  // namespace
+
+Digest DigestOf(std::span<const std::byte> data) {
+  return Canonical(XXH3_128bits(data.data(), data.size()));
+}
+
+Digester::Digester() : state_(XXH3_createState()) {
+  if (state_ == nullptr) throw std::bad_alloc();
+  XXH3_128bits_reset(state_);
+}
+
+Digester::~Digester() {
+  XXH3_freeState(state_);
+}
+
+void Digester::Add(std::span<const std::byte> data) {
+  XXH3_128bits_update(state_, data.data(), data.size());
+}
+
+Digest Digester::Get() const {
+  return Canonical(XXH3_128bits_digest(state_));
 }
 
 Digest DigestOf(std::string_view text) {

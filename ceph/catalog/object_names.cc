@@ -50,4 +50,13 @@ std::optional<CheckpointDirectory> ParseObjectName(std::string_view key, std::st
   return out;
 }
 
+std::string_view ObjectNamedIn(std::string_view text, std::string_view key) {
+  const std::string prefix = DataPrefix(key);
+  for (size_t at = text.find(prefix); at != std::string_view::npos; at = text.find(prefix, at + 1)) {
+    const std::string_view name = text.substr(at, text.find_first_of(" :", at) - at);
+    if (ParseObjectName(key, name)) return name;
+  }
+  return {};
+}
+
 }  // namespace muster

@@ -27,5 +27,8 @@ struct CheckpointDirectory {
 };
 // Which checkpoint an object below DataPrefix(key) belongs to; nothing for a name of another form.
 std::optional<CheckpointDirectory> ParseObjectName(std::string_view key, std::string_view name);
+// The first name of an object below DataPrefix(key) in a text, as errors of the engine and the store have it: up to the next
+// space. Empty when there is none.
+std::string_view ObjectNamedIn(std::string_view text, std::string_view key);
 
 }  // namespace muster

@@ -57,7 +57,10 @@ int Identity::Read(char* error, size_t error_size) {
   strcpy(gang, gang_text);
   if (!ReadNumber(getenv("MUSTER_GENERATION"), UINT64_MAX, &generation)) return bad("MUSTER_GENERATION");
   uint64_t number = 0;
-  if (!ReadNumber(getenv("RANK"), UINT32_MAX, &number)) return bad("RANK");
+  // Where a gang has roles, RANK is the place among those who train together, or in a role; daemons of the first version
+  // set it alone.
+  const char* rank_variable = getenv("MUSTER_RANK") != nullptr ? "MUSTER_RANK" : "RANK";
+  if (!ReadNumber(getenv(rank_variable), UINT32_MAX, &number)) return bad(rank_variable);
   rank = static_cast<uint32_t>(number);
   if (!ReadToken(getenv("MUSTER_TOKEN"), token)) return bad("MUSTER_TOKEN");
   const char* socket_text = getenv("MUSTER_SOCKET");

@@ -17,9 +17,10 @@ enum class SaveState {
 struct SaveRecord {
   uint64_t step = 0;
   SaveState state = SaveState::kQueued;
-  int status = 0;       // a muster_error when it has failed
-  bool lost = false;    // musterd went away after the shard was durable, and its memory has been used again
-  char text[256] = "";  // why it failed
+  int status = 0;        // a muster_error when it has failed
+  bool lost = false;     // musterd went away after the shard was durable, and its memory has been used again
+  bool delayed = false;  // the store does not take it now
+  char text[256] = "";   // why it failed, or is delayed
 };
 
 // The newest saves; older ones are forgotten.

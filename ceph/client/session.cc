@@ -6,13 +6,15 @@
 #include <string.h>
 #include <time.h>
 
+#include "ceph/client/wire_text.h"
+
 namespace muster::client {
 namespace {
 
 constexpr int64_t kAttemptPause = 100 * kMillisecond;
 constexpr int64_t kGreetingTimeout = 10 * kSecond;
 constexpr int64_t kProgressPause = 100 * kMillisecond;
-constexpr int64_t kFetchTimeout = 1800 * kSecond;
+constexpr int64_t kAdvancePause = 10 * kMillisecond;
 
 int StatusOf(uint32_t refusal) {
   switch (static_cast<wire::Refusal>(refusal)) {
@@ -30,20 +32,6 @@ int StatusOf(uint32_t refusal) {
       return MUSTER_E_INVALID;
   }
   return MUSTER_E_DENIED;
-}
-
-// A status that came over the wire.
-int CheckedStatus(int32_t status) {
-  return status <= MUSTER_OK && status >= MUSTER_E_PROTOCOL ? status : MUSTER_E_STORE;
-}
-
-// Copies a text from the wire: without control characters, cut to fit.
-void CopyText(char* to, size_t capacity, const char* from, size_t size) {
-  size_t n = 0;
-  for (size_t i = 0; i < size && n + 1 < capacity; ++i) {
-    to[n++] = static_cast<unsigned char>(from[i]) < 0x20 ? ' ' : from[i];
-  }
-  to[n] = '\0';
 }
 
 }  // namespace
@@ -190,30 +178,44 @@ void Session::Take(const wire::Header& header) {
       return OnRefused();
     case wire::Type::kShardDurable:
       return OnDurable();
+    case wire::Type::kShardDelayed:
+      return OnDelayed();
     case wire::Type::kCommitted:
       return OnCommitted();
     case wire::Type::kRestored:
       return OnRestored();
+    case wire::Type::kRangeRead:
+      return OnRangeRead();
+    case wire::Type::kDescribed:
+      return OnDescribed();
     case wire::Type::kNotify: {
       wire::Notify notify;
       if (wire::ReadBody(connection_.packet(), connection_.packet_size(), &notify)) flags_ |= notify.flags;
       return;
     }
+    case wire::Type::kPageWanted:
+      page_wanted_ = page_.Open();
+      return;
     default:
       return;  // a newer musterd may say more than this library knows
   }
 }
 
 void Session::OnWelcome() {
-  wire::ClientWelcome welcome;
-  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &welcome) || link_ != Link::kGreeting)
+  wire::ClientWelcome welcome{};
+  if (!wire::ReadGrownBody(connection_.packet(), connection_.packet_size(), wire::kFirstClientWelcome,
+                           &welcome) ||
+      link_ != Link::kGreeting) {
     return;
+  }
   if (!welcomed_) committed_ = welcome.restore_step;
   welcome_ = welcome;
   welcomed_ = true;
   link_ = Link::kReady;
   away_error_ = 0;
   refused_status_ = 0;
+  page_wanted_ = false;  // until this musterd says so
+  page_sent_ = false;
   Resend();
 }
 
@@ -253,6 +255,19 @@ void Session::OnDurable() {
   CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
 }
 
+void Session::OnDelayed() {
+  wire::ShardDelayed delayed;
+  const char* pieces[1] = {""};
+  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &delayed)) return;
+  uint32_t sizes[1] = {delayed.text_bytes};
+  if (!wire::ReadTail<wire::ShardDelayed>(connection_.packet(), connection_.packet_size(), sizes, pieces))
+    sizes[0] = 0;
+  SaveRecord* record = saves_.Find(delayed.step);
+  if (record == nullptr || record->state != SaveState::kSent) return;
+  record->delayed = delayed.status != MUSTER_OK;
+  CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
+}
+
 void Session::OnCommitted() {
   wire::Committed committed;
   const char* pieces[1] = {""};
@@ -270,22 +285,6 @@ void Session::OnCommitted() {
   CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
 }
 
-void Session::OnRestored() {
-  wire::Restored restored;
-  const char* pieces[1] = {""};
-  if (!fetching_.active || !wire::ReadBody(connection_.packet(), connection_.packet_size(), &restored))
-    return;
-  uint32_t sizes[1] = {restored.text_bytes};
-  if (!wire::ReadTail<wire::Restored>(connection_.packet(), connection_.packet_size(), sizes, pieces))
-    sizes[0] = 0;
-  fetching_.done = true;
-  fetching_.status = CheckedStatus(restored.status);
-  fetching_.step = restored.step;
-  fetching_.bytes = restored.bytes;
-  fetching_.memory = connection_.TakeDescriptor();
-  CopyText(fetching_.text, sizeof(fetching_.text), pieces[0], sizes[0]);
-}
-
 // ---- what the program says ----
 
 Staging* Session::FreeStaging() {
@@ -298,16 +297,45 @@ Staging* Session::FreeStaging() {
   return best;
 }
 
+// The newer one stays: two saves are in memory, whatever the store does.
+void Session::GiveUpDelayed() {
+  Staging* oldest = nullptr;
+  for (Staging& staging : stagings_) {
+    if (staging.use != Staging::Use::kHanded) return;
+    if (oldest == nullptr || staging.step < oldest->step) oldest = &staging;
+  }
+  const SaveRecord* record = saves_.Find(oldest->step);
+  if (record == nullptr || record->state != SaveState::kSent || !record->delayed || oldest->give_up) return;
+  oldest->give_up = true;
+  if (link_ == Link::kReady) Flush();
+}
+
+const char* Session::WhyDelayed() {
+  for (const Staging& staging : stagings_) {
+    if (staging.use != Staging::Use::kHanded) continue;
+    const SaveRecord* record = saves_.Find(staging.step);
+    if (record != nullptr && record->state == SaveState::kSent && record->delayed) return record->text;
+  }
+  return nullptr;
+}
+
 void Session::Commit(Staging* staging) {
   staging->use = Staging::Use::kHanded;
+  staging->give_up = staging->gave_up = false;
   staging->holds = true;
   saves_.Add(staging->step);
   Step();
 }
 
-void Session::ReportProgress(uint64_t step) {
+int Session::ReportProgress(uint64_t step) {
+  const int64_t now = Now();
   progress_ = step;
   progress_waiting_ = true;
+  page_.Write(step, now);
+  // One who calls thousands of times a second is not to make as many system calls.
+  if (now < next_advance_ && link_ == Link::kReady) return MUSTER_OK;
+  next_advance_ = now + kAdvancePause;
+  return Advance();
 }
 
 // After a new welcome: musterd may be another process, which knows of no save. What the memory still holds
@@ -320,8 +348,10 @@ void Session::Resend() {
     for (Staging& staging : stagings_) {
       if (!staging.holds || staging.step != record.step || staging.use == Staging::Use::kFilling) continue;
       staging.use = Staging::Use::kHanded;
+      staging.give_up = staging.gave_up = false;
       held = true;
     }
+    record.delayed = false;
     if (held) {
       record.state = SaveState::kQueued;
     } else {
@@ -338,8 +368,11 @@ bool Session::HandOver(Staging* staging) {
 }
 
 bool Session::WantsRoom() {
-  return link_ == Link::kReady &&
-         (HandOver(&stagings_[0]) || HandOver(&stagings_[1]) || (fetching_.active && !fetching_.sent));
+  if (link_ != Link::kReady) return false;
+  for (Staging& staging : stagings_) {
+    if (HandOver(&staging) || (staging.give_up && !staging.gave_up)) return true;
+  }
+  return fetching_.active && !fetching_.sent;
 }
 
 void Session::Flush() {
@@ -358,15 +391,38 @@ void Session::Flush() {
     if (error != 0) return Down(error);
     saves_.Find(next->step)->state = SaveState::kSent;
   }
+  for (Staging& staging : stagings_) {
+    if (!staging.give_up || staging.gave_up) continue;
+    wire::GiveUp give_up{};
+    wire::SetHeader(&give_up, wire::Type::kGiveUp);
+    give_up.step = staging.step;
+    const int error = connection_.Send(&give_up, sizeof(give_up));
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    staging.gave_up = true;
+  }
   if (fetching_.active && !fetching_.sent) {
-    wire::Restore restore{};
-    wire::SetHeader(&restore, wire::Type::kRestore);
-    restore.step = fetching_.asked;
-    const int error = connection_.Send(&restore, sizeof(restore));
+    const int error = SendRequest();
     if (error == EAGAIN) return;
     if (error != 0) return Down(error);
     fetching_.sent = true;
   }
+  if (page_wanted_ && !page_sent_) {
+    const int error = SendPage();
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    page_sent_ = true;
+  }
+  if (!page_sent_) SendProgress();
+}
+
+int Session::SendPage() {
+  wire::PageHandover handover{};
+  wire::SetHeader(&handover, wire::Type::kProgressPage);
+  return connection_.Send(&handover, sizeof(handover), page_.fd());
+}
+
+void Session::SendProgress() {
   const int64_t now = Now();
   if (!progress_waiting_ || now < next_progress_) return;
   wire::Progress progress{};
@@ -376,28 +432,6 @@ void Session::Flush() {
   if (error != 0 && error != EAGAIN) return Down(error);
   if (error == 0) progress_waiting_ = false;
   next_progress_ = now + kProgressPause;
-}
-
-int Session::Fetch(uint64_t step, UniqueFd* memory, uint64_t* bytes, uint64_t* actual_step) {
-  fetching_.active = true;
-  fetching_.sent = false;
-  fetching_.done = false;
-  fetching_.asked = step;
-  const int status = Until(Now() + kFetchTimeout, [](Session* self) { return self->fetching_.done; });
-  fetching_.active = false;
-  if (status == MUSTER_E_TIMEOUT)
-    return Fail(status, "musterd has not delivered the checkpoint within 30 minutes");
-  if (status != MUSTER_OK) return status;
-  if (fetching_.status != MUSTER_OK) {
-    return Fail(fetching_.status, "%s",
-                fetching_.text[0] != '\0' ? fetching_.text : "there is no such checkpoint");
-  }
-  if (!fetching_.memory.valid())
-    return Fail(MUSTER_E_PROTOCOL, "musterd sent a checkpoint without its memory");
-  *memory = static_cast<UniqueFd&&>(fetching_.memory);
-  *bytes = fetching_.bytes;
-  *actual_step = fetching_.step;
-  return MUSTER_OK;
 }
 
 }  // namespace muster::client

@@ -8,6 +8,7 @@
 
 #include "ceph/client/connection.h"
 #include "ceph/client/identity.h"
+#include "ceph/client/progress_page.h"
 #include "ceph/client/saves.h"
 #include "ceph/client/staging.h"
 #include "ceph/muster.h"
@@ -51,12 +52,28 @@ class Session {
 
   // The staging memory for the next save, nullptr when none is free.
   Staging* FreeStaging();
+  // When there is none: asks musterd to give up the oldest save that the store does not take.
+  void GiveUpDelayed();
+  // Why the store does not take the saves that are under way, or nullptr.
+  const char* WhyDelayed();
   // The save in `staging` is complete: hands it over, now or when musterd is there.
   void Commit(Staging* staging);
-  void ReportProgress(uint64_t step);
+  // For every step of a program: a few stores into shared memory, and Advance when that has not been called for a
+  // while.
+  int ReportProgress(uint64_t step);
 
-  // Asks for a shard and waits for it.
-  int Fetch(uint64_t step, UniqueFd* memory, uint64_t* bytes, uint64_t* actual_step);
+  // Asks for a shard (of wire::kOwnShard or another rank) and waits for it.
+  int Fetch(uint64_t step, uint32_t rank, UniqueFd* memory, uint64_t* bytes, uint64_t* actual_step);
+  // Asks for bytes `offset` to `offset` + `bytes` - 1 of a rank's shard, less where it ends before.
+  struct Range {
+    UniqueFd memory;
+    uint64_t bytes = 0;
+    uint64_t shard_bytes = 0;
+    uint64_t checkpoint = 0;  // another one when the step has been saved anew
+  };
+  int FetchRange(uint64_t step, uint32_t rank, uint64_t offset, uint64_t bytes, Range* out);
+  // Asks by how many members a checkpoint was saved.
+  int Describe(uint64_t step, uint64_t* actual_step, uint32_t* world_size);
 
   [[nodiscard]] const Identity& identity() const { return identity_; }
   [[nodiscard]] const wire::ClientWelcome& welcome() const { return welcome_; }
@@ -67,13 +84,21 @@ class Session {
 
  private:
   enum class Link { kDown, kGreeting, kReady, kRefused };
+  enum class Asked { kShard, kRange, kDescription };
   struct Fetching {
     bool active = false;
     bool sent = false;
     bool done = false;
+    Asked what = Asked::kShard;
     uint64_t asked = 0;
+    uint32_t rank = 0;
+    uint64_t offset = 0;  // of a range
+    uint64_t range = 0;   // its bytes
     uint64_t step = 0;
     uint64_t bytes = 0;
+    uint64_t shard_bytes = 0;
+    uint64_t checkpoint = 0;
+    uint32_t world_size = 0;
     int status = 0;
     UniqueFd memory;
     char text[512] = "";
@@ -90,10 +115,17 @@ class Session {
   void OnWelcome();
   void OnRefused();
   void OnDurable();
+  void OnDelayed();
   void OnCommitted();
   void OnRestored();
+  void OnRangeRead();
+  void OnDescribed();
+  int AskForCheckpoint();
+  int SendRequest();
   void Resend();
   void Flush();
+  int SendPage();
+  void SendProgress();
   bool HandOver(Staging* staging);
   [[nodiscard]] bool WantsRoom();
 
@@ -113,9 +145,13 @@ class Session {
   Fetching fetching_;
   uint64_t committed_ = wire::kNoStep;
   uint32_t flags_ = 0;
+  ProgressPage page_;
+  bool page_wanted_ = false;  // by this musterd: it reads the page, so nothing needs to be said
+  bool page_sent_ = false;
   bool progress_waiting_ = false;
   uint64_t progress_ = 0;
   int64_t next_progress_ = 0;
+  int64_t next_advance_ = 0;
   char error_[1024] = "";
 };
 

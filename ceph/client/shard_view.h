@@ -7,6 +7,7 @@
 
 #include "ceph/client/bytes.h"
 #include "ceph/client/name_table.h"
+#include "ceph/engine/shard_format.h"
 
 namespace muster::client {
 
@@ -15,8 +16,9 @@ class ShardView {
   struct Entry {
     const char* name;  // NUL-terminated, as is meta; both live as long as the view
     const char* meta;
-    const void* data;  // in the shard
+    const void* data;  // in the shard; nullptr when only the index was parsed
     size_t bytes;
+    uint64_t offset;  // of the data in the shard
   };
 
   ShardView() = default;
@@ -27,13 +29,17 @@ class ShardView {
   // Reads `bytes` bytes, which must outlive the view. Gives nullptr, or a sentence on what is wrong; the view
   // is then empty. Once only.
   const char* Parse(const void* shard, size_t bytes);
+  // The same in two steps, for one who does not have all of the shard's `shard_bytes` bytes: the first sizeof(ShardHeader),
+  // which say where the index is, then that. `index` is not needed any more afterwards.
+  static const char* ParseHeader(const void* shard, uint64_t shard_bytes, ShardHeader* header);
+  const char* ParseIndex(const ShardHeader& header, const void* index, uint64_t shard_bytes);
 
   [[nodiscard]] size_t count() const { return count_; }
   [[nodiscard]] const Entry& entry(size_t index) const { return entries_[index]; }
   [[nodiscard]] const Entry* Find(const char* name) const;
 
  private:
-  const char* ReadEntries(const char* shard, size_t bytes, uint64_t index_offset, uint64_t index_bytes);
+  const char* ReadEntries(const ShardHeader& header, const char* index, uint64_t shard_bytes);
 
   Entry* entries_ = nullptr;
   size_t count_ = 0;

@@ -1,9 +1,14 @@
 #include "ceph/client/staging.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "ceph/client/memory_file.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 
 namespace muster::client {
 namespace {
@@ -20,7 +25,7 @@ int Staging::Reserve(size_t bytes) {
   if (bytes <= capacity_) return 0;
   if (bytes > SIZE_MAX / 4) return ENOMEM;
   if (!fd_.valid()) {
-    fd_.reset(memfd_create("muster-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    fd_.reset(MakeMemoryFile("muster-staging"));
     // musterd reads only memory that cannot be cut off under it.
     if (!fd_.valid() || fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
       const int error = errno;
@@ -35,6 +40,9 @@ int Staging::Reserve(size_t bytes) {
                               : mremap(data_, capacity_, wanted, MREMAP_MAYMOVE);
   if (at == MAP_FAILED) return errno;
   data_ = static_cast<char*>(at);
+  // The mapping stays writable, and grows; but no hole can be punched any more, so musterd may map it too. A kernel that
+  // does not know the seal makes saves dearer, not wrong.
+  fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   capacity_ = wanted;
   madvise(data_, capacity_, MADV_HUGEPAGE);  // a hint; not every kernel takes it for shared memory
   return 0;

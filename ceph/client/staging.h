@@ -30,6 +30,9 @@ class Staging {
   // Whether the memory still holds the whole shard of `step`, `bytes` long: from its commit until it is
   // filled again.
   bool holds = false;
+  // A newer save needs the memory: musterd is to let it go, and has been told.
+  bool give_up = false;
+  bool gave_up = false;
   uint64_t step = 0;
   uint64_t bytes = 0;
 

@@ -1,132 +1,17 @@
 #include "ceph/engine/engine.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
-#include "ceph/catalog/digest.h"
 #include "ceph/catalog/object_names.h"
+#include "ceph/engine/check_transfer.h"
+#include "ceph/engine/read_transfer.h"
 #include "ceph/engine/shard_memory.h"
-#include "ceph/engine/transfer.h"
-#include "daemon/base/crash_point.h"
+#include "ceph/engine/write_transfer.h"
 
 namespace muster {
 namespace {
-
-class WriteTransfer final : public Transfer {
- public:
-  WriteTransfer(TransferContext& context, std::string space, Shard shard, UniqueFd memory,
-                std::function<void(Result<Shard>)> done)
-      : Transfer(context, shard.bytes, shard.chunk_bytes),
-        space_(std::move(space)),
-        shard_(std::move(shard)),
-        memory_(std::move(memory)),
-        done_(std::move(done)) {
-    shard_.chunks.resize(chunk_count());
-  }
-
- private:
-  Status Prepare(Chunk& chunk) override {
-    const std::span<std::byte> data(chunk.buffer.data.get(), chunk.bytes);
-    if (Status status = ReadStagedMemory(memory_, chunk.index * chunk_bytes(), data); !status) return status;
-    shard_.chunks[chunk.index] = DigestOf(data);
-    return {};
-  }
-
-  void Attempt(Chunk& chunk, std::function<void(Status)> done) override {
-    context().store().WriteAsync({space_, ChunkName(shard_.prefix, chunk.index)},
-                                 std::span<const std::byte>(chunk.buffer.data.get(), chunk.bytes),
-                                 std::move(done));
-  }
-
-  Status Complete(Chunk& /*chunk*/) override {
-    CrashPoint("engine.chunk_written");
-    return {};
-  }
-
-  void Finish(Status status) override {
-    memory_.reset();
-    const auto done = std::move(done_);
-    if (!status) return done(status.error());
-    CrashPoint("engine.shard_written");
-    done(std::move(shard_));
-  }
-
-  const std::string space_;
-  Shard shard_;
-  UniqueFd memory_;
-  std::function<void(Result<Shard>)> done_;
-};
-
-// Reads and verifies; keeps the bytes only when there is memory to keep them in.
-class ReadTransfer final : public Transfer {
- public:
-  ReadTransfer(TransferContext& context, std::string space, Shard shard, UniqueFd memory,
-               std::function<void(Result<UniqueFd>)> done)
-      : Transfer(context, shard.bytes, shard.chunk_bytes),
-        space_(std::move(space)),
-        shard_(std::move(shard)),
-        got_(chunk_count()),
-        memory_(std::move(memory)),
-        done_(std::move(done)) {}
-
- private:
-  Status Prepare(Chunk& /*chunk*/) override { return {}; }
-
-  void Attempt(Chunk& chunk, std::function<void(Status)> done) override {
-    const size_t index = chunk.index;
-    context().store().ReadAsync(
-        {space_, Name(index)}, {chunk.buffer.data.get(), chunk.bytes + 1},
-        [this, self = shared_from_this(), index, done = std::move(done)](Result<size_t> got) {
-          if (got) got_[index] = *got;
-          done(got ? Status() : Status(got.error()));
-        });
-  }
-
-  Status Complete(Chunk& chunk) override {
-    CrashPoint("engine.chunk_read");
-    const size_t got = got_[chunk.index];
-    if (got < chunk.bytes) return Bad(chunk.index, "is cut off: " + Sizes(got, chunk.bytes));
-    if (got > chunk.bytes) return Bad(chunk.index, "is too long: " + Sizes(got, chunk.bytes));
-    const std::span<const std::byte> data(chunk.buffer.data.get(), chunk.bytes);
-    const Digest digest = DigestOf(data);
-    if (digest != shard_.chunks[chunk.index]) {
-      return Bad(chunk.index, "has digest " + ToHex(digest) + ", not " + ToHex(shard_.chunks[chunk.index]));
-    }
-    if (!memory_.valid()) return {};
-    return WriteShardMemory(memory_, chunk.index * chunk_bytes(), data);
-  }
-
-  void Finish(Status status) override {
-    const auto done = std::move(done_);
-    if (!status && status.error().code == Errc::kNotFound) {
-      return done(Error{Errc::kCorrupt, "an object of rank " + std::to_string(shard_.rank) +
-                                            "'s shard is missing: " + status.error().message});
-    }
-    if (!status) return done(status.error());
-    if (memory_.valid()) {
-      if (Status sealed = SealShardMemory(memory_); !sealed) return done(sealed.error());
-    }
-    done(std::move(memory_));
-  }
-
-  [[nodiscard]] std::string Name(size_t chunk) const { return ChunkName(shard_.prefix, chunk); }
-
-  static std::string Sizes(size_t got, size_t want) {
-    return (got > want ? "more than " + std::to_string(want) : std::to_string(got)) + " bytes, not " +
-           std::to_string(want);
-  }
-
-  [[nodiscard]] Error Bad(size_t chunk, const std::string& what) {
-    return {Errc::kCorrupt,
-            "object " + space_ + "/" + Name(chunk) + " in " + context().store().Describe() + " " + what};
-  }
-
-  const std::string space_;
-  const Shard shard_;
-  std::vector<size_t> got_;  // bytes read of each chunk; a chunk has one operation at a time
-  UniqueFd memory_;
-  std::function<void(Result<UniqueFd>)> done_;
-};
 
 // A shard comes out of a decoded manifest, but a caller may have built it otherwise.
 Status CheckShard(const Shard& shard) {
@@ -143,28 +28,57 @@ class Engine::Impl {
  public:
   Impl(std::shared_ptr<Store> store, const EngineOptions& options) : context_(std::move(store), options) {}
 
-  void Write(const std::string& space, Shard shard, UniqueFd memory,
-             std::function<void(Result<Shard>)> done) {
+  std::shared_ptr<ShardWrite> Write(const std::string& space, Shard shard, StagedMemory& memory,
+                                    ShardBase base, OnDelay on_delay,
+                                    std::function<void(Result<Shard>)> done) {
     shard.chunk_bytes = std::max<uint64_t>(context_.options().chunk_bytes, 1);
-    if (Status status = CheckStagedMemory(memory, shard.bytes); !status) {
-      return Later([done = std::move(done), status] { done(status.error()); });
+    auto view = memory.View(shard.bytes);
+    if (!view) {
+      Later([done = std::move(done), error = view.error()] { done(error); });
+      return nullptr;
     }
-    std::make_shared<WriteTransfer>(context_, space, std::move(shard), std::move(memory), std::move(done))
-        ->Start();
+    return StartWrite(context_, space, std::move(shard), *std::move(view), std::move(base),
+                      std::move(on_delay), std::move(done));
   }
 
-  void Read(const std::string& space, const Shard& shard, bool keep,
+  void Read(const std::string& space, const Shard& shard, uint64_t offset, uint64_t bytes, bool keep,
             std::function<void(Result<UniqueFd>)> done) {
     Result<UniqueFd> memory = UniqueFd();
     if (Status status = CheckShard(shard); !status) {
       memory = status.error();
+    } else if (offset > shard.bytes || bytes > shard.bytes - offset) {
+      memory = Error{Errc::kInvalid, "shard " + shard.prefix + " has " + std::to_string(shard.bytes) +
+                                         " bytes, not " + std::to_string(bytes) + " from " +
+                                         std::to_string(offset) + " on"};
     } else if (keep) {
-      memory = MakeShardMemory(shard.bytes);
+      memory = MakeShardMemory(bytes);
     }
     if (!memory) {
       return Later([done = std::move(done), error = memory.error()] { done(error); });
     }
-    std::make_shared<ReadTransfer>(context_, space, shard, std::move(*memory), std::move(done))->Start();
+    MakeReadTransfer(context_, space, shard, offset, offset + bytes, std::move(*memory), {}, std::move(done))
+        ->Start();
+  }
+
+  void ReadMissing(const std::string& space, const Shard& shard, UniqueFd memory, std::vector<bool> have,
+                   std::function<void(Result<UniqueFd>)> done) {
+    Status status = CheckShard(shard);
+    if (status && have.size() != shard.chunks.size())
+      status = Error{Errc::kInvalid, "shard " + shard.prefix + " has not one flag for each chunk"};
+    if (!status) return Later([done = std::move(done), error = status.error()] { done(error); });
+    MakeReadTransfer(context_, space, shard, 0, shard.bytes, std::move(memory), std::move(have),
+                     std::move(done))
+        ->Start();
+  }
+
+  void Check(const Shard& shard, StagedMemory& memory, std::function<void(Status)> done) {
+    Status status = CheckShard(shard);
+    if (status) status = memory.Seal();
+    auto view = status ? memory.View(shard.bytes) : status.error();
+    if (!view) {
+      return Later([done = std::move(done), error = view.error()] { done(error); });
+    }
+    MakeCheckTransfer(context_, shard, *std::move(view), std::move(done))->Start();
   }
 
  private:
@@ -185,28 +99,47 @@ Engine::Engine(std::shared_ptr<Store> store, const EngineOptions& options)
 
 Engine::~Engine() = default;
 
-void Engine::WriteShard(const std::string& space, const std::string& key, uint64_t step, const Fence& fence,
-                        uint32_t rank, UniqueFd memory, uint64_t bytes,
-                        std::function<void(Result<Shard>)> done) {
+std::shared_ptr<ShardWrite> Engine::WriteShard(const std::string& space, const std::string& key,
+                                               uint64_t step, const Fence& fence, uint32_t rank,
+                                               StagedMemory& memory, uint64_t bytes, ShardBase base,
+                                               std::function<void(Result<Shard>)> done, OnDelay on_delay) {
   Shard shard;
   shard.rank = rank;
   shard.bytes = bytes;
   shard.prefix = ShardPrefix(key, step, fence, rank);
-  impl_->Write(space, std::move(shard), std::move(memory), std::move(done));
+  return impl_->Write(space, std::move(shard), memory, std::move(base), std::move(on_delay), std::move(done));
+}
+
+void Engine::CheckStaged(const Shard& shard, StagedMemory& memory, std::function<void(Status)> done) {
+  impl_->Check(shard, memory, std::move(done));
 }
 
 void Engine::ReadShard(const std::string& space, const Shard& shard,
                        std::function<void(Result<UniqueFd>)> done) {
-  impl_->Read(space, shard, true, std::move(done));
+  impl_->Read(space, shard, 0, shard.bytes, true, std::move(done));
+}
+
+void Engine::ReadRange(const std::string& space, const Shard& shard, uint64_t offset, uint64_t bytes,
+                       std::function<void(Result<UniqueFd>)> done) {
+  impl_->Read(space, shard, offset, bytes, true, std::move(done));
+}
+
+void Engine::ReadMissing(const std::string& space, const Shard& shard, UniqueFd memory,
+                         std::vector<bool> have, std::function<void(Result<UniqueFd>)> done) {
+  impl_->ReadMissing(space, shard, std::move(memory), std::move(have), std::move(done));
+}
+
+void Engine::VerifyShard(const std::string& space, const Shard& shard, std::function<void(Status)> done) {
+  impl_->Read(space, shard, 0, shard.bytes, false, [done = std::move(done)](const Result<UniqueFd>& result) {
+    done(result ? Status() : Status(result.error()));
+  });
 }
 
 Status Engine::Verify(const std::string& space, const Manifest& manifest) {
   for (const Shard& shard : manifest.shards) {
     // Shared: set_value may still be at work when get returns.
     const auto promise = std::make_shared<std::promise<Status>>();
-    impl_->Read(space, shard, false, [promise](Result<UniqueFd> result) {
-      promise->set_value(result ? Status() : Status(result.error()));
-    });
+    VerifyShard(space, shard, [promise](Status status) { promise->set_value(std::move(status)); });
     if (Status status = promise->get_future().get(); !status) return status;
   }
   return {};

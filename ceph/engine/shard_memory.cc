@@ -7,10 +7,17 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <string>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace muster {
 namespace {
+
+constexpr size_t kHugePage = 2u << 20;
 
 Error Failed(const char* what, int error) {
   const bool exhausted =
@@ -19,35 +26,28 @@ Error Failed(const char* what, int error) {
           std::string("cannot ") + what + " shard memory: " + std::strerror(error)};
 }
 
+// Whether shared memory that asks for huge pages gets them (packaging/systemd/muster.tmpfiles.conf).
+bool HugePages() {
+  static const bool on = [] {
+    std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    std::string text;
+    std::getline(file, text);
+    return file && text.find("[never]") == std::string::npos && text.find("[deny]") == std::string::npos;
+  }();
+  return on;
+}
+
+// New memory costs as much as all else that is done with it, and a tenth of that in huge pages. Only a mapping can ask for
+// them; what is written later by the descriptor goes into them.
+void TakeHugePages(const UniqueFd& memory, size_t bytes) {
+  if (bytes < kHugePage || !HugePages()) return;
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (at == MAP_FAILED) return;
+  if (::madvise(at, bytes, MADV_HUGEPAGE) == 0) (void)::madvise(at, bytes, MADV_POPULATE_WRITE);
+  ::munmap(at, bytes);
+}
+
 }  // namespace
-
-Status CheckStagedMemory(const UniqueFd& memory, uint64_t bytes) {
-  const int seals = ::fcntl(memory.get(), F_GET_SEALS);
-  if (seals < 0) return Error{Errc::kInvalid, "the staged shard is not in a memfd"};
-  if ((seals & F_SEAL_SHRINK) == 0) {
-    return Error{Errc::kInvalid, "the staged shard's memfd is not sealed against shrinking"};
-  }
-  struct stat info {};
-  if (::fstat(memory.get(), &info) != 0) return Failed("look at", errno);
-  if (static_cast<uint64_t>(info.st_size) < bytes) {
-    return Error{Errc::kInvalid, "the staged shard's memfd has " + std::to_string(info.st_size) +
-                                     " bytes, not the " + std::to_string(bytes) + " that were announced"};
-  }
-  return {};
-}
-
-Status ReadStagedMemory(const UniqueFd& memory, uint64_t offset, std::span<std::byte> into) {
-  while (!into.empty()) {
-    const ssize_t n = ::pread(memory.get(), into.data(), into.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Failed("read", errno);
-    if (n == 0)
-      return Error{Errc::kInvalid, "the staged shard's memfd ends at byte " + std::to_string(offset)};
-    offset += static_cast<uint64_t>(n);
-    into = into.subspan(static_cast<size_t>(n));
-  }
-  return {};
-}
 
 Result<UniqueFd> MakeShardMemory(uint64_t bytes) {
   UniqueFd memory(::memfd_create("muster-shard", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -55,7 +55,20 @@ Result<UniqueFd> MakeShardMemory(uint64_t bytes) {
   if (bytes > static_cast<uint64_t>(INT64_MAX) || ::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
     return Failed("size", bytes > static_cast<uint64_t>(INT64_MAX) ? EFBIG : errno);
   }
+  TakeHugePages(memory, bytes);
   return memory;
+}
+
+Status ReadShardMemory(const UniqueFd& memory, uint64_t offset, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const ssize_t n = ::pread(memory.get(), into.data(), into.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Failed("read", errno);
+    if (n == 0) return Error{Errc::kInvalid, "the shard's memory ends at byte " + std::to_string(offset)};
+    offset += static_cast<uint64_t>(n);
+    into = into.subspan(static_cast<size_t>(n));
+  }
+  return {};
 }
 
 Status WriteShardMemory(const UniqueFd& memory, uint64_t offset, std::span<const std::byte> data) {

@@ -35,9 +35,11 @@ void TransferContext::GiveBuffer(ChunkBuffer buffer) {
   Waiting next;
   {
     const std::lock_guard lock(mutex_);
+    // The store may still be sending it. Then another one takes its place, and this one goes when the store lets it.
+    if (buffer && !buffer->Idle()) buffer.reset();
     if (waiting_.empty()) {
       --lent_;
-      free_.push_back(std::move(buffer));
+      if (buffer) free_.push_back(std::move(buffer));
       return;
     }
     next = std::move(waiting_.front());
@@ -48,11 +50,9 @@ void TransferContext::GiveBuffer(ChunkBuffer buffer) {
 
 void TransferContext::Hand(ChunkBuffer buffer, Waiting to) {
   auto shared = std::make_shared<ChunkBuffer>(std::move(buffer));
-  pool_.Post([shared, to = std::move(to)] {
-    if (shared->capacity < to.bytes) {
-      // Not zeroed: every byte is written before it is read.
-      *shared = {std::make_unique_for_overwrite<std::byte[]>(to.bytes), to.bytes};
-    }
+  pool_.Post([this, shared, to = std::move(to)] {
+    if (to.bytes > 0 && (!*shared || (*shared)->memory().size() < to.bytes))
+      *shared = store_->NewBuffer(to.bytes);
     to.then(std::move(*shared));
   });
 }
@@ -65,8 +65,21 @@ void TransferContext::TransferBegins() {
 void TransferContext::TransferEnds() {
   const std::lock_guard lock(mutex_);
   // Between checkpoints the daemon keeps no buffers.
-  if (--transfers_ == 0) free_.clear();
+  if (--transfers_ == 0) {
+    free_.clear();
+    codecs_.Clear();
+  }
   idle_.notify_all();
+}
+
+void TransferContext::Answered() {
+  const std::lock_guard lock(mutex_);
+  answered_at_ = std::chrono::steady_clock::now();
+}
+
+std::chrono::steady_clock::time_point TransferContext::answered_at() const {
+  const std::lock_guard lock(mutex_);
+  return answered_at_;
 }
 
 bool TransferContext::closing() const {
@@ -74,79 +87,203 @@ bool TransferContext::closing() const {
   return closing_;
 }
 
-Transfer::Transfer(TransferContext& context, uint64_t bytes, uint64_t chunk_bytes)
+Transfer::Transfer(TransferContext& context, uint64_t bytes, uint64_t chunk_bytes, size_t buffer_bytes,
+                   OnDelay on_delay)
     : context_(context),
       bytes_(bytes),
       chunk_bytes_(chunk_bytes),
-      chunk_count_(static_cast<size_t>(bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0))) {}
+      buffer_bytes_(buffer_bytes),
+      chunk_count_(static_cast<size_t>(bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0))),
+      on_delay_(std::move(on_delay)) {}
 
 void Transfer::Start() {
   context_.TransferBegins();
-  const auto self = shared_from_this();
+  if (on_delay_) WatchForSilence();
   if (chunk_count_ > 0) return Launch();
-  context_.pool().Post([self] {
-    self->Finish({});
-    self->context_.TransferEnds();
-  });
+  context_.pool().Post([self = shared_from_this()] { self->EndIfOver(); });
+}
+
+void Transfer::Cancel(Error why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_ || cancelled_) return;
+    cancelled_ = true;
+    result_ = std::move(why);
+  }
+  context_.pool().Post([self = shared_from_this()] { self->EndIfOver(); });
 }
 
 void Transfer::Launch() {
-  size_t begin = 0;
-  size_t end = 0;
+  std::vector<Again> now;
   {
     const std::lock_guard lock(mutex_);
-    if (failed_chunk_) return;
-    begin = next_;
+    if (failed_chunk_ || cancelled_ || pausing_) return;
     const size_t window = std::max<size_t>(context_.options().window, 1);
-    end = std::min(chunk_count_, begin + (under_way_ < window ? window - under_way_ : 0));
-    under_way_ += end - begin;
-    next_ = end;
+    if (under_way_ == 0) asking_since_ = Clock::now();
+    while (under_way_ < window && (!again_.empty() || next_ < chunk_count_)) {
+      if (again_.empty()) {
+        now.push_back({next_++, 0});
+      } else {
+        now.push_back(again_.front());
+        again_.pop_front();
+      }
+      ++under_way_;
+    }
   }
-  for (size_t i = begin; i < end; ++i) {
+  for (const Again& what : now) {
     auto chunk = std::make_shared<Chunk>();
-    chunk->index = i;
-    chunk->bytes = static_cast<size_t>(std::min(chunk_bytes_, bytes_ - i * chunk_bytes_));
-    context_.TakeBuffer(static_cast<size_t>(chunk_bytes_) + 1,
-                        [self = shared_from_this(), chunk](ChunkBuffer buffer) {
-                          chunk->buffer = std::move(buffer);
-                          if (Status status = self->Prepare(*chunk); !status)
-                            return self->ChunkEnded(chunk, status);
-                          self->TryOnce(chunk);
-                        });
+    chunk->index = what.index;
+    chunk->attempts = what.attempts;
+    chunk->bytes = static_cast<size_t>(std::min(chunk_bytes_, bytes_ - what.index * chunk_bytes_));
+    context_.TakeBuffer(buffer_bytes_, [self = shared_from_this(), chunk](ChunkBuffer buffer) {
+      chunk->buffer = std::move(buffer);
+      self->TryOnce(chunk);
+    });
   }
 }
 
 void Transfer::TryOnce(const SharedChunk& chunk) {
-  ++chunk->attempts;
-  Attempt(*chunk, [self = shared_from_this(), chunk](const Status& status) {
-    self->context_.pool().Post([self, chunk, status] { self->AttemptEnded(chunk, status); });
-  });
+  if (!Enter()) return ChunkEnded(chunk, {});
+  const Result<Next> next = Prepare(*chunk);
+  const bool attempt = next && *next == Next::kAttempt;
+  if (attempt) {
+    ++chunk->attempts;
+    Attempt(*chunk, [self = shared_from_this(), chunk](const Status& status) {
+      self->context_.pool().Post([self, chunk, status] { self->AttemptEnded(chunk, status); });
+    });
+  }
+  Leave();
+  if (!attempt) ChunkEnded(chunk, next ? Status() : Status(next.error()));
 }
 
 void Transfer::AttemptEnded(const SharedChunk& chunk, const Status& status) {
-  if (status) return ChunkEnded(chunk, Complete(*chunk));
-  const EngineOptions& options = context_.options();
-  const bool again = status.error().code == Errc::kUnavailable && chunk->attempts < options.attempts &&
-                     std::chrono::steady_clock::now() - begun_ < options.retry_for && !context_.closing();
-  if (!again) return ChunkEnded(chunk, status);
-  const auto pause = options.first_pause * (1 << std::min(chunk->attempts - 1, 8));
-  context_.pool().PostAfter(pause, [self = shared_from_this(), chunk] { self->TryOnce(chunk); });
+  if (status || status.error().code != Errc::kUnavailable) context_.Answered();
+  if (!status) {
+    if (!PutOff(chunk, status.error())) ChunkEnded(chunk, status);
+    return;
+  }
+  TellDelay({});
+  if (!Enter()) return ChunkEnded(chunk, {});
+  const Status completed = Complete(*chunk);
+  Leave();
+  ChunkEnded(chunk, completed);
 }
 
 void Transfer::ChunkEnded(const SharedChunk& chunk, const Status& status) {
   context_.GiveBuffer(std::move(chunk->buffer));
-  bool last = false;
   {
     const std::lock_guard lock(mutex_);
-    if (!status && (!failed_chunk_ || chunk->index < *failed_chunk_)) {
+    if (status) pauses_ = 0;
+    if (!status && !cancelled_ && (!failed_chunk_ || chunk->index < *failed_chunk_)) {
       failed_chunk_ = chunk->index;
       result_ = status;
     }
     --under_way_;
-    last = under_way_ == 0 && (failed_chunk_ || next_ == chunk_count_);
   }
-  if (!last) return Launch();
-  Finish(result_);
+  Launch();
+  EndIfOver();
+}
+
+// False when the error is the end.
+bool Transfer::PutOff(const SharedChunk& chunk, const Error& error) {
+  const EngineOptions& options = context_.options();
+  const bool may_pass = error.code == Errc::kUnavailable || (on_delay_ && error.code == Errc::kExhausted);
+  if (!may_pass || context_.closing()) return false;
+  if (!on_delay_ && (chunk->attempts >= options.attempts || Clock::now() - begun_ >= options.retry_for))
+    return false;
+  TellDelay(error);
+  context_.GiveBuffer(std::move(chunk->buffer));
+  std::optional<Clock::duration> pause;
+  {
+    const std::lock_guard lock(mutex_);
+    again_.push_back({chunk->index, chunk->attempts});
+    --under_way_;
+    if (!std::exchange(pausing_, true)) {
+      pause =
+          std::min<Clock::duration>(options.first_pause * (1 << std::min(pauses_, 8)), options.longest_pause);
+      ++pauses_;
+    }
+  }
+  if (pause) {
+    context_.pool().PostAfter(std::chrono::ceil<std::chrono::milliseconds>(*pause),
+                              [self = shared_from_this()] { self->Resume(); });
+  }
+  EndIfOver();
+  return true;
+}
+
+void Transfer::Resume() {
+  {
+    const std::lock_guard lock(mutex_);
+    pausing_ = false;
+    if (finished_) return;
+  }
+  Launch();
+}
+
+// A store that has too few OSDs lets an operation wait for its timeout, which is long.
+void Transfer::WatchForSilence() {
+  const auto silence = context_.options().silence;
+  const Clock::time_point answered = context_.answered_at();
+  bool silent = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_) return;
+    silent = under_way_ > 0 && Clock::now() - std::max(asking_since_, answered) > silence;
+  }
+  if (silent) {
+    TellDelay(Error{Errc::kUnavailable,
+                    context_.store().Describe() + " has not answered for " +
+                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(silence).count()) +
+                        " s (are enough OSDs up? see ceph -s)"});
+  }
+  context_.pool().PostAfter(silence / 5, [self = shared_from_this()] { self->WatchForSilence(); });
+}
+
+// Once for each kind of trouble, and once when it is over.
+void Transfer::TellDelay(const Status& status) {
+  if (!on_delay_) return;
+  const std::lock_guard lock(telling_);
+  const std::optional<Errc> kind = status ? std::nullopt : std::optional(status.error().code);
+  if (std::exchange(told_, kind) != kind) on_delay_(status);
+}
+
+// Whether the chunk may be worked on: then nothing is told to be over until Leave.
+bool Transfer::Enter() {
+  const std::lock_guard lock(mutex_);
+  if (finished_ || cancelled_) return false;
+  ++inside_;
+  return true;
+}
+
+void Transfer::Leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    --inside_;
+    if (!cancelled_) return;
+  }
+  EndIfOver();
+}
+
+void Transfer::EndIfOver() {
+  Status result;
+  bool finish = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool all = next_ == chunk_count_ && again_.empty();
+    const bool over = cancelled_ ? inside_ == 0 : under_way_ == 0 && (failed_chunk_ || all);
+    if (over && !finished_) {
+      finished_ = finish = true;
+      result = result_;
+    }
+  }
+  if (finish) Finish(result);
+  {
+    const std::lock_guard lock(mutex_);
+    if (finish) told_over_ = true;
+    // What a cancelled one has under way may take the store's timeout.
+    if (!told_over_ || under_way_ > 0 || std::exchange(ended_, true)) return;
+  }
   context_.TransferEnds();
 }
 

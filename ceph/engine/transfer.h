@@ -13,15 +13,13 @@
 #include <vector>
 
 #include "ceph/base/worker_pool.h"
+#include "ceph/engine/chunk_codec.h"
 #include "ceph/engine/engine.h"
 
 namespace muster {
 
-// Memory for one chunk.
-struct ChunkBuffer {
-  std::unique_ptr<std::byte[]> data;
-  size_t capacity = 0;
-};
+// Memory for one chunk; null where none is asked for.
+using ChunkBuffer = std::unique_ptr<StoreBuffer>;
 
 // What all transfers of an engine share: threads, the store, the limited number of buffers. Thread-safe.
 class TransferContext {
@@ -32,18 +30,22 @@ class TransferContext {
   TransferContext(const TransferContext&) = delete;
   TransferContext& operator=(const TransferContext&) = delete;
 
-  // Calls `then` on an engine thread with a buffer of at least `bytes` as soon as one is free; first come,
-  // first served. Every buffer must be given back.
+  // Calls `then` on an engine thread with a buffer of at least `bytes` (0: only with the right to have so much memory in
+  // use) as soon as one is free; first come, first served. Every buffer must be given back.
   void TakeBuffer(size_t bytes, std::function<void(ChunkBuffer)> then);
   void GiveBuffer(ChunkBuffer buffer);
 
   void TransferBegins();
   void TransferEnds();
+  // When the store last answered any of the transfers.
+  void Answered();
+  [[nodiscard]] std::chrono::steady_clock::time_point answered_at() const;
   // The engine is being destroyed: nothing is tried again.
   [[nodiscard]] bool closing() const;
 
   Store& store() { return *store_; }
   WorkerPool& pool() { return pool_; }
+  CodecPool& codecs() { return codecs_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
 
  private:
@@ -55,10 +57,12 @@ class TransferContext {
 
   const std::shared_ptr<Store> store_;
   const EngineOptions options_;
+  CodecPool codecs_;
   mutable std::mutex mutex_;
   std::condition_variable idle_;
   size_t transfers_ = 0;
   bool closing_ = false;
+  std::chrono::steady_clock::time_point answered_at_{};
   size_t lent_ = 0;
   std::vector<ChunkBuffer> free_;
   std::deque<Waiting> waiting_;
@@ -68,17 +72,24 @@ class TransferContext {
 // One shard's way. A subclass says what happens with a chunk; this class keeps the window, tries again what
 // may be tried again, stops at the first error and tells the end once, when nothing of it is under way any
 // more.
+//
+// When an operation fails that may be tried again, no further one is begun until a pause is over, which doubles with each
+// such failure; the chunk gives its buffer back, so that others who share the store's buffers are not held up.
 class Transfer : public std::enable_shared_from_this<Transfer> {
  public:
-  Transfer(TransferContext& context, uint64_t bytes, uint64_t chunk_bytes);
+  // `buffer_bytes`: of the memory that each chunk needs. `on_delay`: see Engine::WriteShard; empty: it fails after
+  // EngineOptions::attempts.
+  Transfer(TransferContext& context, uint64_t bytes, uint64_t chunk_bytes, size_t buffer_bytes,
+           OnDelay on_delay = {});
   virtual ~Transfer() = default;
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
   void Start();
+  // Ends it with this error, unless it has ended: as soon as no thread is in Prepare, though operations are under way.
+  void Cancel(Error why);
 
  protected:
-  // The buffer has room for the chunk and one byte more (to see that an object is too long).
   struct Chunk {
     size_t index = 0;
     size_t bytes = 0;
@@ -86,13 +97,14 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
     int attempts = 0;
   };
 
-  // Once, before the first attempt. On an engine thread.
-  virtual Status Prepare(Chunk& chunk) = 0;
+  enum class Next { kAttempt, kNothing };
+  // Before each attempt; says whether one is needed. On an engine thread.
+  virtual Result<Next> Prepare(Chunk& chunk) = 0;
   // Starts the store operation; `done` may be called on any thread.
   virtual void Attempt(Chunk& chunk, std::function<void(Status)> done) = 0;
-  // After the attempt that succeeded. On an engine thread.
+  // After the attempt that succeeded. On an engine thread. Not after Finish.
   virtual Status Complete(Chunk& chunk) = 0;
-  // The end; the error is that of the lowest chunk which has failed.
+  // The end, once; the error is that of the lowest chunk which has failed. Nothing is in Prepare or Complete.
   virtual void Finish(Status status) = 0;
 
   [[nodiscard]] uint64_t chunk_bytes() const { return chunk_bytes_; }
@@ -101,22 +113,47 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
 
  private:
   using SharedChunk = std::shared_ptr<Chunk>;
+  using Clock = std::chrono::steady_clock;
+  struct Again {
+    size_t index;
+    int attempts;
+  };
 
   void Launch();
   void TryOnce(const SharedChunk& chunk);
   void AttemptEnded(const SharedChunk& chunk, const Status& status);
   void ChunkEnded(const SharedChunk& chunk, const Status& status);
+  bool PutOff(const SharedChunk& chunk, const Error& error);
+  void Resume();
+  void WatchForSilence();
+  void TellDelay(const Status& status);
+  bool Enter();
+  void Leave();
+  void EndIfOver();
 
   TransferContext& context_;
   const uint64_t bytes_;
   const uint64_t chunk_bytes_;
+  const size_t buffer_bytes_;
   const size_t chunk_count_;
-  const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+  const OnDelay on_delay_;
+  const Clock::time_point begun_ = Clock::now();
   std::mutex mutex_;
   size_t next_ = 0;
+  std::deque<Again> again_;
   size_t under_way_ = 0;
+  Clock::time_point asking_since_;  // without a time in which nothing was under way
+  size_t inside_ = 0;               // of them, in Prepare, Attempt or Complete now
+  bool pausing_ = false;
+  int pauses_ = 0;  // since the last success
+  bool cancelled_ = false;
   std::optional<size_t> failed_chunk_;
   Status result_;
+  bool finished_ = false;     // Finish is called, or has been
+  bool told_over_ = false;    // Finish has returned
+  bool ended_ = false;        // TransferEnds is called
+  std::mutex telling_;        // one call of on_delay_ at a time
+  std::optional<Errc> told_;  // why it is delayed; under telling_
 };
 
 }  // namespace muster

@@ -62,14 +62,19 @@ class DirectoryStore final : public Store {
   DirectoryStore(FileTree tree, std::chrono::seconds timeout)
       : tree_(std::move(tree)), timeout_(timeout), pool_(kThreads, "muster-dir") {}
 
-  void WriteAsync(const ObjectName& object, std::span<const std::byte> data, Done done) override {
-    pool_.Post([this, object, data, done = std::move(done)] { done(WriteBytes(object, data)); });
+  void WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) override {
+    pool_.Post([this, object, data = buffer.memory().first(bytes), done = std::move(done)] {
+      done(WriteBytes(object, data));
+    });
   }
 
-  void ReadAsync(const ObjectName& object, std::span<std::byte> into, ReadDone done) override {
-    pool_.Post([this, object, into, done = std::move(done)] {
+  void ReadAsync(const ObjectName& object, size_t limit, ReadDone done) override {
+    pool_.Post([this, object, limit, done = std::move(done)] {
       if (Status status = CheckObjectName(object); !status) return done(status.error());
-      done(tree_.Read(ObjectPath(object), into));
+      const std::shared_ptr<std::byte[]> memory = std::make_unique_for_overwrite<std::byte[]>(limit);
+      const Result<size_t> got = tree_.Read(ObjectPath(object), {memory.get(), limit});
+      if (!got) return done(got.error());
+      done(StoreData{{memory.get(), *got}, memory});
     });
   }
 
@@ -101,6 +106,14 @@ class DirectoryStore final : public Store {
     return paths;
   }
 
+  Result<std::vector<std::string>> ListSpaces() override {
+    Result<std::vector<std::string>> names = tree_.Directories();
+    if (!names) return names;
+    std::erase_if(*names, [](const std::string& name) { return !CheckSpace(name); });
+    std::sort(names->begin(), names->end());
+    return names;
+  }
+
   Result<Head> ReadHead(const ObjectName& head) override {
     if (Status status = CheckObjectName(head); !status) return status.error();
     // No lock: the file is replaced in one step.
@@ -122,6 +135,11 @@ class DirectoryStore final : public Store {
       return Conflict(name, "has fence " + now->fence + ", not " + *update.expect_fence);
     }
     Head next = now ? std::move(*now) : Head{};
+    for (const auto& [key, value] : update.expect) {
+      const auto entry = next.entries.find(key);
+      if ((entry == next.entries.end() ? "" : entry->second) != value)
+        return Conflict(name, "was changed: " + key);
+    }
     next.fence = update.new_fence;
     for (const std::string& key : update.remove) next.entries.erase(key);
     for (const auto& [key, value] : update.set) next.entries[key] = value;

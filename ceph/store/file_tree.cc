@@ -270,6 +270,22 @@ Status FileTree::ListInto(UniqueFd directory, const std::string& at, const std::
   }
 }
 
+Result<std::vector<std::string>> FileTree::Directories() const {
+  const auto close = [](DIR* d) { ::closedir(d); };
+  const int fd = ::openat(root_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, decltype(close)> stream(fd < 0 ? nullptr : ::fdopendir(fd), close);
+  if (!stream) return Failed("list", ".", errno);
+  std::vector<std::string> names;
+  errno = 0;
+  for (const dirent* entry = ::readdir(stream.get()); entry != nullptr; entry = ::readdir(stream.get())) {
+    struct stat info {};
+    const std::string name = entry->d_name;
+    if (name[0] == '.' || ::fstatat(fd, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (S_ISDIR(info.st_mode)) names.push_back(name);
+  }
+  return names;
+}
+
 Result<UniqueFd> FileTree::OpenLock(const std::string& file) const {
   const auto [parent, leaf] = SplitLast(file);
   Result<UniqueFd> directory = OpenDirectory(parent, true);

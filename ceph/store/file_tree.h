@@ -30,6 +30,8 @@ class FileTree {
   // Paths below `directory` (with it) that begin with `prefix`, in no order; a missing directory has none.
   // Removes temporary files that writers which died have left more than a day ago.
   Result<std::vector<std::string>> List(const std::string& directory, const std::string& prefix) const;
+  // Names of the directories at the top, in no order.
+  Result<std::vector<std::string>> Directories() const;
   // Opens `file` for locking (made when missing).
   Result<UniqueFd> OpenLock(const std::string& file) const;
 

@@ -5,6 +5,16 @@
 namespace muster {
 namespace {
 
+class HeapBuffer final : public StoreBuffer {
+ public:
+  explicit HeapBuffer(size_t bytes) : HeapBuffer(bytes, std::make_unique_for_overwrite<std::byte[]>(bytes)) {}
+
+ private:
+  HeapBuffer(size_t bytes, std::unique_ptr<std::byte[]> memory)
+      : StoreBuffer({memory.get(), bytes}), memory_(std::move(memory)) {}
+  const std::unique_ptr<std::byte[]> memory_;
+};
+
 // In a function: backends register before main, in no known order.
 std::map<std::string, OpenBackend>& Backends() {
   static std::map<std::string, OpenBackend> backends{{"dir", &OpenDirectoryStore}};
@@ -12,6 +22,10 @@ std::map<std::string, OpenBackend>& Backends() {
 }
 
 }  // namespace
+
+std::unique_ptr<StoreBuffer> Store::NewBuffer(size_t bytes) {
+  return std::make_unique<HeapBuffer>(bytes);
+}
 
 bool RegisterBackend(const std::string& scheme, OpenBackend open) {
   Backends()[scheme] = open;

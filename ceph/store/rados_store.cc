@@ -2,6 +2,7 @@
 // "fence" guards its omap.
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -87,6 +88,19 @@ class Waited {
   AioCompletion* completion_;
 };
 
+// Librados counts who uses its memory.
+class RadosBuffer final : public StoreBuffer {
+ public:
+  explicit RadosBuffer(ceph::bufferptr memory)
+      : StoreBuffer({reinterpret_cast<std::byte*>(memory.c_str()), memory.length()}),
+        pointer_(std::move(memory)) {}
+  [[nodiscard]] bool Idle() const override { return pointer_.raw_nref() == 1; }
+  [[nodiscard]] const ceph::bufferptr& pointer() const { return pointer_; }
+
+ private:
+  const ceph::bufferptr pointer_;
+};
+
 class RadosStore final : public Store {
  public:
   static Result<std::unique_ptr<Store>> Connect(const StoreOptions& options, const std::string& pool);
@@ -100,13 +114,15 @@ class RadosStore final : public Store {
     cluster_->shutdown();
   }
 
-  void WriteAsync(const ObjectName& object, std::span<const std::byte> data, Done done) override;
-  void ReadAsync(const ObjectName& object, std::span<std::byte> into, ReadDone done) override;
+  std::unique_ptr<StoreBuffer> NewBuffer(size_t bytes) override;
+  void WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) override;
+  void ReadAsync(const ObjectName& object, size_t limit, ReadDone done) override;
   Status Write(const ObjectName& object, const std::string& data) override;
   Result<std::string> Read(const ObjectName& object) override;
   Status Remove(const ObjectName& object) override;
   Result<std::vector<std::string>> List(const std::string& space, const std::string& prefix) override;
   Result<Head> ReadHead(const ObjectName& head) override;
+  Result<std::vector<std::string>> ListSpaces() override;
   Status UpdateHead(const ObjectName& name, const HeadUpdate& update) override;
   [[nodiscard]] std::string Describe() const override { return "rados:" + pool_; }
 
@@ -121,13 +137,15 @@ class RadosStore final : public Store {
     const RadosStore* store;
     AioCompletion* completion;
     ObjectName object;
-    std::span<std::byte> into;
     bufferlist data;
     ReadDone done;
   };
 
   static void WriteEnded(librados::completion_t completion, void* argument);
   static void ReadEnded(librados::completion_t completion, void* argument);
+  // Calls `found` for each object of a context's namespace, or of all; some may come twice.
+  Status EachObject(IoCtx& io, const ObjectName& what,
+                    const std::function<void(const librados::ObjectItem&)>& found);
   // One context for each namespace; none is changed after it was made, so they may be used by any thread.
   Result<IoCtx> Space(const std::string& space);
   // The same for a whole name, checked.
@@ -178,12 +196,23 @@ void RadosStore::WriteEnded(librados::completion_t /*completion*/, void* argumen
                        : Status());
 }
 
-void RadosStore::WriteAsync(const ObjectName& object, std::span<const std::byte> data, Done done) {
+std::unique_ptr<StoreBuffer> RadosStore::NewBuffer(size_t bytes) {
+  return std::make_unique<RadosBuffer>(
+      ceph::bufferptr(ceph::buffer::create_page_aligned(static_cast<unsigned>(bytes))));
+}
+
+void RadosStore::WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) {
   Result<IoCtx> io = For(object);
   if (!io) return done(io.error());
-  // A copy: after a timeout librados may go on sending for a while, when the caller's memory is gone.
+  ceph::bufferptr memory = static_cast<const RadosBuffer&>(buffer).pointer();
+  // Librados remembers the checksum of memory that it has sent; writing through it makes it forget. With an old one the
+  // OSD would refuse the message for ever.
+  if (memory.length() > 0) {
+    const char first = *memory.c_str();
+    memory.copy_in(0, 1, &first);
+  }
   bufferlist buffers;
-  buffers.append(reinterpret_cast<const char*>(data.data()), static_cast<unsigned>(data.size()));
+  buffers.append(memory, 0, static_cast<unsigned>(bytes));
   ObjectWriteOperation operation;
   operation.write_full(buffers);
   auto pending = std::make_unique<PendingWrite>(PendingWrite{this, nullptr, object, std::move(done)});
@@ -201,19 +230,17 @@ void RadosStore::ReadEnded(librados::completion_t /*completion*/, void* argument
   const int rc = pending->completion->get_return_value();
   pending->completion->release();
   if (rc < 0) return pending->done(pending->store->Failed("read", pending->object, rc, Doing::kReading));
-  const size_t got = std::min<size_t>(pending->data.length(), pending->into.size());
-  if (got > 0)
-    pending->data.begin().copy(static_cast<unsigned>(got), reinterpret_cast<char*>(pending->into.data()));
-  pending->done(got);
+  const auto data = std::make_shared<bufferlist>(std::move(pending->data));
+  pending->done(StoreData{{reinterpret_cast<const std::byte*>(data->c_str()), data->length()}, data});
 }
 
-void RadosStore::ReadAsync(const ObjectName& object, std::span<std::byte> into, ReadDone done) {
+void RadosStore::ReadAsync(const ObjectName& object, size_t limit, ReadDone done) {
   Result<IoCtx> io = For(object);
   if (!io) return done(io.error());
-  auto pending = std::make_unique<PendingRead>(PendingRead{this, nullptr, object, into, {}, std::move(done)});
+  auto pending = std::make_unique<PendingRead>(PendingRead{this, nullptr, object, {}, std::move(done)});
   PendingRead* raw = pending.release();  // ReadEnded's from here on
   raw->completion = librados::Rados::aio_create_completion(raw, &ReadEnded);
-  if (const int rc = io->aio_read(object.name, raw->completion, &raw->data, into.size(), 0); rc < 0) {
+  if (const int rc = io->aio_read(object.name, raw->completion, &raw->data, limit, 0); rc < 0) {
     const std::unique_ptr<PendingRead> again(raw);
     again->completion->release();
     again->done(Failed("read", object, rc, Doing::kReading));
@@ -251,24 +278,44 @@ Status RadosStore::Remove(const ObjectName& object) {
   return {};
 }
 
+Status RadosStore::EachObject(IoCtx& io, const ObjectName& what,
+                              const std::function<void(const librados::ObjectItem&)>& found) {
+  const librados::ObjectCursor end = io.object_list_end();
+  librados::ObjectCursor at = io.object_list_begin();
+  while (!io.object_list_is_end(at)) {
+    std::vector<librados::ObjectItem> page;
+    librados::ObjectCursor next;
+    const int rc = io.object_list(at, end, kListPage, {}, &page, &next);
+    if (rc < 0) return Failed("list", what, rc, Doing::kReading);
+    for (const librados::ObjectItem& item : page) found(item);
+    at = next;
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> RadosStore::ListSpaces() {
+  IoCtx io;
+  if (const int rc = cluster_->ioctx_create(pool_.c_str(), io); rc < 0)
+    return Failed("open", {pool_, "*"}, rc, Doing::kReading);
+  io.set_namespace(librados::all_nspaces);
+  std::set<std::string> spaces;
+  const Status listed = EachObject(io, {"*", "*"}, [&](const librados::ObjectItem& item) {
+    if (CheckSpace(item.nspace)) spaces.insert(item.nspace);
+  });
+  if (!listed) return listed.error();
+  return std::vector<std::string>(spaces.begin(), spaces.end());
+}
+
 Result<std::vector<std::string>> RadosStore::List(const std::string& space, const std::string& prefix) {
   if (Status status = CheckSpace(space); !status) return status.error();
   if (Status status = CheckPrefix(prefix); !status) return status.error();
   Result<IoCtx> io = Space(space);
   if (!io) return io.error();
   std::set<std::string> names;  // an object may come twice when placement groups move meanwhile
-  const librados::ObjectCursor end = io->object_list_end();
-  librados::ObjectCursor at = io->object_list_begin();
-  while (!io->object_list_is_end(at)) {
-    std::vector<librados::ObjectItem> page;
-    librados::ObjectCursor next;
-    const int rc = io->object_list(at, end, kListPage, {}, &page, &next);
-    if (rc < 0) return Failed("list", {space, prefix + "*"}, rc, Doing::kReading);
-    for (const librados::ObjectItem& item : page) {
-      if (item.nspace == space && item.oid.starts_with(prefix)) names.insert(item.oid);
-    }
-    at = next;
-  }
+  const Status listed = EachObject(*io, {space, prefix + "*"}, [&](const librados::ObjectItem& item) {
+    if (item.nspace == space && item.oid.starts_with(prefix)) names.insert(item.oid);
+  });
+  if (!listed) return listed.error();
   return std::vector<std::string>(names.begin(), names.end());
 }
 
@@ -328,6 +375,14 @@ Status RadosStore::UpdateHead(const ObjectName& name, const HeadUpdate& update) 
   } else {
     operation.create(true);
   }
+  if (!update.expect.empty()) {
+    // What is not there compares as if it were empty.
+    std::map<std::string, std::pair<bufferlist, int>> assertions;
+    for (const auto& [key, value] : update.expect)
+      assertions.emplace(key, std::pair(ToBuffers(value), LIBRADOS_CMPXATTR_OP_EQ));
+    int compared = 0;
+    operation.omap_cmp(assertions, &compared);
+  }
   operation.setxattr(kFence, ToBuffers(update.new_fence));
   if (!update.remove.empty()) operation.omap_rm_keys({update.remove.begin(), update.remove.end()});
   if (!update.set.empty()) {
@@ -337,8 +392,10 @@ Status RadosStore::UpdateHead(const ObjectName& name, const HeadUpdate& update) 
   }
   const int rc = io->operate(name.name, &operation, kHeadFlags);
   if (rc == -ENOENT || rc == -ENODATA || rc == -ECANCELED || rc == -EEXIST) {
-    const std::string what =
-        update.expect_fence ? "does not have fence " + *update.expect_fence : "exists already";
+    const std::string what = !update.expect_fence ? "exists already"
+                             : update.expect.empty()
+                                 ? "does not have fence " + *update.expect_fence
+                                 : "was changed, or does not have fence " + *update.expect_fence;
     return Error{Errc::kConflict, "head " + name.space + "/" + name.name + " in " + Describe() + " " + what};
   }
   if (rc < 0) return Failed("update", name, rc, Doing::kWriting);

@@ -34,6 +34,30 @@ struct HeadUpdate {
   std::string new_fence;                    // may equal the expected one
   std::map<std::string, std::string> set;
   std::vector<std::string> remove;
+  // Entries that must be so for the change to be made, for writers under one fence that do not know of each other; one that
+  // is not there counts as "".
+  std::map<std::string, std::string> expect = {};
+};
+
+// Memory that a store takes data from without a copy. A store may go on reading it after it has said that an operation is
+// over, for one that has timed out may still be on its way: its content must not change while it is not idle.
+class StoreBuffer {
+ public:
+  explicit StoreBuffer(std::span<std::byte> memory) : memory_(memory) {}
+  virtual ~StoreBuffer() = default;
+  StoreBuffer(const StoreBuffer&) = delete;
+  StoreBuffer& operator=(const StoreBuffer&) = delete;
+  [[nodiscard]] std::span<std::byte> memory() const { return memory_; }
+  [[nodiscard]] virtual bool Idle() const { return true; }
+
+ private:
+  const std::span<std::byte> memory_;
+};
+
+// What was read; the owner keeps the memory.
+struct StoreData {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
 };
 
 // Thread-safe. Synchronous calls may block up to the configured operation timeout, never for ever; a
@@ -42,15 +66,17 @@ struct HeadUpdate {
 class Store {
  public:
   using Done = std::function<void(Status)>;
-  using ReadDone = std::function<void(Result<size_t>)>;
+  using ReadDone = std::function<void(Result<StoreData>)>;
 
   virtual ~Store() = default;
 
-  // Writes a whole object durably. `data` must stay valid and unchanged until `done` has been called.
-  virtual void WriteAsync(const ObjectName& object, std::span<const std::byte> data, Done done) = 0;
-  // Reads up to into.size() bytes from the start of an object; gives the bytes read. kNotFound when it is not
-  // there.
-  virtual void ReadAsync(const ObjectName& object, std::span<std::byte> into, ReadDone done) = 0;
+  // For WriteAsync; not zeroed.
+  virtual std::unique_ptr<StoreBuffer> NewBuffer(size_t bytes);
+  // Writes the first `bytes` bytes of a buffer of this store durably as a whole object. The buffer must live, and its
+  // content must stay, until `done` has been called.
+  virtual void WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) = 0;
+  // Reads up to `limit` bytes from the start of an object. kNotFound when it is not there.
+  virtual void ReadAsync(const ObjectName& object, size_t limit, ReadDone done) = 0;
 
   virtual Status Write(const ObjectName& object, const std::string& data) = 0;
   virtual Result<std::string> Read(const ObjectName& object) = 0;
@@ -59,9 +85,12 @@ class Store {
   // Names of the objects of a space that begin with `prefix`, sorted.
   virtual Result<std::vector<std::string>> List(const std::string& space, const std::string& prefix) = 0;
 
+  // The spaces that have anything in them, sorted. Slow where many objects are: it looks at all of them.
+  virtual Result<std::vector<std::string>> ListSpaces() = 0;
+
   // kNotFound when the head does not exist.
   virtual Result<Head> ReadHead(const ObjectName& head) = 0;
-  // All or nothing, durable when it returns success. kConflict when the fence is not the expected one.
+  // All or nothing, durable when it returns success. kConflict when the fence, or an entry, is not the expected one.
   virtual Status UpdateHead(const ObjectName& head, const HeadUpdate& update) = 0;
 
   // What this store is, for messages: "rados:muster", "dir:/var/lib/muster".

@@ -10,6 +10,7 @@
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/session.h"
+#include "daemon/service/checkpoint_exchange.h"
 
 namespace muster {
 
@@ -24,8 +25,8 @@ Status Agent::Start() {
   for (GangState& state : LoadGangStates(context_.config.state_dir)) {
     spdlog::info("gang {}: known from before this start; waiting for {} supervisors", state.job.Id(),
                  state.tasks.size());
-    const auto gang = Make(std::move(state.job), state.node, state.local_tasks, std::move(state.token));
-    gang->ExpectReconnects(state.tasks);
+    const auto gang = Make(state.job, state.node, state.local_tasks, state.token);
+    gang->ExpectReconnects(state);
   }
   auto socket = LocalSocket::Listen(
       context_.loop, context_.config.socket,
@@ -34,6 +35,20 @@ Status Agent::Start() {
   if (!socket) return socket.error();
   socket_ = *std::move(socket);
   return {};
+}
+
+std::vector<std::string> Agent::Wish(bool drain, const std::string& reason) {
+  std::vector<std::string> gangs;
+  for (const auto& [id, gang] : gangs_) {
+    gang->Wish(drain, reason);
+    gangs.push_back(id);
+  }
+  return gangs;
+}
+
+KnownCoordinator Agent::CoordinatorOf(const std::string& gang) const {
+  const LocalGang* found = Find(gang);
+  return found == nullptr ? KnownCoordinator() : found->Coordinator();
 }
 
 const LocalGang* Agent::Find(const std::string& gang) const {
@@ -63,6 +78,8 @@ void Agent::OnPacket(LocalConnection& connection, Packet packet) {
   }
   const auto peer = peers_.find(&connection);
   if (peer != peers_.end()) {
+    if (peer->second.role == Role::kCommand)
+      return context_.exchange->Handle(connection, header, std::move(packet));
     const auto gang = peer->second.gang.lock();
     if (!gang) return Refuse(connection, wire::Refusal::kNoGang, "the gang is over");
     if (peer->second.role == Role::kSupervisor) return gang->SupervisorPacket(connection, header, packet);
@@ -73,6 +90,12 @@ void Agent::OnPacket(LocalConnection& connection, Packet packet) {
       return OnSupervisorHello(connection, packet);
     case wire::Type::kClientHello:
       return OnClientHello(connection, packet);
+    case wire::Type::kCommandHello:
+      if (context_.exchange != nullptr &&
+          context_.exchange->Hello(connection, {packet.bytes.data(), packet.bytes.size()})) {
+        peers_[&connection] = Peer{Role::kCommand, {}};
+      }
+      return;
     default:
       Refuse(connection, wire::Refusal::kMalformed,
              fmt::format("a connection begins with a hello, not with a message of type {}", header.type));
@@ -85,6 +108,7 @@ void Agent::OnClosed(LocalConnection& connection) {
   const auto gang = peer->second.gang.lock();
   const Role role = peer->second.role;
   peers_.erase(peer);
+  if (role == Role::kCommand) return context_.exchange->Closed(connection);
   if (!gang) return;
   if (role == Role::kSupervisor) {
     gang->SupervisorClosed(connection);
@@ -96,11 +120,15 @@ void Agent::OnClosed(LocalConnection& connection) {
 void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet) {
   const auto read = ReadSupervisorHello({packet.bytes.data(), packet.bytes.size()});
   if (!read) return Refuse(connection, wire::Refusal::kMalformed, "malformed hello");
-  const wire::SupervisorHello& hello = read->body;
+  wire::SupervisorHello hello = read->body;
   GangJob job = StepOf(*read);
   const std::string id = job.Id();
   const auto known = gangs_.find(id);
 
+  if (context_.config.enabled == "no" && known == gangs_.end()) {
+    return Refuse(connection, wire::Refusal::kDisabled,
+                  "Muster is switched off (enabled: no in muster.yaml)");
+  }
   // A new supervisor speaks as root: slurmstepd opened the socket before it became the user. One that comes
   // back after musterd restarted is the user by now, and shows the token that it got as root.
   const uid_t peer = connection.peer().uid;
@@ -121,6 +149,9 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
   if (Status complete = CompleteStep(hello, &job); !complete) {
     return Refuse(connection, wire::Refusal::kInvalid, complete.error().message);
   }
+  if (Status placed = PlaceInGang(job, context_.self, &hello); !placed) {
+    return Refuse(connection, wire::Refusal::kInvalid, placed.error().message);
+  }
   if (job.hosts[hello.node_id] != context_.self) {
     return Refuse(connection, wire::Refusal::kInvalid,
                   fmt::format("Slurm calls this node {}, musterd calls it {} (node_name in muster.yaml)",
@@ -130,7 +161,8 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
   if (known != gangs_.end()) {
     gang = known->second;
     if (gang->job().uid != job.uid || gang->job().node_list != job.node_list ||
-        gang->job().options_text != job.options_text || !gang->Fits(hello)) {
+        gang->job().options_text != job.options_text || gang->job().components_text != job.components_text ||
+        !gang->Fits(hello)) {
       return Refuse(connection, wire::Refusal::kInvalid,
                     fmt::format("this is not the gang {} that is here", id));
     }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "daemon/agent/context.h"
 #include "daemon/agent/local_gang.h"
@@ -23,6 +24,10 @@ class Agent {
 
   // The gang with this id, or null.
   [[nodiscard]] const LocalGang* Find(const std::string& gang) const;
+  // Who coordinates a gang, as far as is known here.
+  [[nodiscard]] KnownCoordinator CoordinatorOf(const std::string& gang) const;
+  // Tells the coordinators of all gangs here that this node is to be left, or may be used again. Gives their ids.
+  std::vector<std::string> Wish(bool drain, const std::string& reason);
   [[nodiscard]] const std::map<std::string, std::shared_ptr<LocalGang>>& gangs() const { return gangs_; }
 
  private:
@@ -32,10 +37,10 @@ class Agent {
   void OnClientHello(LocalConnection& connection, const Packet& packet);
   std::shared_ptr<LocalGang> Make(GangJob job, uint32_t node, uint32_t local_tasks, std::string token);
 
-  enum class Role { kSupervisor, kClient };
+  enum class Role { kSupervisor, kClient, kCommand };
   struct Peer {
     Role role;
-    std::weak_ptr<LocalGang> gang;
+    std::weak_ptr<LocalGang> gang;  // none of a command's
   };
 
   AgentContext context_;

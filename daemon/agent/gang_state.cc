@@ -34,19 +34,25 @@ std::string GangStatePath(const std::string& state_dir, const std::string& gang)
 }
 
 Status SaveGangState(const std::string& state_dir, const GangState& state) {
-  const nlohmann::json json = {{"version", 1},
-                               {"job", state.job.job_id},
-                               {"step", state.job.step_id},
-                               {"restart_count", state.job.restart_count},
-                               {"uid", state.job.uid},
-                               {"gid", state.job.gid},
-                               {"task_count", state.job.task_count},
-                               {"node_list", state.job.node_list},
-                               {"options", state.job.options_text},
-                               {"node", state.node},
-                               {"local_tasks", state.local_tasks},
-                               {"tasks", state.tasks},
-                               {"token", HexEncode(state.token)}};
+  nlohmann::json json = {{"version", 1},
+                         {"job", state.job.job_id},
+                         {"step", state.job.step_id},
+                         {"restart_count", state.job.restart_count},
+                         {"uid", state.job.uid},
+                         {"gid", state.job.gid},
+                         {"task_count", state.job.task_count},
+                         {"node_list", state.job.node_list},
+                         {"options", state.job.options_text},
+                         {"components", state.job.components_text},
+                         {"node", state.node},
+                         {"local_tasks", state.local_tasks},
+                         {"tasks", state.tasks},
+                         {"coordinator", state.coordinator},
+                         {"term", state.term},
+                         {"beat_key", HexEncode(state.beat_key)},
+                         {"started_generation", state.started_generation},
+                         {"token", HexEncode(state.token)}};
+  if (state.started_restore) json["started_restore"] = *state.started_restore;
   const std::string path = GangStatePath(state_dir, state.job.Id());
   const std::string temporary = path + ".new";
   const std::string text = json.dump();
@@ -87,12 +93,19 @@ std::vector<GangState> LoadGangStates(const std::string& state_dir) {
       state.local_tasks = json.at("local_tasks");
       state.tasks = json.at("tasks").get<std::vector<uint32_t>>();
       state.token = HexDecode(json.at("token"));
+      // Not in the first version's files.
+      state.term = json.value("term", uint64_t{0});
+      state.job.components_text = json.value("components", "");
+      state.beat_key = HexDecode(json.value("beat_key", ""));
+      state.started_generation = json.value("started_generation", uint64_t{0});
+      if (json.contains("started_restore")) state.started_restore = json.at("started_restore");
       Status complete = state.job.Complete();
+      if (complete) state.coordinator = json.value("coordinator", state.job.CandidateNodes().front());
       const bool tasks_fit = state.tasks.size() <= state.local_tasks && state.local_tasks > 0 &&
                              std::all_of(state.tasks.begin(), state.tasks.end(),
                                          [&](uint32_t task) { return task < state.job.task_count; });
       if (!complete || state.token.size() != wire::kTokenBytes || state.node >= state.job.hosts.size() ||
-          !tasks_fit) {
+          state.coordinator >= state.job.hosts.size() || !tasks_fit) {
         throw std::runtime_error(complete ? "inconsistent" : complete.error().message);
       }
       states.push_back(std::move(state));

@@ -2,6 +2,7 @@
 // tmpfs).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,12 @@ struct GangState {
   uint32_t local_tasks = 0;
   std::string token;  // raw bytes
   std::vector<uint32_t> tasks;
+  uint32_t coordinator = 0;  // node
+  uint64_t term = 0;
+  std::string beat_key;  // raw bytes; "": none yet
+  // The newest generation that this node has been a part of, and the checkpoint that it started from. 0: none.
+  uint64_t started_generation = 0;
+  std::optional<uint64_t> started_restore;
 };
 
 std::string GangStatePath(const std::string& state_dir, const std::string& gang);

@@ -13,20 +13,18 @@
 #include <fstream>
 #include <utility>
 
+#include "daemon/agent/files_program.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/session.h"
+#include "daemon/partner/gang_partner.h"
 #include "daemon/rpc/link.h"
 
 namespace muster {
 namespace {
 
 using wire::MemberState;
-
-constexpr int kMaxBackoffMs = 1000;
-// The coordinator's own join timeout comes first: it can name all that is missing.
-constexpr int kJoinMarginSeconds = 5;
 
 // The environment as Start carries it: NUL-terminated strings in a sealed memfd.
 UniqueFd EnvironmentMemory(const std::vector<std::string>& environment, uint32_t* bytes) {
@@ -54,12 +52,19 @@ LocalGang::LocalGang(AgentContext& context, GangJob job, uint32_t node, uint32_t
       node_(node),
       local_tasks_(local_tasks),
       token_(std::move(token)),
-      over_(std::move(over)) {}
+      over_(std::move(over)),
+      coordinator_(job_.CandidateNodes().front()) {
+  if (context_.partners != nullptr) partner_ = std::make_unique<GangPartner>(*context_.partners, job_.Id());
+}
 
 LocalGang::~LocalGang() {
-  context_.loop.Cancel(connect_timer_);
-  context_.loop.Cancel(reconnect_timer_);
-  context_.loop.Cancel(join_timer_);
+  if (end_timer_ != 0) EndJob();
+  attendance_.reset();
+  StopWriting(UINT64_MAX);
+  for (const Loop::TimerId timer :
+       {connect_timer_, answer_timer_, start_timer_, learn_timer_, reconnect_timer_, join_timer_}) {
+    context_.loop.Cancel(timer);
+  }
   // What the members' ends were is still to be said.
   if (link_) link_->CloseWhenSent("the gang is over on this node");
 }
@@ -85,11 +90,10 @@ bool LocalGang::Fits(const wire::SupervisorHello& hello) const {
 
 void LocalGang::SupervisorHello(LocalConnection& connection, const wire::SupervisorHello& hello) {
   if (members_.empty()) {
-    join_timer_ =
-        context_.loop.After(std::chrono::seconds(job_.options.join_seconds + kJoinMarginSeconds), [this] {
-          join_timer_ = 0;
-          JoinTimedOut();
-        });
+    join_timer_ = context_.loop.After(std::chrono::seconds(JoinSeconds()), [this] {
+      join_timer_ = 0;
+      JoinTimedOut();
+    });
   }
   Member& member = members_[hello.task_id];
   if (member.connection != nullptr) {
@@ -100,11 +104,15 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
   member.connection = &connection;
   member.known = true;
   member.local_id = hello.local_id;
+  BeginAttendance();
+  BeatSupervisor(member);
   wire::Welcome welcome{};
   std::memcpy(welcome.token, token_.data(), sizeof welcome.token);
   welcome.lease_ms = static_cast<uint32_t>(context_.config.lease_ms);
   welcome.reconnect_ms = static_cast<uint32_t>(context_.config.reconnect_ms);
   SendBody(connection, wire::Type::kWelcome, welcome);
+  if (attendance_ && attendance_->page() >= 0)
+    SendBody(connection, wire::Type::kBeatPage, wire::BeatPageHandover{}, {}, attendance_->page());
   if (hello.reconnecting != 0) {
     member.state =
         static_cast<MemberState>(std::min(hello.state, static_cast<uint32_t>(MemberState::kStopped)));
@@ -134,8 +142,16 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
   MaybeNodeStopped();
 }
 
-void LocalGang::ExpectReconnects(const std::vector<uint32_t>& tasks) {
-  for (const uint32_t task : tasks) members_[task];
+void LocalGang::ExpectReconnects(const GangState& state) {
+  for (const uint32_t task : state.tasks) members_[task];
+  coordinator_ = state.coordinator;
+  term_ = state.term;
+  beat_key_ = state.beat_key;
+  started_generation_ = state.started_generation;
+  started_restore_ = state.started_restore;
+  // Its supervisors let their programs run on for so long after this node's musterd was there the last time.
+  if (context_.beat != nullptr && term_ > 0)
+    grace_until_ = context_.beat->last_alive() + context_.config.reconnect_ms * 1'000'000;
   reconnect_timer_ = context_.loop.After(std::chrono::milliseconds(context_.config.reconnect_ms), [this] {
     reconnect_timer_ = 0;
     for (auto& [task, member] : members_) {
@@ -165,6 +181,9 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
   };
   const std::string_view bytes(packet.bytes.data(), packet.bytes.size());
   switch (static_cast<wire::Type>(header.type)) {
+    case wire::Type::kBeatPageRead:
+      if (attendance_ && member->beat != 0) attendance_->SupervisorReadsPage(member->beat);
+      return;
     case wire::Type::kExecuted: {
       const auto body = ReadPacket<wire::Executed>(bytes);
       if (!body) return malformed();
@@ -186,13 +205,17 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       exit.set_pid(body.pid);
       exit.set_oom_killed(body.oom_killed != 0);
       exit.set_time_ns(body.realtime_ns);
+      AddKernelFacts(body.realtime_ns, body.pid, &exit);
       exit.set_program(std::move(read->program));
       exit.set_stderr_tail(std::string(read->stderr_tail));
       member->exit = exit;
+      SayProgress();
       auto message = Message();
       *message.mutable_exited() = exit;
       Up(std::move(message));
       MaybeNodeExecuted();
+      if (sampler_ && body.wait_status == 0) sampler_->MemberExited(member->rank);
+      if (body.wait_status != 0) CheckHealth();
       return;
     }
     case wire::Type::kStopped: {
@@ -217,6 +240,7 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
     case wire::Type::kSignalled: {
       const auto body = ReadPacket<wire::Signalled>(bytes);
       if (!body) return malformed();
+      if (end_timer_ != 0) EndJob();
       auto message = Message();
       message.mutable_terminating()->set_task(task);
       message.mutable_terminating()->set_signal(body->signal);
@@ -233,6 +257,7 @@ void LocalGang::SupervisorClosed(LocalConnection& connection) {
   Member* member = Find(connection, &task);
   if (member == nullptr) return;
   member->connection = nullptr;
+  if (attendance_ && member->beat != 0) attendance_->RemoveSupervisor(std::exchange(member->beat, 0));
   if (!finish_) {
     // A supervisor leaves only when told to. This one was killed, and PDEATHSIG has taken its program along.
     member->state = MemberState::kStopped;
@@ -263,17 +288,19 @@ LocalGang::Member* LocalGang::Find(LocalConnection& connection, uint32_t* task) 
 }
 
 bool LocalGang::StartMember(uint32_t task, Member& member) {
-  if (member.connection == nullptr || member.generation >= start_->generation()) return false;
-  const auto& ranks = spec_.nodes[node_].ranks;
-  const auto local = std::find(ranks.begin(), ranks.end(), task);
-  if (local == ranks.end()) return false;
-  LocalFacts facts{HexEncode(token_), context_.config.socket, StatePath() + ".cluster"};
-  const auto environment =
-      MemberEnvironment(spec_, tf_cluster_, node_, static_cast<uint32_t>(local - ranks.begin()), facts);
+  if (member.connection == nullptr || member.generation >= start_->generation() || !place_) return false;
+  const auto& tasks = start_->nodes(static_cast<int>(*place_)).tasks();
+  const auto local = std::find(tasks.begin(), tasks.end(), task);
+  if (local == tasks.end()) return false;
+  const auto index = static_cast<uint32_t>(local - tasks.begin());
+  LocalFacts facts{HexEncode(token_), context_.config.socket, StatePath() + ".cluster", ""};
+  if (job_.OptionsOf(node_).files) facts.files = FilesProgram();
+  const auto environment = MemberEnvironment(spec_, world_, tf_cluster_, *place_, index, facts);
   wire::Start body{};
   const UniqueFd memory = EnvironmentMemory(environment, &body.environment_bytes);
   body.generation = start_->generation();
-  body.rank = task;
+  body.rank = spec_.nodes[*place_].ranks[index];
+  member.rank = body.rank;
   member.state = MemberState::kRunning;
   member.generation = body.generation;
   member.stopping = false;
@@ -299,7 +326,9 @@ void LocalGang::FinishMember(uint32_t task, Member& member) {
   if (finish_->has_code()) {
     body.as = static_cast<uint32_t>(wire::FinishAs::kCode);
     body.code = static_cast<uint32_t>(finish_->code());
-  } else if (finish_->has_cause() && finish_->cause() != task) {
+  } else if ((finish_->has_cause() && finish_->cause() != task) ||
+             (finish_->succeeded() && member.state == MemberState::kStopped)) {
+    // What was killed here, of a generation that this node was lost to, is not how a gang that has succeeded ended.
     body.as = static_cast<uint32_t>(wire::FinishAs::kZero);
   }
   SendBody(*member.connection, wire::Type::kFinish, body);
@@ -308,7 +337,7 @@ void LocalGang::FinishMember(uint32_t task, Member& member) {
 // One message for the node: a gang has many more members than nodes. What is lost with a link is in the next
 // Register, where a member that runs counts as exec'd.
 void LocalGang::MaybeNodeExecuted() {
-  if (!start_ || node_executed_ == start_->generation()) return;
+  if (!start_ || !place_ || node_executed_ == start_->generation()) return;
   auto message = Message();
   v1::MembersExecuted* executed = message.mutable_executed();
   for (const auto& [task, member] : members_) {
@@ -335,6 +364,7 @@ void LocalGang::MaybeNodeStopped() {
   }
   if (members_.size() < local_tasks_) return;
   node_stopped_ = stop_generation_;
+  if (attendance_) attendance_->SetStopped(stop_generation_);
   TakePorts();
   auto message = Message();
   message.mutable_stopped()->set_generation(stop_generation_);
@@ -355,229 +385,21 @@ void LocalGang::TakePorts() {
   }
 }
 
+bool LocalGang::HasSupervisors() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const auto& item) { return item.second.connection != nullptr; });
+}
+
 void LocalGang::MaybeOver() {
-  const bool any = std::any_of(members_.begin(), members_.end(),
-                               [](const auto& item) { return item.second.connection != nullptr; });
-  if (any || reconnect_timer_ != 0 || over_called_) return;
+  if (HasSupervisors() || checking_ || reconnect_timer_ != 0 || over_called_) return;
+  // Tasks that have ended before any coordinator has heard of them: one is to be told, for the step's launch may have
+  // failed of another node's death.
+  if (!finish_ && join_timer_ != 0 && !told_ && KnowsMembers()) return;
   over_called_ = true;
   RemoveGangState(context_.config.state_dir, job_.Id());
   // Gives the link time to carry what was said last; the caller drops the gang from the loop, not from under
   // us.
   context_.loop.Post([over = over_] { over(); });
-}
-
-// ---- uplink
-// ------------------------------------------------------------------------------------------------------
-
-void LocalGang::MaybeRegister() {
-  if (members_.size() < local_tasks_) return;
-  for (const auto& [task, member] : members_) {
-    if (!member.known) return;
-  }
-  if (reconnect_timer_ != 0) {
-    context_.loop.Cancel(reconnect_timer_);
-    reconnect_timer_ = 0;
-  }
-  SaveState();
-  if (link_ || connect_timer_ != 0) return;
-  TakePorts();
-  Connect();
-}
-
-void LocalGang::SaveState() {
-  GangState state{job_, node_, local_tasks_, token_, {}};
-  for (const auto& [task, member] : members_) state.tasks.push_back(task);
-  if (Status saved = SaveGangState(context_.config.state_dir, state); !saved) {
-    spdlog::warn("gang {}: {}; a restart of musterd would lose it", job_.Id(), saved.error().message);
-  }
-}
-
-void LocalGang::Connect() {
-  const uint64_t number = ++link_number_;
-  const std::string host = CoordinatorHost();
-  const std::weak_ptr<LocalGang> weak = weak_from_this();
-  // A link may end after the loop has.
-  const std::shared_ptr<Mailbox> mailbox = context_.loop.mailbox();
-  LinkEvents events;
-  events.message = [weak, number, mailbox](std::string payload) {
-    mailbox->Post([weak, number, payload = std::move(payload)] {
-      const auto self = weak.lock();
-      v1::CoordinatorMessage message;
-      if (self && self->link_number_ == number && message.ParseFromString(payload))
-        self->FromCoordinator(message);
-    });
-  };
-  events.closed = [weak, number, mailbox](const std::string& why) {
-    mailbox->Post([weak, number, why] {
-      const auto self = weak.lock();
-      if (self && self->link_number_ == number) self->Disconnected(why);
-    });
-  };
-  link_ = OpenLink(host, fmt::format("{}:{}", host, context_.config.port), std::move(events),
-                   [this](std::function<void()> work) { context_.dialer.Do(std::move(work)); });
-  Register();
-}
-
-// Only here can it be noticed that this node's tasks are not complete, or that there is no coordinator at
-// all.
-void LocalGang::JoinTimedOut() {
-  const uint32_t seconds = job_.options.join_seconds + kJoinMarginSeconds;
-  if (members_.size() < local_tasks_) {
-    Dismiss(fmt::format("gang {}: after {} s only {} of the {} tasks of {} are here", job_.Id(), seconds,
-                        members_.size(), local_tasks_, context_.self));
-  } else {
-    Dismiss(fmt::format("gang {}: after {} s the coordinator, musterd on {}, has not started it{}{}",
-                        job_.Id(), seconds, CoordinatorHost(), why_not_connected_.empty() ? "" : ": ",
-                        why_not_connected_));
-  }
-}
-
-void LocalGang::Disconnected(const std::string& why) {
-  link_.reset();
-  why_not_connected_ = why;
-  registered_ = false;
-  if (over_called_) return;
-  spdlog::log(backoff_ms_ == 50 ? spdlog::level::info : spdlog::level::debug,
-              "gang {}: no link to the coordinator: {}", job_.Id(), why);
-  connect_timer_ = context_.loop.After(std::chrono::milliseconds(backoff_ms_), [this] {
-    connect_timer_ = 0;
-    Connect();
-  });
-  backoff_ms_ = std::min(backoff_ms_ * 2, kMaxBackoffMs);
-}
-
-void LocalGang::Register() {
-  auto message = Message();
-  v1::Register* r = message.mutable_register_();
-  r->set_job_id(job_.job_id);
-  r->set_step_id(job_.step_id);
-  r->set_restart_count(job_.restart_count);
-  r->set_uid(job_.uid);
-  r->set_gid(job_.gid);
-  r->set_node(node_);
-  r->set_node_count(static_cast<uint32_t>(job_.hosts.size()));
-  r->set_task_count(job_.task_count);
-  r->set_node_name(context_.self);
-  r->set_node_list(job_.node_list);
-  r->set_options(job_.options_text);
-  r->set_lease_port(next_ports_ ? next_ports_->port() : ports_ ? ports_->port() : 0);
-  for (const auto& [task, member] : members_) {
-    v1::Member* m = r->add_members();
-    m->set_task(task);
-    m->set_local_id(member.local_id);
-    m->set_state(static_cast<uint32_t>(member.state));
-    m->set_generation(member.generation);
-    m->set_unkillable(member.unkillable);
-    if (member.exit) *m->mutable_exited() = *member.exit;
-  }
-  registered_ = true;
-  Up(std::move(message));
-  for (const auto& [key, written] : unacknowledged_) {
-    auto again = Message();
-    *again.mutable_shard_written() = written;
-    Up(std::move(again));
-  }
-}
-
-// What is said while there is no link is in the next Register: members' states, shards not acknowledged.
-void LocalGang::Up(v1::AgentMessage message) {
-  if (link_ && registered_) link_->Send(message.SerializeAsString());
-}
-
-void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
-  backoff_ms_ = 50;
-  switch (message.kind_case()) {
-    case v1::CoordinatorMessage::kStart:
-      return OnStart(message.start());
-    case v1::CoordinatorMessage::kStop:
-      return OnStop(message.stop());
-    case v1::CoordinatorMessage::kFinish:
-      return OnFinish(message.finish());
-    case v1::CoordinatorMessage::kReport:
-      return OnReport(message.report());
-    case v1::CoordinatorMessage::kCommitted:
-      return OnCommitted(message.committed());
-    case v1::CoordinatorMessage::kNotify:
-      return OnNotify(message.notify());
-    case v1::CoordinatorMessage::kRefused:
-      return OnRefused(message.refused());
-    default:
-      return;
-  }
-}
-
-void LocalGang::OnStart(const v1::Start& start) {
-  context_.loop.Cancel(std::exchange(join_timer_, 0));
-  if (finish_ || start.generation() <= stop_generation_) return;
-  const bool again = start_ && start_->generation() == start.generation();
-  if (!again) {
-    DropClients("a new generation has started");
-    saved_.clear();
-    unacknowledged_.clear();
-    notify_flags_ = 0;
-    progress_ = 0;
-  }
-  start_ = start;
-  spec_ = {};
-  spec_.gang = job_.Id();
-  spec_.generation = start.generation();
-  spec_.role = job_.options.role;
-  spec_.restart_cause = start.cause();
-  spec_.restarts_allowed = job_.options.restarts;
-  for (const v1::NodeSpec& node : start.nodes()) {
-    spec_.nodes.push_back(
-        {node.name(), {node.ranks().begin(), node.ranks().end()}, static_cast<uint16_t>(node.lease_port())});
-  }
-  if (node_ >= spec_.nodes.size()) return;
-  tf_cluster_ = TfCluster(spec_);
-  if (tf_cluster_.size() > kMaxTfConfig - 1024) {
-    spdlog::warn("gang {}: TF_CONFIG is too long for the environment; MUSTER_CLUSTER_SPEC names a file",
-                 job_.Id());
-    std::ofstream(StatePath() + ".cluster") << tf_cluster_;
-  }
-  if (!again && next_ports_) ports_ = std::exchange(next_ports_, std::nullopt);
-  for (auto& [task, member] : members_) StartMember(task, member);
-}
-
-void LocalGang::OnStop(const v1::Stop& stop) {
-  if (stop.generation() < stop_generation_) return;
-  stop_generation_ = stop.generation();
-  node_stopped_.reset();  // every order is answered: another coordinator may be asking
-  for (auto& [task, member] : members_) {
-    if (member.generation <= stop_generation_) StopMember(member);
-  }
-  MaybeNodeStopped();
-}
-
-void LocalGang::OnFinish(const v1::Finish& finish) {
-  context_.loop.Cancel(std::exchange(join_timer_, 0));
-  finish_ = finish;
-  for (auto& [task, member] : members_) FinishMember(task, member);
-}
-
-void LocalGang::OnReport(const v1::Report& report) {
-  auto found = members_.find(report.task());
-  if (found == members_.end() || found->second.connection == nullptr) return;
-  const std::string_view text = Fit(report.text());
-  wire::Report body{};
-  body.text_bytes = static_cast<uint32_t>(text.size());
-  SendBody(*found->second.connection, wire::Type::kReport, body, text);
-}
-
-void LocalGang::OnRefused(const v1::Refused& refused) {
-  Dismiss(refused.text());
-}
-
-// Ends the gang on this node, with code 1 and a reason.
-void LocalGang::Dismiss(const std::string& why) {
-  spdlog::error("gang {}: {}", job_.Id(), why);
-  context_.loop.Cancel(std::exchange(join_timer_, 0));
-  finish_ = v1::Finish();
-  finish_->set_has_code(true);
-  finish_->set_code(1);
-  for (auto& [task, member] : members_) {
-    if (member.connection != nullptr) Refuse(*member.connection, wire::Refusal::kInvalid, "muster: " + why);
-  }
 }
 
 }  // namespace muster

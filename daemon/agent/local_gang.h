@@ -1,5 +1,9 @@
 // A gang's members on this node: their supervisors, their programs' connections, and the link to the
 // coordinator.
+//
+// local_gang.cc has the supervisors, local_gang_uplink.cc the coordinator, local_gang_life.cc the node's lease, what
+// the members do and how the node is, local_gang_job.cc whether the gang is the job's, local_gang_clients.cc and
+// local_gang_restore.cc and local_gang_ranges.cc the programs, local_gang_partner.cc the copies of their shards elsewhere.
 #pragma once
 
 #include <functional>
@@ -8,18 +12,26 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "daemon/agent/context.h"
 #include "daemon/agent/environment.h"
+#include "daemon/agent/gang_state.h"
+#include "daemon/agent/held_shards.h"
 #include "daemon/agent/local_socket.h"
+#include "daemon/agent/manifest_cache.h"
 #include "daemon/agent/port_lease.h"
 #include "daemon/base/gang_job.h"
+#include "daemon/beat/beat.h"
+#include "daemon/hang/sampler.h"
 #include "daemon/proto/muster.pb.h"
 #include "daemon/wire/wire.h"
 
 namespace muster {
 
+struct FetchedCopy;
+class GangPartner;
 class Link;
 
 // On the loop's thread only. Lives while it has supervisors, or may get them back.
@@ -44,16 +56,21 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   [[nodiscard]] const std::string& token() const { return token_; }
   // Whether a hello is of this gang's step, and of a task that may be here.
   [[nodiscard]] bool Fits(const wire::SupervisorHello& hello) const;
-  [[nodiscard]] std::string CoordinatorHost() const { return job_.Candidates().front(); }
+  [[nodiscard]] std::string CoordinatorHost() const { return job_.hosts[coordinator_]; }
+  [[nodiscard]] KnownCoordinator Coordinator() const { return {coordinator_, term_, attended_, beat_key_}; }
+  // What an operator wants done with this node; the coordinator is told.
+  void Wish(bool drain, const std::string& reason);
   [[nodiscard]] std::string StatePath() const;
   // For a gang that was here before musterd restarted: waits a while for these tasks' supervisors to come
   // back, then says who is lost.
-  void ExpectReconnects(const std::vector<uint32_t>& tasks);
+  void ExpectReconnects(const GangState& state);
 
  private:
   struct Member {
     LocalConnection* connection = nullptr;
     uint32_t local_id = 0;
+    uint32_t rank = 0;  // of `generation`
+    uint64_t beat = 0;  // as the lease calls its connection; 0: not beaten
     wire::MemberState state = wire::MemberState::kWaiting;
     uint64_t generation = 0;
     bool known = false;
@@ -69,14 +86,33 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     uint32_t saving = 0;
     bool restoring = false;
   };
+  // A save that the engine writes.
+  struct Writing {
+    std::shared_ptr<ShardWrite> write;
+    bool given_up = false;
+    std::string delay;  // why the store does not take it now
+  };
+  // A member's newest shard of this generation that is durable, or the one it was restored from.
+  struct Base {
+    uint64_t step = 0;
+    uint64_t saves = 0;
+    std::shared_ptr<const Shard> shard;
+  };
+
+  // local_gang_job.cc
+  void ConfirmJob();
+  void Confirmed();
 
   // uplink
   void Connect();
-  void Connected();
+  void Hang(const std::string& why);
   void Disconnected(const std::string& why);
+  void Rotate();
+  void Redial(uint32_t coordinator);
   void Register();
   void Up(v1::AgentMessage message);
   void FromCoordinator(const v1::CoordinatorMessage& message);
+  void AdoptTerm(uint64_t term);
   void OnStart(const v1::Start& start);
   void OnStop(const v1::Stop& stop);
   void OnFinish(const v1::Finish& finish);
@@ -84,6 +120,30 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void OnCommitted(const v1::Committed& committed);
   void OnNotify(const v1::Notify& notify);
   void OnRefused(const v1::Refused& refused);
+  void EndJobAfter(std::chrono::milliseconds time, std::chrono::milliseconds more);
+  void EndJob();
+  void OnElsewhere(const v1::Elsewhere& elsewhere);
+  [[nodiscard]] uint32_t JoinSeconds() const;
+
+  // local_gang_life.cc
+  void OnAttended(const v1::Attended& attended);
+  void BeginAttendance();
+  [[nodiscard]] bool MayStart() const;
+  void StartWaiting();
+  [[nodiscard]] AgentEvents MakeAgentEvents();
+  void BeatSupervisor(Member& member);
+  void LeaseBegins();
+  void FenceMembers();
+  void KillFenced();
+  void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim);
+  void LearnCoordinator();
+  void Learned(const std::optional<RecordedCoordinator>& found);
+  void CheckHealth();
+  void AddKernelFacts(int64_t time_ns, pid_t pid, v1::MemberExited* exit) const;
+  void WatchMembers();
+  void SendReports(const std::vector<hang::MemberReport>& reports);
+  void SayProgress();
+  void OnCaptureStacks(const v1::CaptureStacks& order);
 
   // members
   Member* Find(LocalConnection& connection, uint32_t* task);
@@ -92,6 +152,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void FinishMember(uint32_t task, Member& member);
   void MaybeNodeExecuted();
   void MaybeNodeStopped();
+  [[nodiscard]] bool KnowsMembers() const;
+  [[nodiscard]] bool HasSupervisors() const;
   void MaybeRegister();
   void JoinTimedOut();
   void Dismiss(const std::string& why);
@@ -100,13 +162,43 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void SaveState();
   [[nodiscard]] v1::AgentMessage Message() const;
 
-  // clients (local_gang_clients.cc)
+  // clients (local_gang_clients.cc; restores: local_gang_restore.cc)
+  [[nodiscard]] Status HasRoom(uint64_t shard_bytes) const;
   void OnSave(Client& client, const wire::Save& save, UniqueFd memory);
-  void ShardDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<Shard>& shard);
+  ShardBase BaseFor(uint32_t rank, uint64_t step);
+  void SetBase(uint32_t rank, uint64_t step, const Shard& shard);
+  void ShardDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<Shard>& shard,
+                 const std::shared_ptr<StagedMemory>& memory);
+  void ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, const Status& status);
+  void GiveUp(uint32_t rank, uint64_t step, const char* why);
+  void StopWriting(uint64_t before);
+  void TellJobOfDelay(uint64_t generation, const std::string& text);
+  bool AskLater(uint32_t rank, uint64_t generation, const Error& error, std::function<void()> again);
   void OnRestore(Client& client, const wire::Restore& restore);
+  bool RestoreFromMemory(Client& client, uint64_t step, int64_t begun_ns);
+  void RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t step, uint32_t asked, int64_t begun_ns);
+  void RestoreOwn(uint32_t rank, uint64_t generation, uint64_t step, int64_t begun_ns);
+  // `from_partner`: bytes.
+  void TellRestored(uint32_t rank, uint64_t generation, uint64_t bytes, bool from_memory,
+                    uint64_t from_partner, int64_t begun_ns);
+  void Let(HeldShards::Dropped dropped);
   void RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, Result<UniqueFd> memory,
-                   uint64_t bytes);
+                   const Shard& shard);
+  void BeginPartner();  // local_gang_partner.cc
+  void CopyToPartner(uint64_t generation, uint64_t step);
+  bool RestoreFromPartner(uint32_t rank, uint64_t generation, uint64_t step, int64_t begun_ns);
+  void PartnerAnswered(uint32_t rank, uint64_t generation, uint64_t step, const std::string& partner,
+                       Result<FetchedCopy> copy, int64_t begun_ns);
+  void OnDescribe(Client& client, const wire::Describe& describe);
+  void DescribeTo(uint32_t rank, uint64_t generation, wire::Described answer);
+  void OnReadRange(Client& client, const wire::ReadRange& request);  // local_gang_ranges.cc
+  void ReadRangeTo(uint32_t rank, uint64_t generation, wire::RangeRead answer, uint64_t asked,
+                   uint32_t whose);
+  void ReportIfBad(uint32_t rank, uint64_t generation, uint64_t step, const Error& error);
   void TellCommitted(uint32_t rank, uint64_t step, int status, const std::string& text);
+  void ShowSaving(uint32_t rank);
+  // Who trains has shards in checkpoints.
+  [[nodiscard]] bool Saves() const;
   [[nodiscard]] Client* ClientOf(uint32_t rank, uint64_t generation);
   void DropClients(const char* why);
 
@@ -122,27 +214,63 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   std::optional<PortLease> ports_;       // of the generation that runs
   std::optional<PortLease> next_ports_;  // offered for the next one
   std::optional<v1::Start> start_;
+  // The newest generation that this node has been a part of, and the checkpoint that it started from: a coordinator that
+  // takes over may not know of it yet.
+  uint64_t started_generation_ = 0;
+  std::optional<uint64_t> started_restore_;
+  std::optional<v1::Start> waiting_start_;  // until this node's lease has begun
+  std::optional<size_t> place_;             // this node's in start_; none: it is a spare
   std::optional<v1::Finish> finish_;
   std::string tf_cluster_;
   ClusterSpec spec_;
+  World world_;                           // this node's members' in it
   std::optional<uint64_t> node_stopped_;  // generation for which NodeStopped has been said
   uint64_t node_executed_ = 0;            // generation for which MembersExecuted has been said
   uint64_t stop_generation_ = 0;          // generations up to this one must not run
 
+  uint32_t coordinator_ = 0;  // node
+  uint64_t term_ = 0;         // the highest that has been obeyed
+  std::string beat_key_;
+  std::unique_ptr<Attendance> attendance_;
+  bool attended_ = false;  // the lease runs
+  bool taking_over_ = false;
+  lease::Nanos grace_until_ = 0;
+  std::unique_ptr<hang::Sampler> sampler_;
+  bool told_ = false;       // a coordinator has had the registration
+  bool checked_ = false;    // whether this node is well has been asked, and
+  bool checking_ = false;   // is not answered yet
+  bool confirmed_ = false;  // the gang is this user's
+  std::string sick_;
+
   std::shared_ptr<Link> link_;
   uint64_t link_number_ = 0;  // callbacks of an older link are dropped
   bool registered_ = false;
+  bool answered_ = false;
+  int64_t unattended_since_ = 0;
   int backoff_ms_ = 50;
   Loop::TimerId connect_timer_ = 0;
+  Loop::TimerId answer_timer_ = 0;
+  Loop::TimerId start_timer_ = 0;
+  Loop::TimerId learn_timer_ = 0;
   Loop::TimerId reconnect_timer_ = 0;
-  Loop::TimerId join_timer_ = 0;   // until the coordinator has decided something
+  Loop::TimerId join_timer_ = 0;  // until the coordinator has decided something
+  Loop::TimerId end_timer_ = 0;   // until slurmd has heard of the job's end
+  std::string why_ended_;
   std::string why_not_connected_;  // the last link's end
   bool over_called_ = false;
 
   // Saves of this generation: what must be said again when the coordinator comes back, and what was saved
   // already.
   std::map<std::pair<uint32_t, uint64_t>, v1::ShardWritten> unacknowledged_;  // by rank, step
+  v1::Storage storage_;  // as the coordinator has said last; no limit: 0
   std::set<std::pair<uint32_t, uint64_t>> saved_;
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, Writing> writing_;  // by generation, rank, step
+  // Of this step the coordinator and the job's stderr have been told that the store does not take it.
+  std::optional<uint64_t> delay_said_;
+  std::shared_ptr<ManifestCache> manifests_;  // made with the first reading of a range
+  std::map<uint32_t, Base> bases_;            // by rank
+  HeldShards held_;
+  std::unique_ptr<GangPartner> partner_;  // null where no copies are kept
   uint32_t notify_flags_ = 0;
   uint64_t progress_ = 0;  // the newest step that was passed on
 };

@@ -1,4 +1,4 @@
-// The part of LocalGang that serves the members' programs: saves and restores through libmuster.
+// The part of LocalGang that serves the members' programs: hellos, saves and progress through libmuster.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -8,44 +8,18 @@
 
 #include "ceph/catalog/catalog.h"
 #include "ceph/muster.h"
+#include "daemon/agent/client_answers.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/session.h"
 #include "daemon/base/crash_point.h"
+#include "daemon/proto/shard_message.h"
 
 namespace muster {
 namespace {
 
 // Saves of one member that may be on their way at once: the library has two staging buffers.
 constexpr uint32_t kMaxSaving = 2;
-
-int CodeOf(Errc code) {
-  switch (code) {
-    case Errc::kInvalid:
-      return MUSTER_E_INVALID;
-    case Errc::kNotFound:
-      return MUSTER_E_NOT_FOUND;
-    case Errc::kCorrupt:
-      return MUSTER_E_CORRUPT;
-    case Errc::kDenied:
-      return MUSTER_E_DENIED;
-    case Errc::kExhausted:
-    case Errc::kUnavailable:
-    case Errc::kConflict:
-    case Errc::kInternal:
-      return MUSTER_E_STORE;
-  }
-  return MUSTER_E_STORE;
-}
-
-template <typename Body>
-void SendResult(LocalConnection& connection, wire::Type type, Body body, int status, std::string_view text,
-                int fd = -1) {
-  text = Fit(text);
-  body.status = status;
-  body.text_bytes = static_cast<uint32_t>(text.size());
-  SendBody(connection, type, body, text, fd);
-}
 
 }  // namespace
 
@@ -64,8 +38,11 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
     return refuse(wire::Refusal::kDenied,
                   fmt::format("the token is not that of gang {} (MUSTER_TOKEN)", job_.Id()));
   }
-  const auto member = members_.find(hello.rank);
-  if (member == members_.end()) {
+  const auto member = std::find_if(members_.begin(), members_.end(), [&](const auto& item) {
+    return item.second.generation == hello.generation && item.second.rank == hello.rank;
+  });
+  const bool other_generation = start_ && hello.generation != start_->generation();
+  if (member == members_.end() && !other_generation && start_) {
     return refuse(wire::Refusal::kInvalid,
                   fmt::format("rank {} of gang {} is not on this node", hello.rank, job_.Id()));
   }
@@ -75,8 +52,7 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
     return refuse(wire::Refusal::kNoGang,
                   fmt::format("gang {} is not connected to its coordinator yet", job_.Id()));
   }
-  if (!start_ || hello.generation != start_->generation() || hello.generation != member->second.generation ||
-      hello.generation <= stop_generation_) {
+  if (!start_ || other_generation || member == members_.end() || hello.generation <= stop_generation_) {
     return refuse(wire::Refusal::kStaleGeneration,
                   fmt::format("generation {} of gang {} is over", hello.generation, job_.Id()));
   }
@@ -88,10 +64,13 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
   wire::ClientWelcome welcome{};
   welcome.generation = hello.generation;
   welcome.restore_step = start_->restore() ? start_->restore_step() : wire::kNoStep;
-  welcome.rank = hello.rank;
-  welcome.world_size = job_.task_count;
+  welcome.rank = world_.RankOf(spec_, hello.rank);
+  welcome.world_size = world_.spec.MemberCount();
   welcome.max_shard_bytes = static_cast<uint64_t>(context_.config.max_shard_bytes);
+  welcome.features = wire::kKnowsShards | wire::kKnowsRanges;
   SendBody(connection, wire::Type::kClientWelcome, welcome);
+  // A library of the first version does not know it, and goes on sending its progress.
+  if (sampler_) SendBody(connection, wire::Type::kPageWanted, wire::PageWanted{});
   if (notify_flags_ != 0) {
     wire::Notify notify{};
     notify.flags = notify_flags_;
@@ -116,24 +95,56 @@ void LocalGang::ClientPacket(LocalConnection& connection, const wire::Header& he
         return malformed();
       return OnSave(client, body, std::move(packet.fd));
     }
+    case wire::Type::kGiveUp: {
+      wire::GiveUp body{};
+      if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
+      return GiveUp(client.rank, body.step, "it was given up for a newer one");
+    }
     case wire::Type::kRestore: {
       wire::Restore body{};
-      if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
+      body.rank = wire::kOwnShard;
+      if (!wire::ReadGrownBody(packet.bytes.data(), packet.bytes.size(), wire::kFirstRestore, &body))
+        return malformed();
       return OnRestore(client, body);
+    }
+    case wire::Type::kDescribe: {
+      wire::Describe body{};
+      if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
+      return OnDescribe(client, body);
+    }
+    case wire::Type::kReadRange: {
+      wire::ReadRange body{};
+      if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
+      return OnReadRange(client, body);
     }
     case wire::Type::kProgress: {
       wire::Progress body{};
       if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
-      if (body.step <= progress_ || body.step == wire::kNoStep) return;  // another member has said so
+      if (body.step == wire::kNoStep) return;
+      if (sampler_) sampler_->Progress(client.rank, body.step);
+      if (body.step <= progress_) return;  // another member has said so
       progress_ = body.step;
       auto message = Message();
       message.mutable_progress()->set_task(client.rank);
       message.mutable_progress()->set_step(body.step);
       return Up(std::move(message));
     }
+    case wire::Type::kProgressPage:
+      if (!sampler_) return;
+      if (!sampler_->SetPage(client.rank, std::move(packet.fd))) return malformed();
+      return;
     default:
       malformed();
   }
+}
+
+void LocalGang::ShowSaving(uint32_t rank) {
+  if (!sampler_) return;
+  uint32_t count = 0;
+  for (const auto& [connection, client] : clients_) {
+    if (client.rank == rank) count += client.saving + (client.restoring ? 1 : 0);
+  }
+  sampler_->SetCheckpoints(rank, count);
 }
 
 void LocalGang::ClientClosed(LocalConnection& connection) {
@@ -150,10 +161,29 @@ LocalGang::Client* LocalGang::ClientOf(uint32_t rank, uint64_t generation) {
 void LocalGang::DropClients(const char* why) {
   for (auto& [connection, client] : clients_) Refuse(*connection, wire::Refusal::kStaleGeneration, why);
   clients_.clear();
+  manifests_.reset();
 }
 
 // ---- save
 // --------------------------------------------------------------------------------------------------------
+
+bool LocalGang::Saves() const {
+  const auto trains = [](const ClusterSpec::Node& node) { return node.Trains(); };
+  return place_ &&
+         (spec_.nodes[*place_].Trains() || std::none_of(spec_.nodes.begin(), spec_.nodes.end(), trains));
+}
+
+// All members say the same, once the coordinator knows how large the gang's checkpoints are: none writes in vain.
+Status LocalGang::HasRoom(uint64_t shard_bytes) const {
+  if (storage_.limit() == 0) return {};
+  const uint64_t need = storage_.need() != 0 ? storage_.need() : shard_bytes * world_.spec.MemberCount();
+  if (storage_.use() < storage_.limit() && need <= storage_.limit() - storage_.use()) return {};
+  return Error{
+      Errc::kExhausted,
+      fmt::format("the checkpoint may take {} bytes, and {} of the {} that a user may have are in use "
+                  "(user_storage_limit; muster report storage): delete others, or keep fewer",
+                  need, storage_.use(), storage_.limit())};
+}
 
 void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) {
   wire::ShardDurable answer{};
@@ -163,6 +193,11 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
   };
   if (client.generation != start_->generation() || client.generation <= stop_generation_) {
     return refuse(MUSTER_E_DENIED, fmt::format("generation {} is over", client.generation));
+  }
+  if (!Saves()) {
+    return refuse(MUSTER_E_DENIED, fmt::format("a checkpoint is made of the shards of those who train; a "
+                                               "member of role {} has none in it",
+                                               spec_.RoleOf(spec_.nodes[*place_])));
   }
   if (save.step == wire::kNoStep) return refuse(MUSTER_E_INVALID, "that number is not a step");
   if (save.bytes == 0 || save.bytes > static_cast<uint64_t>(context_.config.max_shard_bytes)) {
@@ -177,24 +212,120 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
                   fmt::format("step {} has been saved in this generation already", save.step));
   }
   ++client.saving;
+  ShowSaving(client.rank);
   const std::weak_ptr<LocalGang> weak = weak_from_this();
   Loop& loop = context_.loop;
   const uint32_t rank = client.rank;
   const uint64_t generation = client.generation;
   const uint64_t step = save.step;
-  context_.engine.WriteShard(job_.Space(), job_.Key(), step, Fence{start_->term(), generation}, rank,
-                             std::move(memory), save.bytes,
-                             [weak, &loop, rank, generation, step](Result<Shard> shard) {
-                               loop.Post([weak, rank, generation, step, shard = std::move(shard)] {
-                                 if (const auto self = weak.lock())
-                                   self->ShardDone(rank, generation, step, shard);
-                               });
-                             });
+  if (Status room = HasRoom(save.bytes); !room)
+    return ShardDone(rank, generation, step, room.error(), nullptr);
+  HeldShards::Dropped dropped;
+  const auto staged = held_.Take(rank, std::move(memory), &dropped);
+  Let(std::move(dropped));
+  if (!staged) return ShardDone(rank, generation, step, staged.error(), nullptr);
+  writing_[{generation, rank, step}].write = context_.engine.WriteShard(
+      job_.Space(), job_.Key(), step, Fence{start_->term(), generation}, rank, **staged, save.bytes,
+      BaseFor(rank, step),
+      [weak, &loop, rank, generation, step, memory = *staged](Result<Shard> shard) {
+        loop.Post([weak, rank, generation, step, memory, shard = std::move(shard)] {
+          if (const auto self = weak.lock()) self->ShardDone(rank, generation, step, shard, memory);
+        });
+      },
+      [weak, &loop, rank, generation, step](const Status& status) {
+        loop.Post([weak, rank, generation, step, status] {
+          if (const auto self = weak.lock()) self->ShardDelayed(rank, generation, step, status);
+        });
+      });
 }
 
-void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<Shard>& shard) {
+void LocalGang::ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, const Status& status) {
+  const auto found = writing_.find({generation, rank, step});
+  if (found == writing_.end() || !start_ || start_->generation() != generation) return;
+  found->second.delay = status ? "" : status.error().message;
+  if (Client* client = ClientOf(rank, generation)) {
+    wire::ShardDelayed body{};
+    body.step = step;
+    SendResult(*client->connection, wire::Type::kShardDelayed, body,
+               status ? MUSTER_OK : CodeOf(status.error().code), found->second.delay);
+  }
+  if (status || delay_said_) return;
+  delay_said_ = step;
+  spdlog::warn("gang {}: rank {}, step {}: {}; it is tried again", job_.Id(), rank, step,
+               status.error().message);
+  auto message = Message();
+  v1::ShardDelayed* delayed = message.mutable_shard_delayed();
+  delayed->set_rank(rank);
+  delayed->set_generation(generation);
+  delayed->set_step(step);
+  delayed->set_error(status.error().message);
+  Up(std::move(message));
+  TellJobOfDelay(generation,
+                 fmt::format("the checkpoint of step {} is not taken: {}; training goes on, the newest "
+                             "saves stay in memory and are tried again",
+                             step, status.error().message));
+}
+
+// Rank 0's stderr is the job's: the others' nodes say nothing.
+void LocalGang::TellJobOfDelay(uint64_t generation, const std::string& text) {
+  const auto first = std::find_if(members_.begin(), members_.end(), [&](const auto& item) {
+    return item.second.rank == 0 && item.second.generation == generation;
+  });
+  if (first == members_.end()) return;
+  v1::Report report;
+  report.set_task(first->first);
+  report.set_text(fmt::format("muster: gang {}: {}\n", job_.Id(), text));
+  OnReport(report);
+}
+
+// What it has not written yet will not be a part of a checkpoint.
+void LocalGang::GiveUp(uint32_t rank, uint64_t step, const char* why) {
+  if (!start_) return;
+  const auto found = writing_.find({start_->generation(), rank, step});
+  if (found == writing_.end() || std::exchange(found->second.given_up, true)) return;
+  const std::string& delay = found->second.delay;
+  if (found->second.write) {
+    found->second.write->Stop(
+        {Errc::kUnavailable, fmt::format("{}{}{}", why, delay.empty() ? "" : ": ", delay)});
+  }
+}
+
+void LocalGang::StopWriting(uint64_t before) {
+  for (const auto& [key, writing] : writing_) {
+    if (std::get<0>(key) < before && writing.write)
+      writing.write->Stop({Errc::kConflict, "its generation is over"});
+  }
+}
+
+// What a save may share chunks with. With one checkpoint kept, its objects may go while a save is on its way.
+ShardBase LocalGang::BaseFor(uint32_t rank, uint64_t step) {
+  Base& base = bases_[rank];
+  ++base.saves;
+  const bool share = context_.config.incremental == "yes" && context_.config.keep_checkpoints >= 2;
+  if (!share || !base.shard || base.step >= step) return {};
+  return {base.shard, base.saves};
+}
+
+void LocalGang::SetBase(uint32_t rank, uint64_t step, const Shard& shard) {
+  Base& base = bases_[rank];
+  if (base.shard && base.step > step) return;
+  base.step = step;
+  base.shard = std::make_shared<const Shard>(shard);
+}
+
+void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<Shard>& shard,
+                          const std::shared_ptr<StagedMemory>& memory) {
+  bool given_up = false;
+  if (const auto found = writing_.find({generation, rank, step}); found != writing_.end()) {
+    given_up = found->second.given_up;
+    writing_.erase(found);
+  }
+  // Also when the member has died meanwhile: the next generation may start from it.
+  if (shard && start_ && start_->generation() == generation)
+    held_.Hold({generation, step, world_.spec.MemberCount(), *shard, memory});
   if (Client* client = ClientOf(rank, generation)) {
     if (client->saving > 0) --client->saving;
+    ShowSaving(rank);
     wire::ShardDurable answer{};
     answer.step = step;
     SendResult(*client->connection, wire::Type::kShardDurable, answer,
@@ -206,17 +337,15 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
   written.set_step(step);
   written.mutable_shard()->set_rank(rank);
   if (shard) {
-    v1::Shard* s = written.mutable_shard();
-    s->set_bytes(shard->bytes);
-    s->set_chunk_bytes(shard->chunk_bytes);
-    s->set_prefix(shard->prefix);
-    for (const Digest& digest : shard->chunks) {
-      s->mutable_digests()->append(reinterpret_cast<const char*>(digest.data()), digest.size());
-    }
+    PutShard(*shard, written.mutable_shard());
+    SetBase(rank, step, *shard);
   } else {
-    spdlog::warn("gang {}: rank {}, step {}: {}", job_.Id(), rank, step, shard.error().message);
+    spdlog::log(given_up ? spdlog::level::debug : spdlog::level::warn, "gang {}: rank {}, step {}: {}",
+                job_.Id(), rank, step, shard.error().message);
     written.set_error(shard.error().message);
-    saved_.erase({rank, step});
+    written.set_given_up(given_up);
+    // What is under way of one that was given up may still be written: its objects have had their one content.
+    if (!given_up) saved_.erase({rank, step});
   }
   CrashPoint("agent.shard_reported");
   unacknowledged_[{rank, step}] = written;
@@ -228,6 +357,18 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
 void LocalGang::OnCommitted(const v1::Committed& committed) {
   std::erase_if(unacknowledged_, [&](const auto& item) { return item.first.second == committed.step(); });
   if (!start_ || start_->generation() != committed.generation()) return;
+  if (committed.error().empty()) {
+    if (delay_said_ && *delay_said_ <= committed.step()) delay_said_.reset();
+    CopyToPartner(committed.generation(), committed.step());
+    Let(held_.Committed(committed.generation(), committed.step()));
+  } else {
+    for (const auto& [key, writing] : writing_) {
+      const auto& [generation, rank, step] = key;
+      if (step == committed.step()) GiveUp(rank, step, "another member's shard is missing");
+    }
+    // Whatever the reason was: the next ones stand alone.
+    for (auto& [rank, base] : bases_) base.shard.reset();
+  }
   for (auto& [connection, client] : clients_) {
     if (client.generation != committed.generation()) continue;
     wire::Committed body{};
@@ -243,86 +384,6 @@ void LocalGang::OnNotify(const v1::Notify& notify) {
   wire::Notify body{};
   body.flags = notify_flags_;
   for (auto& [connection, client] : clients_) SendBody(*connection, wire::Type::kNotify, body);
-}
-
-// ---- restore
-// -----------------------------------------------------------------------------------------------------
-
-void LocalGang::OnRestore(Client& client, const wire::Restore& restore) {
-  // One at a time: each takes a shard's memory.
-  if (client.restoring) {
-    wire::Restored body{};
-    body.step = restore.step;
-    SendResult(*client.connection, wire::Type::kRestored, body, MUSTER_E_BUSY,
-               "a restore of this member is on its way already");
-    return;
-  }
-  uint64_t step = restore.step;
-  if (step == wire::kNoStep && start_->restore()) step = start_->restore_step();
-  if (step == wire::kNoStep) {
-    wire::Restored body{};
-    SendResult(*client.connection, wire::Type::kRestored, body, MUSTER_E_NOT_FOUND,
-               fmt::format("gang {} has no checkpoint yet", job_.Id()));
-    return;
-  }
-  client.restoring = true;
-  const std::weak_ptr<LocalGang> weak = weak_from_this();
-  Loop& loop = context_.loop;
-  Engine& engine = context_.engine;
-  const uint32_t rank = client.rank;
-  const uint64_t generation = client.generation;
-  const std::string space = job_.Space();
-  CrashPoint("agent.restore");
-  const auto done = [weak, &loop, rank, generation, step](Result<UniqueFd> memory, uint64_t bytes) {
-    // std::function must be copyable; a descriptor is not.
-    auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));
-    loop.Post([weak, rank, generation, step, bytes, shared] {
-      if (const auto self = weak.lock()) self->RestoreDone(rank, generation, step, std::move(*shared), bytes);
-    });
-  };
-  context_.reader.Do(
-      [store = context_.store, &engine, space, key = job_.Key(), step, rank, world = job_.task_count, done] {
-        auto manifest = Catalog(store, space, key).LoadManifest(step);
-        if (!manifest) return done(manifest.error(), 0);
-        if (manifest->world_size != world) {
-          return done(Error{Errc::kInvalid,
-                            fmt::format("the checkpoint of step {} was saved by {} members, this gang has {}",
-                                        step, manifest->world_size, world)},
-                      0);
-        }
-        const Shard& shard = manifest->shards[rank];
-        engine.ReadShard(space, shard, [done, bytes = shard.bytes](Result<UniqueFd> memory) {
-          done(std::move(memory), bytes);
-        });
-      });
-}
-
-void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, Result<UniqueFd> memory,
-                            uint64_t bytes) {
-  if (!start_ || start_->generation() != generation) return;
-  // Only the generation's own starting point sends the gang back; another step is the program's own question.
-  if (!memory && start_->restore() && step == start_->restore_step() &&
-      (memory.error().code == Errc::kCorrupt || memory.error().code == Errc::kNotFound)) {
-    auto message = Message();
-    v1::CheckpointBad* bad = message.mutable_checkpoint_bad();
-    bad->set_task(rank);
-    bad->set_generation(generation);
-    bad->set_step(step);
-    bad->set_reason(memory.error().message);
-    Up(std::move(message));
-  }
-  Client* client = ClientOf(rank, generation);
-  if (client == nullptr) return;
-  client->restoring = false;
-  wire::Restored body{};
-  body.step = step;
-  body.bytes = bytes;
-  if (memory) {
-    SendResult(*client->connection, wire::Type::kRestored, body, MUSTER_OK, "", memory->get());
-  } else {
-    SendResult(*client->connection, wire::Type::kRestored, body, CodeOf(memory.error().code),
-               memory.error().message);
-  }
 }
 
 }  // namespace muster

@@ -39,6 +39,7 @@ class LocalConnection {
 
   [[nodiscard]] const PeerCredentials& peer() const { return peer_; }
   [[nodiscard]] bool open() const { return fd_.valid(); }
+  [[nodiscard]] int fd() const { return fd_.get(); }
   // Sends a packet, with a copy of `fd` when it is not -1. A peer that does not read is closed once it is
   // kMaxQueued packets behind. Returns false when the connection is or gets closed.
   bool Send(const void* packet, size_t size, int fd = -1);

@@ -1,5 +1,9 @@
 #include "daemon/agent/packets.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace muster {
 namespace {
 
@@ -19,16 +23,18 @@ std::string Printable(std::string_view text) {
 
 std::optional<SupervisorHelloPacket> ReadSupervisorHello(std::string_view packet) {
   SupervisorHelloPacket hello{};
-  const char* pieces[3] = {};
+  const char* pieces[4] = {};
   if (!wire::ReadBody(packet.data(), packet.size(), &hello.body) ||
-      !wire::ReadTail<wire::SupervisorHello, 3>(
-          packet.data(), packet.size(),
-          {hello.body.node_list_bytes, hello.body.node_name_bytes, hello.body.options_bytes}, pieces)) {
+      !wire::ReadTail<wire::SupervisorHello, 4>(packet.data(), packet.size(),
+                                                {hello.body.node_list_bytes, hello.body.node_name_bytes,
+                                                 hello.body.options_bytes, hello.body.components_bytes},
+                                                pieces)) {
     return std::nullopt;
   }
   hello.node_list = {pieces[0], hello.body.node_list_bytes};
   hello.node_name = {pieces[1], hello.body.node_name_bytes};
   hello.options = {pieces[2], hello.body.options_bytes};
+  hello.components = {pieces[3], hello.body.components_bytes};
   return hello;
 }
 
@@ -68,16 +74,43 @@ GangJob StepOf(const SupervisorHelloPacket& hello) {
   job.task_count = hello.body.task_count;
   job.node_list = hello.node_list;
   job.options_text = hello.options;
+  job.components_text = hello.components;
+  if (!hello.components.empty()) job.job_id = GangJobOf(hello.components);
   return job;
 }
 
 Status CompleteStep(const wire::SupervisorHello& hello, GangJob* job) {
   if (Status complete = job->Complete(); !complete) return complete;
-  if (hello.node_id >= job->hosts.size() || hello.node_count != job->hosts.size() ||
+  const bool one = job->components.list.empty();
+  if ((one && (hello.node_id >= job->hosts.size() || hello.node_count != job->hosts.size())) ||
       hello.task_id >= hello.task_count || hello.local_task_count == 0 ||
       hello.local_task_count > hello.task_count || hello.local_id >= hello.local_task_count) {
     return Error{Errc::kInvalid, "the step's numbers contradict each other"};
   }
+  return {};
+}
+
+Status PlaceInGang(const GangJob& job, std::string_view self, wire::SupervisorHello* hello) {
+  if (job.components.list.empty()) return {};
+  const auto host = std::find(job.hosts.begin(), job.hosts.end(), self);
+  if (host == job.hosts.end()) {
+    return Error{Errc::kInvalid,
+                 fmt::format("musterd calls this node {} (node_name in muster.yaml), which is "
+                             "not one of the step's nodes {}",
+                             self, job.node_list)};
+  }
+  const auto node = static_cast<uint32_t>(host - job.hosts.begin());
+  const Component& component = job.components.list[job.components.of_node[node]];
+  // Components of one job cannot be told apart, and are one to Muster: Slurm counts each of them.
+  if (component.job_id != hello->job_id || hello->node_count > component.nodes.size() ||
+      hello->local_task_count != job.components.node_tasks[node]) {
+    return Error{Errc::kInvalid, fmt::format("the step's components contradict what Slurm says of {}", self)};
+  }
+  hello->job_id = job.job_id;
+  hello->node_id = node;
+  hello->node_count = static_cast<uint32_t>(job.hosts.size());
+  hello->task_id = job.components.first_task[node] + hello->local_id;
+  hello->task_count = job.task_count;
   return {};
 }
 

@@ -17,6 +17,7 @@ struct SupervisorHelloPacket {
   std::string_view node_list;
   std::string_view node_name;
   std::string_view options;
+  std::string_view components;
 };
 struct ExitedPacket {
   wire::Exited body;
@@ -44,5 +45,8 @@ std::optional<Body> ReadPacket(std::string_view packet) {
 GangJob StepOf(const SupervisorHelloPacket& hello);
 // Completes the job, and checks that the hello's numbers fit it and one another. kInvalid with the reason.
 Status CompleteStep(const wire::SupervisorHello& hello, GangJob* job);
+// Slurm numbers a component's nodes and tasks by themselves: makes them this gang's, for the daemon of node `self`. Does
+// nothing in a step of one component. kInvalid when the job, the node and the numbers are not one component's.
+Status PlaceInGang(const GangJob& job, std::string_view self, wire::SupervisorHello* hello);
 
 }  // namespace muster

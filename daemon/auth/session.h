@@ -22,7 +22,7 @@ Result<Opening> OpenSession(const std::string& receiver);
 Result<std::string> AcceptSession(const std::string& credential, const std::string& self,
                                   uint32_t service_uid);
 
-enum class Direction : uint8_t { kToCoordinator = 1, kToAgent = 2 };
+enum class Direction : uint8_t { kToCoordinator = 1, kToAgent = 2, kToPartner = 3, kFromPartner = 4 };
 
 // HMAC-SHA-256 over direction, sequence (big-endian) and payload; 32 bytes. Thread-safe.
 std::string Mac(const std::string& key, Direction direction, uint64_t sequence, std::string_view payload);

@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "daemon/base/components.h"
 #include "daemon/base/result.h"
 #include "daemon/wire/gang_options.h"
 
 namespace muster {
 
 struct GangJob {
-  uint32_t job_id = 0;
+  uint32_t job_id = 0;  // of a heterogeneous one the first component's
   uint32_t step_id = 0;
   uint32_t restart_count = 0;  // SLURM_RESTART_COUNT
   uint32_t uid = 0;
@@ -19,8 +20,10 @@ struct GangJob {
   uint32_t task_count = 0;
   std::string node_list;           // Slurm's expression
   std::vector<std::string> hosts;  // expanded: by node index
-  std::string options_text;        // --gang's value
-  wire::GangOptions options;
+  std::string options_text;        // --gang's value; with components the first one's
+  wire::GangOptions options;       // with components what they say together (MergeOptions)
+  std::string components_text;     // "": the step has one component
+  Components components;
 
   // "12.0", after a requeue "12.0-r1".
   [[nodiscard]] std::string Id() const;
@@ -28,11 +31,27 @@ struct GangJob {
   [[nodiscard]] std::string Key() const;
   // The store's space of the user.
   [[nodiscard]] std::string Space() const;
-  // Who may coordinate, in order: the job's nodes, the batch host (where the script and srun live) last.
-  [[nodiscard]] std::vector<std::string> Candidates() const;
+  // What the node's own component says; of a step of one component `options`.
+  [[nodiscard]] const wire::GangOptions& OptionsOf(uint32_t node) const;
+  // The Slurm job that has this node: its component's.
+  [[nodiscard]] uint32_t JobOf(uint32_t node) const;
+  // Who may coordinate, in order: the job's nodes, of several components the first one's first; the batch host (where
+  // the script and srun live) last.
+  [[nodiscard]] std::vector<uint32_t> CandidateNodes() const;
 
-  // Fills what follows from node_list and options_text, and checks that all of it is consistent.
+  // Fills what follows from node_list, options_text and components_text, and checks that all of it is consistent.
   [[nodiscard]] Status Complete();
+
+ private:
+  [[nodiscard]] Status CompleteComponents();
+};
+
+// Who coordinates a gang, as the agent of one of its nodes knows it.
+struct KnownCoordinator {
+  uint32_t node = 0;
+  uint64_t term = 0;     // 0: none has been heard of
+  bool heard = false;    // its lease is good here
+  std::string beat_key;  // the gang's for beats, with a term
 };
 
 std::string SpaceOf(uint32_t uid);

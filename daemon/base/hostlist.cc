@@ -67,6 +67,25 @@ bool ExpandRange(std::string_view prefix, std::string_view range, std::string_vi
   return true;
 }
 
+// A name and the number at its end, if it has one.
+struct Numbered {
+  std::string_view prefix;
+  std::string_view digits;
+  std::optional<uint64_t> number;
+};
+
+Numbered Split(std::string_view host) {
+  size_t at = host.size();
+  while (at > 0 && host[at - 1] >= '0' && host[at - 1] <= '9') --at;
+  return {host.substr(0, at), host.substr(at), Number(host.substr(at))};
+}
+
+// Whether a range that begins at `low` and has reached `last` goes on with `next`, written as ExpandRange would.
+bool Continues(const Numbered& low, const Numbered& last, const Numbered& next) {
+  return *next.number == *last.number + 1 &&
+         next.digits == fmt::format("{:0{}}", *next.number, low.digits.size());
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> ExpandHostlist(std::string_view expression) {
@@ -94,6 +113,36 @@ Result<std::vector<std::string>> ExpandHostlist(std::string_view expression) {
     }
   }
   return hosts;
+}
+
+std::string CompressHostlist(const std::vector<std::string>& hosts) {
+  std::string list;
+  for (size_t i = 0; i < hosts.size();) {
+    if (i > 0) list += ',';
+    const Numbered first = Split(hosts[i]);
+    if (!first.number) {
+      list += hosts[i++];
+      continue;
+    }
+    std::string ranges;
+    size_t count = 0;  // hosts in the bracket
+    while (i < hosts.size()) {
+      const Numbered low = Split(hosts[i]);
+      if (!low.number || low.prefix != first.prefix) break;
+      Numbered last = low;
+      for (++i, ++count; i < hosts.size(); ++i, ++count) {
+        const Numbered next = Split(hosts[i]);
+        if (!next.number || next.prefix != first.prefix || !Continues(low, last, next)) break;
+        last = next;
+      }
+      if (!ranges.empty()) ranges += ',';
+      ranges += low.digits;
+      if (last.number != low.number) (ranges += '-') += last.digits;
+    }
+    list += first.prefix;
+    list += count == 1 ? ranges : '[' + ranges + ']';
+  }
+  return list;
 }
 
 }  // namespace muster

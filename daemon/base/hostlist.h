@@ -17,4 +17,8 @@ inline constexpr size_t kMaxHostName = 255;  // bytes
 // out for job lists.
 Result<std::vector<std::string>> ExpandHostlist(std::string_view expression);
 
+// The other way, in the same order: an expression that ExpandHostlist takes if it takes each name alone, as short as
+// runs of numbers make it.
+std::string CompressHostlist(const std::vector<std::string>& hosts);
+
 }  // namespace muster

@@ -64,8 +64,16 @@ void Loop::Unwatch(int fd) {
 }
 
 Loop::TimerId Loop::After(std::chrono::milliseconds delay, std::function<void()> fire) {
+  return At(Clock::now() + delay, std::move(fire));
+}
+
+Loop::TimerId Loop::AfterPeriod(std::chrono::milliseconds period, std::function<void()> fire) {
+  const auto passed = Clock::now() - made_ + period / 2;
+  return At(made_ + (passed / period + 1) * period, std::move(fire));
+}
+
+Loop::TimerId Loop::At(Clock::time_point when, std::function<void()> fire) {
   const TimerId id = next_timer_++;
-  const auto when = Clock::now() + delay;
   timers_.emplace(std::pair{when, id}, std::move(fire));
   timer_times_.emplace(id, when);
   return id;

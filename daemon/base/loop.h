@@ -47,6 +47,9 @@ class Loop {
   void Unwatch(int fd);
 
   TimerId After(std::chrono::milliseconds delay, std::function<void()> fire);
+  // At the next multiple of `period` since this loop was made: timers of one period, or of multiples of it, fire in one
+  // wake-up. After between one half and one and a half periods.
+  TimerId AfterPeriod(std::chrono::milliseconds period, std::function<void()> fire);
   void Cancel(TimerId id);
 
   // Runs `work` on the loop's thread, in the order posted. Any thread. What Run has not come to when it returns
@@ -60,9 +63,11 @@ class Loop {
   void Stop();
 
  private:
+  TimerId At(Clock::time_point when, std::function<void()> fire);
   [[nodiscard]] int NextTimeout() const;
   void FireTimers();
 
+  const Clock::time_point made_ = Clock::now();
   UniqueFd epoll_;
   std::shared_ptr<Mailbox> mailbox_;
   bool stopped_ = false;

@@ -1,46 +1,38 @@
 #include "daemon/cli/output.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
+
+#include "daemon/cli/table.h"
 
 namespace muster {
 namespace {
 
+using cli::Row;
+using cli::Table;
+using cli::Time;
 using nlohmann::json;
-using Row = std::vector<std::string>;
 
-// Columns as wide as their widest cell; the last one is not padded.
-std::string Table(const std::vector<Row>& rows) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      text += i + 1 == row.size() ? row[i] + "\n" : fmt::format("{:<{}}  ", row[i], widths[i]);
+// "n1, n2" by role, in the nodes' order; nothing for a gang of one role.
+std::vector<std::pair<std::string, std::string>> NodesByRole(const json& gang) {
+  std::vector<std::pair<std::string, std::string>> found;
+  const json roles = gang.value("roles", json::array());
+  for (size_t node = 0; node < roles.size() && node < gang.at("nodes").size(); ++node) {
+    const std::string role = roles[node];
+    const std::string name = gang.at("nodes")[node];
+    const auto known =
+        std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.first == role; });
+    if (known == found.end()) {
+      found.emplace_back(role, name);
+    } else {
+      known->second += ", " + name;
     }
   }
-  return text;
-}
-
-std::string Time(int64_t ns, bool precise) {
-  const std::time_t seconds = ns / 1'000'000'000;
-  const std::string text = fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(seconds));
-  return precise ? fmt::format("{}.{:03}", text, ns / 1'000'000 % 1000) : text;
-}
-
-std::string Bytes(uint64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} B", bytes);
-  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
-  if (bytes < 10'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
-  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+  return found;
 }
 
 }  // namespace
@@ -48,7 +40,7 @@ std::string Bytes(uint64_t bytes) {
 std::string StatusTable(const json& document) {
   std::vector<Row> rows = {
       {"GANG", "STATE", "GENERATION", "STEP", "RESTARTS", "TASKS", "NODES", "COORDINATOR", "UPDATED"}};
-  std::string causes;
+  std::string notes;
   for (const json& gang : document.at("gangs")) {
     std::string state = gang.at("state");
     if (state == "finished") state = gang.at("succeeded").get<bool>() ? "succeeded" : "failed";
@@ -58,13 +50,19 @@ std::string StatusTable(const json& document) {
          std::to_string(gang.at("step_reached").get<uint64_t>()),
          fmt::format("{} ({}/{} user)", gang.at("restarts").get<uint32_t>(),
                      gang.at("user_faults").get<uint32_t>(), gang.at("restart_limit").get<uint32_t>()),
-         std::to_string(gang.at("tasks").get<uint32_t>()), std::to_string(gang.at("nodes").size()),
-         gang.at("coordinator"), Time(gang.at("updated_ns"), false)});
+         std::to_string(gang.at("tasks").get<uint32_t>()),
+         fmt::format("{}/{}", gang.at("active").size(), gang.at("nodes").size()), gang.at("coordinator"),
+         Time(gang.at("updated_ns"), false)});
+    for (const auto& [role, nodes] : NodesByRole(gang)) notes += fmt::format("{}: {}: {}\n", id, role, nodes);
     const std::string cause = gang.at("first_cause");
-    if (!cause.empty()) causes += fmt::format("{}: last fault: {}\n", id, cause);
+    if (!cause.empty()) notes += fmt::format("{}: last fault: {}\n", id, cause);
+    for (const json& slow : gang.value("stragglers", json::array())) {
+      notes += fmt::format("{}: rank {} is slow: {}\n", id, slow.at("rank").get<uint32_t>(),
+                           slow.at("why").get<std::string>());
+    }
   }
   if (rows.size() == 1) return "no gangs\n";
-  return Table(rows) + causes;
+  return Table(rows) + notes;
 }
 
 std::string EventsTable(const json& document) {
@@ -77,29 +75,19 @@ std::string EventsTable(const json& document) {
   return rows.empty() ? "no events\n" : Table(rows);
 }
 
-std::string CheckpointTable(const json& document) {
-  std::vector<Row> rows = {{"STEP", "SIZE", "MEMBERS", "GENERATION", "COMMITTED", "STATE"}};
-  for (const json& item : document.at("checkpoints")) {
-    std::string state = item.at("state");
-    if (item.at("latest").get<bool>()) state += ", latest";
-    const std::string reason = item.at("reason");
-    if (!reason.empty()) state += ": " + reason;
-    rows.push_back({std::to_string(item.at("step").get<uint64_t>()), Bytes(item.at("bytes")),
-                    std::to_string(item.at("members").get<uint32_t>()),
-                    std::to_string(item.at("generation").get<uint64_t>()), Time(item.at("created_ns"), false),
-                    state});
+std::string NodeText(const json& document) {
+  const bool drain = document.at("drain");
+  const std::string node = document.at("node");
+  std::string text;
+  for (const json& gang : document.at("gangs")) {
+    const std::string id = gang;
+    text += drain ? fmt::format("gang {} leaves {} at its next checkpoint, if it has room (muster events)\n",
+                                id, node)
+                  : fmt::format("gang {} may use {} again\n", id, node);
   }
-  return rows.size() == 1 ? "no checkpoints\n" : Table(rows);
-}
-
-std::string VerifyTable(const json& document) {
-  std::vector<Row> rows = {{"STEP", "SIZE", "RESULT"}};
-  for (const json& item : document.at("checkpoints")) {
-    rows.push_back(
-        {std::to_string(item.at("step").get<uint64_t>()), Bytes(item.at("bytes")),
-         item.at("verified").get<bool>() ? "verified" : "BAD: " + item.at("reason").get<std::string>()});
-  }
-  return rows.size() == 1 ? "no checkpoints\n" : Table(rows);
+  const std::string slurm = document.at("slurm");
+  if (slurm != "done") return text + fmt::format("Slurm has not changed {}: {}\n", node, slurm);
+  return text + fmt::format("{} is {} in Slurm\n", node, drain ? "drained" : "back");
 }
 
 }  // namespace muster

@@ -8,7 +8,6 @@ namespace muster {
 
 std::string StatusTable(const nlohmann::json& document);
 std::string EventsTable(const nlohmann::json& document);
-std::string CheckpointTable(const nlohmann::json& document);
-std::string VerifyTable(const nlohmann::json& document);
+std::string NodeText(const nlohmann::json& document);
 
 }  // namespace muster

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "daemon/base/unique_fd.h"
+#include "daemon/gang/cause.h"
 
 namespace muster {
 namespace {
@@ -43,9 +44,47 @@ const char* IsStore(const std::string& text) {
 const char* IsPath(const std::string& text) {
   return text.starts_with("/") ? nullptr : "give an absolute path";
 }
+const char* IsPathOrNothing(const std::string& text) {
+  return text.empty() ? nullptr : IsPath(text);
+}
 const char* IsLevel(const std::string& text) {
   const bool good = text == "debug" || text == "info" || text == "warning" || text == "error";
   return good ? nullptr : "give debug, info, warning or error";
+}
+// Names or paths between commas and spaces.
+bool EachPart(const std::string& text, bool (*good)(const std::string&)) {
+  std::string part;
+  for (const char c : text + ",") {
+    if (c != ',' && c != ' ') {
+      part += c;
+    } else if (!part.empty()) {
+      if (!good(part)) return false;
+      part.clear();
+    }
+  }
+  return true;
+}
+const char* AreNics(const std::string& text) {
+  const bool good = EachPart(text, [](const std::string& name) {
+    return name.size() <= 63 && name.front() != '.' && name.find('/') == std::string::npos;
+  });
+  return good ? nullptr : "give names between commas, as in mlx5_0, eth0";
+}
+const char* ArePaths(const std::string& text) {
+  const bool good = EachPart(text, [](const std::string& path) { return path.starts_with("/"); });
+  return good ? nullptr : "give absolute paths between commas";
+}
+const char* AreExitCodes(const std::string& text) {
+  return gang::ParseExitCodes(text)
+             ? nullptr
+             : "give CODE=CLASS between commas, each CODE from 1 to 255 and once, CLASS user, "
+               "infrastructure, preemption or time_limit";
+}
+const char* IsYesOrNo(const std::string& text) {
+  return text == "yes" || text == "no" ? nullptr : "give yes or no";
+}
+const char* IsNoOrAuto(const std::string& text) {
+  return text == "no" || text == "auto" ? nullptr : "give no or auto";
 }
 const char* Anything(const std::string& /*text*/) {
   return nullptr;
@@ -82,7 +121,36 @@ const std::vector<Key>& Keys() {
              "First port leased as MASTER_PORT; outside the kernel's ip_local_port_range."),
       Number("master_ports_last", Kind::kCount, &Config::master_ports_last, 1'024, 65'535, "Last such port."),
       Number("keep_checkpoints", Kind::kCount, &Config::keep_checkpoints, 1, 1'000'000,
-             "The newest checkpoints that are kept of each gang."),
+             "The newest good checkpoints that are kept of each gang."),
+      Number("keep_every", Kind::kCount, &Config::keep_every, 0, 1'000'000'000,
+             "Good checkpoints whose step is a multiple of this are kept too, for ever; 0: none."),
+      Number("user_storage_limit", Kind::kSize, &Config::user_storage_limit, 0, 1LL << 60,
+             "What the checkpoints of one user may take of the store; a save that could go above it fails. "
+             "The one "
+             "that is being saved counts beside those that are kept. 0: no limit."),
+      Text("incremental", &Config::incremental,
+           "Whether a checkpoint shares the chunks that have not changed with the one before; not with "
+           "keep_checkpoints of 1.",
+           IsYesOrNo),
+      Text("compression", &Config::compression,
+           "Whether checkpoints are compressed: no, or auto, which does it where samples say that it pays. "
+           "Floats become a sixth to a third less, for one to two seconds of a core for each GB.",
+           IsNoOrAuto),
+      Number("recovery_memory", Kind::kCount, &Config::recovery_memory, 0, 90,
+             "How much of the node's memory, in percent, shards may keep that a program has saved before it "
+             "died, so "
+             "that it is restored from there; 0: always from the store."),
+      Number(
+          "partner_memory", Kind::kCount, &Config::partner_memory, 0, 90,
+          "How much of the node's memory, in percent, copies of other nodes' newest shards may take, so that "
+          "a node that takes a lost one's place is restored from there. A partner needs room for two of "
+          "each; a tenth of the memory stays free all the same. 0: no copies are kept, nor made; the same "
+          "on all nodes."),
+      Number("partner_port", Kind::kCount, &Config::partner_port, 1, 65'535,
+             "TCP port for these copies, the same on all nodes."),
+      Number("collect_pause", Kind::kDuration, &Config::collect_pause_ms, 0, 86'400'000,
+             "How long at least between two searches, which list the pool, for what a gang's torn saves have "
+             "left."),
       Number("chunk_size", Kind::kSize, &Config::chunk_bytes, 64 << 10, 64 << 20,
              "Size of a checkpoint's objects in the store."),
       Number("max_shard_size", Kind::kSize, &Config::max_shard_bytes, 1 << 20, 1LL << 42,
@@ -91,9 +159,57 @@ const std::vector<Key>& Keys() {
              "How long members run on without musterd, and a gang waits for a node's musterd."),
       Number("progress_after", Kind::kDuration, &Config::progress_after_ms, 100, 86'400'000,
              "A generation that has run so long counts as progress when the program reports none."),
-      Number("lease", Kind::kDuration, &Config::lease_ms, 0, 600'000,
-             "A supervisor that hears nothing from a connected musterd for so long kills its program; 0: "
-             "never."),
+      Number("beat", Kind::kDuration, &Config::beat_ms, 10, 60'000,
+             "How often a node shows its life to a gang's coordinator; the same on all nodes, as lease and "
+             "silence."),
+      Number("lease", Kind::kDuration, &Config::lease_ms, 50, 600'000,
+             "A node kills its members so long after the last beat that was answered; a supervisor kills its "
+             "program when it hears nothing from a connected musterd for so long. More than two beats."),
+      Number("silence", Kind::kDuration, &Config::silence_ms, 100, 600'000,
+             "A node that was not heard for so long is replaced. At least lease and two beats."),
+      Number("loop_stall", Kind::kDuration, &Config::loop_stall_ms, 1'000, 600'000,
+             "A musterd that does not act for so long stops beating: its node counts as lost."),
+      Text("slurm_helper", &Config::slurm_helper,
+           "The program muster-slurm, which speaks to slurmctld; empty: where it is installed.",
+           IsPathOrNothing),
+      Number("slurm_timeout", Kind::kDuration, &Config::slurm_timeout_ms, 100, 600'000,
+             "How long one question to Slurm may take."),
+      Number("slurm_requeue_timeout", Kind::kDuration, &Config::slurm_requeue_timeout_ms, 1'000, 86'400'000,
+             "How long a requeued job may take until Slurm has cleaned up its last run, epilogs included."),
+      Number("slurm_node_downs_per_minute", Kind::kCount, &Config::slurm_node_downs_per_minute, 0, 1'000,
+             "How many lost nodes this daemon sets DOWN in Slurm; the others wait for SlurmdTimeout."),
+      Number("time_limit_margin", Kind::kDuration, &Config::time_limit_margin_ms, 0, 86'400'000,
+             "How long before its time limit a job is asked for a checkpoint and requeued; 0: never."),
+      Text("enabled", &Config::enabled,
+           "Whether jobs get gangs. With no, --gang is as if it had not been said. The same on all nodes.",
+           IsYesOrNo),
+      Text("exit_codes", &Config::exit_codes,
+           "What programs' exit codes mean here, as in \"75=infrastructure, 143=preemption\": user, "
+           "infrastructure, preemption or time_limit; 128 + N is a death by signal N. The others: the "
+           "program's own fault.",
+           AreExitCodes),
+      Number("health_timeout", Kind::kDuration, &Config::health_timeout_ms, 0, 600'000,
+             "How long a check of the node's health may take; what hangs longer makes the node sick. 0: no "
+             "checks."),
+      Text("health_nics", &Config::health_nics,
+           "RDMA devices or network interfaces that must be up for a node to be healthy, as in \"mlx5_0, "
+           "eth0\".",
+           AreNics),
+      Text("health_disks", &Config::health_disks,
+           "Directories whose file systems must be writable, as in \"/tmp, /scratch\"; one without room is a "
+           "warning.",
+           ArePaths),
+      Number("health_memory_min", Kind::kSize, &Config::health_memory_min, 0, 1LL << 42,
+             "A node with less memory available is sick."),
+      Number("health_disk_free", Kind::kCount, &Config::health_disk_free, 0, 50,
+             "A file system with less free, in percent of bytes and of inodes, has no room."),
+      Text("nvml_library", &Config::nvml_library,
+           "NVIDIA's management library, for the GPUs' health; not there or empty: they are not checked.",
+           Anything),
+      Text("kernel_log", &Config::kernel_log,
+           "Where the kernel's log is read, to join GPU, link, memory and disk errors with faults; empty: it "
+           "is not.",
+           IsPathOrNothing),
       Text("log_level", &Config::log_level, "What is logged: debug, info, warning or error.", IsLevel),
   };
   return keys;
@@ -209,6 +325,7 @@ Result<Config> ParseConfig(const std::string& text, const std::string& name) {
     return Error{Errc::kInvalid, fmt::format("{}:1: expected lines of the form 'key: value'", name)};
   std::vector<std::string> seen;
   std::string ports_at;
+  std::string limits_at;
   for (const auto& item : root) {
     const std::string at = fmt::format("{}:{}", name, item.first.Mark().line + 1);
     const std::string key_name = item.first.IsScalar() ? item.first.Scalar() : "?";
@@ -228,6 +345,15 @@ Result<Config> ParseConfig(const std::string& text, const std::string& name) {
     seen.push_back(key_name);
     if (Status applied = Apply(*found, item.second, at, &config); !applied) return applied.error();
     if (key_name.starts_with("master_ports_")) ports_at = at;
+    if (key_name == "beat" || key_name == "lease" || key_name == "silence") limits_at = at;
+  }
+  if (2 * config.beat_ms >= config.lease_ms || config.lease_ms + 2 * config.beat_ms > config.silence_ms) {
+    return Error{
+        Errc::kInvalid,
+        fmt::format("{}: beat {}, lease {} and silence {} do not go together: lease must be more than two "
+                    "beats, silence at least lease and two beats",
+                    limits_at, Show(Kind::kDuration, config.beat_ms), Show(Kind::kDuration, config.lease_ms),
+                    Show(Kind::kDuration, config.silence_ms))};
   }
   if (config.master_ports_first > config.master_ports_last) {
     return Error{Errc::kInvalid, fmt::format("{}: master_ports_first, {}, is above master_ports_last, {}",

@@ -23,11 +23,36 @@ struct Config {
   int64_t master_ports_first = 20000;
   int64_t master_ports_last = 29999;
   int64_t keep_checkpoints = 3;
+  int64_t keep_every = 0;          // steps
+  int64_t user_storage_limit = 0;  // bytes
+  std::string incremental = "yes";
+  std::string compression = "no";
+  int64_t recovery_memory = 50;  // percent of the node's memory
+  int64_t partner_memory = 20;   // the same
+  int64_t partner_port = 6881;
+  int64_t collect_pause_ms = 300'000;
   int64_t chunk_bytes = 4 << 20;
   int64_t max_shard_bytes = 64LL << 30;
   int64_t reconnect_ms = 30'000;
   int64_t progress_after_ms = 60'000;
-  int64_t lease_ms = 0;
+  int64_t beat_ms = 200;
+  int64_t lease_ms = 800;
+  int64_t silence_ms = 1'200;
+  int64_t loop_stall_ms = 10'000;
+  std::string slurm_helper;  // "": muster-slurm where it is installed
+  int64_t slurm_timeout_ms = 10'000;
+  int64_t slurm_requeue_timeout_ms = 300'000;
+  int64_t slurm_node_downs_per_minute = 4;
+  int64_t time_limit_margin_ms = 120'000;
+  std::string enabled = "yes";
+  std::string exit_codes;  // gang::ParseExitCodes takes it
+  int64_t health_timeout_ms = 30'000;
+  std::string health_nics;  // names between commas, as in health_disks
+  std::string health_disks = "/tmp";
+  int64_t health_memory_min = 1 << 30;  // bytes
+  int64_t health_disk_free = 2;         // percent
+  std::string nvml_library = "libnvidia-ml.so.1";
+  std::string kernel_log = "/dev/kmsg";
   std::string log_level = "info";
 };
 

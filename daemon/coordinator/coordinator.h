@@ -1,5 +1,9 @@
 // Decides for one gang: feeds the state machine, carries out its actions, keeps the record and commits
 // checkpoints.
+//
+// takeover.cc takes the record over, coordinator.cc talks to the agents, actions.cc carries out what the state machine
+// orders, checkpoints.cc commits, hangs.cc looks for members that do not get on, slurm_side.cc tells Slurm and
+// asks it, leases.cc knows which nodes live.
 #pragma once
 
 #include <functional>
@@ -8,36 +12,55 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ceph/catalog/catalog.h"
 #include "daemon/base/gang_job.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/worker.h"
-#include "daemon/config/config.h"
+#include "daemon/beat/beat.h"
+#include "daemon/coordinator/context.h"
 #include "daemon/coordinator/record.h"
 #include "daemon/gang/gang.h"
+#include "daemon/hang/detector.h"
+#include "daemon/hang/stragglers.h"
 #include "daemon/proto/muster.pb.h"
 
 namespace muster {
 
 class Link;
+class StorageUse;
+enum class Port;
+struct SlurmJob;
 
 // On the loop's thread only; what blocks goes to a worker thread of its own, in order: a generation's record
 // before its checkpoints.
 class Coordinator : public std::enable_shared_from_this<Coordinator> {
  public:
-  Coordinator(Loop& loop, const Config& config, std::string self, std::shared_ptr<Store> store, GangJob job);
+  Coordinator(CoordinatorContext context, GangJob job);
   ~Coordinator();
 
+  // How this node comes to coordinate.
+  struct Origin {
+    bool fresh = true;                      // no member has run yet, as far as the node that asked knows
+    bool promised = false;                  // this node's agent has found that the coordinator before is dead
+    uint64_t after_term = 0;                // with `promised`: only if the record still has this term
+    uint64_t known_term = 0;                // without: the newest term that those who ask have seen
+    std::string key;                        // the gang's for beats; "": makes one
+    lease::WitnessSet closed;               // with `promised`: nodes whose musterd had gone
+    std::function<void(bool taken)> taken;  // may be empty
+  };
+
   // Takes the gang's record over. `over` is called when nobody needs this coordinator any more.
-  void Begin(std::function<void()> over);
+  void Begin(Origin origin, std::function<void()> over);
   // A node's agent, and what it says.
   void Attached(uint32_t node, std::shared_ptr<Link> link, const v1::Register& registration);
   void Detached(uint32_t node, const Link* link);
   void Message(uint32_t node, const v1::AgentMessage& message);
 
   [[nodiscard]] GangRecord Record() const;
+  [[nodiscard]] std::vector<hang::Pace> Paces() const { return stragglers_.Paces(); }
   [[nodiscard]] const GangJob& job() const { return job_; }
 
  private:
@@ -52,13 +75,30 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
     std::shared_ptr<Link> link;
     v1::AgentMessage message;
   };
-  // Shards of one step that have been written in the current generation.
+  // Shards of one step that have been written in one generation.
   struct Pending {
-    std::map<uint32_t, Shard> shards;
+    uint64_t generation = 0;
+    std::map<uint32_t, Shard> shards;  // by rank
     bool committing = false;
+    std::shared_ptr<const Manifest> manifest;  // while it is committed
+    int attempts = 0;                          // to commit it
+  };
+  // Which members have their shards of the checkpoint that a generation starts from, and where from.
+  struct Restored {
+    uint64_t generation = 0;
+    std::set<uint32_t> ranks;
+    uint32_t from_memory = 0;  // shards
+    uint32_t from_partners = 0;
+    uint32_t from_store = 0;  // some of it
+    uint64_t bytes = 0;
+    uint64_t memory_bytes = 0;
+    uint64_t partner_bytes = 0;
+    int64_t longest_ns = 0;
   };
 
   void TryTakeOver();
+  // Whether to wait for a successor that has taken a term of which nobody here has heard yet.
+  [[nodiscard]] bool AwaitsSuccessor() const;
   void TakenOver(Result<GangHead> head);
   void Refuse(const std::string& text);
   void Feed(const gang::Event& event);
@@ -66,16 +106,34 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Do(const gang::StartGeneration& action);
   void Do(const gang::StopGeneration& action);
   void Do(const gang::FinishGang& action);
+  void MaybeSendFinish();
+  void WaitForEndRecord();
+  [[nodiscard]] bool WaitedForEndRecord() const;
+  void MaybeRequeue();
+  static v1::Finish FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code);
   void Do(const gang::Persist& action);
   void Do(const gang::ReportToJob& action);
   void Do(const gang::Note& action);
   void Do(const gang::TellMembers& action);
   void Do(const gang::SetTimer& action);
   void Do(const gang::RejectCheckpoint& action);
+  void Do(const gang::LoseNode& action);
+  void RequeuedBySlurm();
+  void SetDown(const gang::LoseNode& action, const Status& newest);
+  void SetDownLater();
+  void Do(const gang::DrainInSlurm& action);
+  void Do(const gang::RequeueJob& action);
 
-  void SendStart(const std::vector<uint32_t>& nodes);
+  void MaybeSendStarts();
+  void SendStart(const std::set<uint32_t>& nodes);
+  bool PrepareStart();
   void BuildStart();
+  [[nodiscard]] gang::Settings Settings() const;
+  [[nodiscard]] std::optional<uint32_t> NodeOf(const std::string& name) const;
+  [[nodiscard]] uint32_t TaskOf(uint32_t rank) const;  // past the last one for none
+  [[nodiscard]] gang::Exit ExitOf(const v1::MemberExited& message) const;
   void Send(uint32_t node, const v1::CoordinatorMessage& message);
+  void SendPayload(uint32_t node, const std::string& payload);
   void Broadcast(const v1::CoordinatorMessage& message);
   [[nodiscard]] v1::CoordinatorMessage NewMessage() const;
   void AddHistory(const std::string& kind, const std::string& text);
@@ -83,11 +141,66 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Registered(uint32_t node, const v1::Register& registration);
   void OverAlready(const GangRecord& record);
   void ShardWritten(const v1::ShardWritten& written);
+  void MaybeCommit(uint64_t step);
+  void CommitWaiting();
   void Commit(uint64_t step);
+  void TryCommit(uint64_t step);
+  bool CommitLater(uint64_t generation, uint64_t step, const Error& error);
+  [[nodiscard]] bool Committing() const;
+  void TellCommitted(uint64_t generation, uint64_t step, const std::string& error);
+  void ShardRestored(const v1::ShardRestored& restored);
+  void CollectOrphans();
   void CommitDone(uint64_t generation, uint64_t step, uint64_t bytes, const Status& status);
+  void ShardDelayed(const v1::ShardDelayed& delayed);
+  void CheckpointDelayed(uint64_t step, const std::string& why);
+  void SaveFailed(const v1::ShardWritten& written);
+  [[nodiscard]] bool HasRoom() const;
+  void WatchStorage();
+  void StorageRead(const Result<uint64_t>& use);
+  void StorageCommitted(uint64_t bytes);
+  void SendStorage();
+  void OnExited(const v1::MemberExited& message);
   void Deposed(const std::string& why);
+  // With the successor's term those who hear it may ask for the next one, should it be dead.
+  void StepDown(const std::string& successor, uint64_t term = 0);
   void MaybeOver();
 
+  // hangs.cc
+  void WatchProgress(gang::State before, uint64_t generation_before);
+  void TickHangs();
+  void TakeReports(const v1::MemberReports& reports);
+  void TakeStacks(const v1::Stacks& stacks, uint32_t node);
+  void ReportHang();
+
+  // slurm_side.cc
+  void AskSlurm();
+  void TakeFacts(const SlurmJob& facts);
+  void OnTerminating(const v1::Terminating& message);
+  void Comment(const std::string& text);
+
+  // leases.cc
+  void BeginLeases(const GangRecord* previous);
+  void LeadWhenDurable();
+  void Lead();
+  void Probe();
+  void Probed(const std::vector<uint32_t>& closed, uint64_t term);
+  void ProbeAbsent();
+  void AbsentProbed(const std::map<uint32_t, Port>& ports);
+  void ProbeAbsentLater();
+  [[nodiscard]] LeadEvents MakeLeadEvents();
+  void Attend(uint32_t node);
+  void LeaseOfClosed(uint32_t node);
+  void LeaseRemoved(uint32_t node);
+  void LeaseStop(uint64_t generation);
+  void LeaseStoreConfirmed(lease::Nanos asked_at);
+  void ConfirmInStore();
+  void RaiseTerm();
+  void TermRaised(const Status& raised, const Fence& to);
+  void MaybeRenewWitnesses();
+  void EndLeases();
+  [[nodiscard]] lease::WitnessSet PickWitnesses() const;
+
+  CoordinatorContext context_;
   Loop& loop_;
   const Config& config_;
   std::string self_;
@@ -103,23 +216,98 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::map<gang::Timer, Loop::TimerId> timers_;
   Loop::TimerId takeover_timer_ = 0;
   Loop::TimerId linger_timer_ = 0;
+  Loop::TimerId finish_timer_ = 0;
+  Loop::TimerId probe_timer_ = 0;
+  Loop::TimerId absent_timer_ = 0;
   int64_t takeover_deadline_ns_ = 0;
+  int64_t await_until_ = 0;  // CLOCK_BOOTTIME
 
   Fence fence_;  // of the newest record that was ordered to be written
   std::optional<uint64_t> latest_;
-  std::optional<uint64_t> restore_;  // what the current generation started from
-  std::optional<v1::Start> start_;   // of the current generation
-  uint32_t rejecting_ = 0;           // checkpoints being marked bad: no start before that is done
-  std::vector<uint32_t> start_after_reject_;
+  std::map<uint64_t, uint64_t> saved_in_;  // steps of checkpoints, and the generations that saved them
+  std::optional<uint64_t> restore_;        // what the current generation started from
+  // Generations that a coordinator before this one has started, and what from.
+  std::map<uint64_t, std::optional<uint64_t>> inherited_;
+  std::optional<v1::Start> start_;  // of the current generation
+  uint32_t rejecting_ = 0;          // checkpoints being marked bad: no start before that is done
+  std::set<uint32_t> to_start_;     // nodes that wait for that, or for a durable record
+  bool start_durable_ = false;
+  uint64_t durable_generation_ = 0;          // the newest whose record is in the store
+  std::optional<v1::Finish> finish_;         // how the gang has ended, and
+  std::set<uint32_t> to_finish_;             // the nodes that are still to be told
+  std::optional<gang::RequeueJob> requeue_;  // ordered, and not begun yet
+  bool requeue_durable_ = false;             // the record says it
+  bool end_durable_ = false;                 // the record says it
+  bool end_waited_ = false;                  // for that, long enough
   std::map<uint64_t, Pending> pending_;
-  std::set<uint64_t> committed_;  // steps of the current generation
-  std::string cause_;
+  Restored restored_;
+  std::set<uint64_t> committed_;        // steps of the current generation
+  std::optional<uint64_t> delay_told_;  // of this step; until it, or a newer one, is committed
+  std::string cause_;                   // of the newest fault
+  std::string restart_cause_;           // of the current generation: that, or what was planned
   std::vector<HistoryEvent> history_;
   int64_t created_ns_ = 0;
+  std::string refusal_;
+  bool job_is_over_ = false;      // it runs again elsewhere
+  bool comment_refused_ = false;  // Slurm did not take the job's comment, and that was said
   bool deposed_ = false;
   bool over_called_ = false;
 
+  hang::Detector detector_;
+  hang::Stragglers stragglers_;
+  std::set<uint32_t> slow_;  // ranks that the history calls slow now
+  Loop::TimerId hang_timer_ = 0;
+  std::optional<hang::Verdict> verdict_;  // whose stacks are awaited
+  uint64_t verdict_generation_ = 0;
+  Loop::TimerId stacks_timer_ = 0;
+  std::set<uint32_t> stacks_due_;                  // nodes
+  std::map<uint32_t, v1::Stacks::Member> stacks_;  // by rank
+
+  Origin origin_;
+  std::unique_ptr<Leadership> leadership_;
+  std::vector<BeatAddress> addresses_;
+  std::string beat_key_;
+  lease::WitnessSet witnesses_;            // of this term
+  std::vector<lease::WitnessSet> former_;  // of earlier terms that nodes may still follow
+  std::set<uint32_t> heard_;               // nodes that have beaten in this term
+  std::set<uint32_t> refusing_;            // nodes of an earlier term without a musterd
+  bool quorum_ = false;                    // most witnesses are heard
+  LeadOptions lead_;
+  lease::Nanos asked_at_ = 0;  // before the term was taken
+  bool raising_ = false;       // the term: what needs the record waits
+  bool persist_again_ = false;
+
+  std::vector<gang::LoseNode> down_later_;  // of which Slurm is told when the gang is over
+  std::vector<uint32_t> down_;              // of which it was told
+  Loop::TimerId slurm_timer_ = 0;
+  Loop::TimerId end_timer_ = 0;
+  bool asking_why_ = false;  // Slurm ends the job
+  gang::Announced announced_ = gang::Announced::kNothing;
+  gang::ExitCodes exit_codes_;  // the site's, from the configuration
+
+  bool confirming_ = false;
+  std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined
+  std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
   std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Worker> collector_;
+
+  // A save that has failed for one member, for all of those who come later with their shard of it.
+  struct FailedSave {
+    uint64_t generation = 0;
+    std::string error;
+    std::set<uint32_t> told;  // ranks; what they save of the step from now on is another try
+  };
+  std::map<uint64_t, FailedSave> failed_;  // by step; the newest few
+
+  // storage.cc; used only when there is a limit.
+  std::shared_ptr<StorageUse> storage_;  // on the collector's thread
+  bool reading_storage_ = false;
+  bool storage_full_ = false;    // a save has failed since it was read
+  int64_t storage_read_ns_ = 0;  // CLOCK_BOOTTIME
+  std::optional<uint64_t> storage_use_;
+  uint64_t checkpoint_bytes_ = 0;  // of the newest one committed here
+  Loop::TimerId collect_timer_ = 0;
+  int64_t collect_again_ms_ = 0;  // CLOCK_BOOTTIME; not before
 };
 
 }  // namespace muster

@@ -25,6 +25,10 @@ void Read(const json& value, T* out) {
   value.get_to(*out);
 }
 template <typename T>
+void ReadIfThere(const json& document, const char* name, T* out) {
+  if (const auto found = document.find(name); found != document.end()) Read(*found, out);
+}
+template <typename T>
 void Read(const json& value, std::optional<T>* out) {
   if (value.is_null()) return;
   Read(value, &out->emplace());
@@ -47,6 +51,19 @@ json GangRecord::Summary() const {
           {"coordinator", coordinator},
           {"tasks", task_count},
           {"nodes", nodes},
+          {"active", active},
+          {"lost", lost},
+          {"ended", ended},
+          {"away", away},
+          {"excluded", excluded},
+          {"task_counts", task_counts},
+          {"roles", roles},
+          {"succeeding", succeeding},
+          {"terminating", terminating},
+          {"witnesses", witnesses},
+          {"former_witnesses", former},
+          {"restarts_without_progress", restarts_without_progress},
+          {"last_signature", last_signature},
           {"restarts", restarts},
           {"user_faults", user_faults},
           {"restart_limit", restart_limit},
@@ -55,6 +72,7 @@ json GangRecord::Summary() const {
           {"created_ns", created_ns},
           {"updated_ns", updated_ns},
           {"first_cause", first_cause},
+          {"restart_cause", restart_cause},
           {"finish_cause", finish_cause ? json(*finish_cause) : json()},
           {"finish_code", finish_code ? json(*finish_code) : json()}};
 }
@@ -94,6 +112,25 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     Read(document.at("coordinator"), &record.coordinator);
     Read(document.at("tasks"), &record.task_count);
     Read(document.at("nodes"), &record.nodes);
+    // Not in the first version's records, whose gangs used all of their nodes.
+    ReadIfThere(document, "active", &record.active);
+    ReadIfThere(document, "lost", &record.lost);
+    ReadIfThere(document, "ended", &record.ended);
+    ReadIfThere(document, "away", &record.away);
+    ReadIfThere(document, "excluded", &record.excluded);
+    ReadIfThere(document, "task_counts", &record.task_counts);
+    ReadIfThere(document, "roles", &record.roles);
+    ReadIfThere(document, "succeeding", &record.succeeding);
+    ReadIfThere(document, "terminating", &record.terminating);
+    ReadIfThere(document, "witnesses", &record.witnesses);
+    ReadIfThere(document, "former_witnesses", &record.former);
+    ReadIfThere(document, "restarts_without_progress", &record.restarts_without_progress);
+    ReadIfThere(document, "last_signature", &record.last_signature);
+    for (const auto* list : {&record.active, &record.lost, &record.ended, &record.away}) {
+      for (const uint32_t node : *list) {
+        if (node >= record.nodes.size()) throw std::out_of_range("a node's number is none of the gang's");
+      }
+    }
     Read(document.at("restarts"), &record.restarts);
     Read(document.at("user_faults"), &record.user_faults);
     Read(document.at("restart_limit"), &record.restart_limit);
@@ -103,6 +140,8 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     Read(document.at("created_ns"), &record.created_ns);
     Read(document.at("updated_ns"), &record.updated_ns);
     Read(document.at("first_cause"), &record.first_cause);
+    record.restart_cause = record.first_cause;
+    ReadIfThere(document, "restart_cause", &record.restart_cause);
     Read(document.at("finish_cause"), &record.finish_cause);
     Read(document.at("finish_code"), &record.finish_code);
     for (const json& item : document.at("events").get_ref<const json::array_t&>()) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/base/gang_job.h"
@@ -35,6 +36,23 @@ struct GangRecord {
   std::string coordinator;
   uint32_t task_count = 0;
   std::vector<std::string> nodes;
+  // Indexes of `nodes`: those that make up the generation, in the order of their ranks; those that are lost, that live
+  // but whose tasks have all ended, that had no musterd when this was written, and that are not to be used, and why.
+  std::vector<uint32_t> active;
+  std::vector<uint32_t> lost;
+  std::vector<uint32_t> ended;
+  std::vector<uint32_t> away;
+  std::vector<std::pair<uint32_t, std::string>> excluded;
+  std::vector<uint32_t> task_counts;  // by node; 0: it has not joined yet
+  std::vector<std::string> roles;     // by node; empty: the gang has one role
+  // Nodes whose word counts about the coordinator's life (daemon/lease): of this term, and of earlier ones that some
+  // node may still follow.
+  std::vector<uint32_t> witnesses;
+  std::vector<std::vector<uint32_t>> former;
+  bool succeeding = false;   // who was waited for has exited with 0: the others are being stopped
+  bool terminating = false;  // Slurm ends the job: no new generation
+  uint32_t restarts_without_progress = 0;
+  std::string last_signature;  // of the newest user fault without progress since
   uint32_t restarts = 0;
   uint32_t user_faults = 0;
   uint32_t restart_limit = 0;
@@ -43,7 +61,8 @@ struct GangRecord {
   uint64_t restore_step = 0;
   int64_t created_ns = 0;
   int64_t updated_ns = 0;
-  std::string first_cause;  // of the newest fault
+  std::string first_cause;    // of the newest fault
+  std::string restart_cause;  // why this generation was started: that, or what was planned
   // Of a finished gang: whose status is the step's, or the code of all (see gang::FinishGang).
   std::optional<uint32_t> finish_cause;
   std::optional<int32_t> finish_code;

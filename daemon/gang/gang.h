@@ -1,48 +1,46 @@
 // The gang state machine: events in, actions out. Pure: no I/O, no clock, no threads. The coordinator feeds
 // it and carries out what it orders; tests and simulations feed it with what they like.
 //
-//   joining ──all nodes here──▶ starting ──all members exec'd──▶ running ──all exited 0──▶ finished
-//      │                          │    ▲                            │                        ▲
-//      │                          ▼    │ next generation            ▼                        │
-//      └──join timeout──▶       stopping ◀──a member failed─────────┘                        │
-//                                  └──budget used up, cancelled──────────────────────────────┘
+//   joining ──all nodes here──▶ starting ──all members exec'd──▶ running ──tracked members exited 0──▶ finished
+//      │                          │    ▲                            │                                    ▲
+//      │                          ▼    │ next generation            ▼                                    │
+//      └──join timeout──▶       stopping ◀──a fault, a planned move─┘                                    │
+//                                 │ └──budget used up, cancelled──────────────────────────────────────────┤
+//                                 └──no room left──▶ requeueing ──Slurm will not──────────────────────────┘
 //
 // A coordinator that takes a running gang over begins in `recovering` and waits for the nodes to say where
 // they are.
+//
+// Nodes are counted as in the step; a task is SLURM_PROCID. The nodes that make up a generation are `active`,
+// in the order of their ranks; the others of the step are spare, away, lost or excluded.
+//
+// gang.cc dispatches, nodes.cc knows which nodes there are, placement.cc which of them make up a generation,
+// members.cc what became of the members, generations.cc how one ends and the next begins, recovery.cc what a
+// coordinator or a node that comes back finds, planned.cc drains, growth and the job's end, report.cc words.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
+
+#include "daemon/gang/events.h"
 
 namespace muster::gang {
 
-enum class State { kJoining, kRecovering, kStarting, kRunning, kStopping, kFinished };
+enum class State { kJoining, kRecovering, kStarting, kRunning, kStopping, kRequeueing, kFinished };
 const char* ToString(State state);
 
-enum class MemberState { kWaiting, kRunning, kExited, kStopped };
+// What a role's members mean to their gang: wire::RoleKind.
+enum class RoleKind { kTracked, kChief, kService, kUntracked, kSidecar };
 
-// How a member's program ended. `status` is waitpid's.
-struct Exit {
-  int status = 0;
-  int pid = 0;
-  bool oom_killed = false;
-  bool supervisor_lost = false;  // the supervisor itself is gone: the task cannot run again in this step
-  int64_t time_ns = 0;           // CLOCK_REALTIME on the member's host
-  std::string program;
-  std::string stderr_tail;
-};
-
-struct MemberInfo {
-  uint32_t task = 0;  // rank in the step: SLURM_PROCID
-  uint32_t local_id = 0;
-  MemberState state = MemberState::kWaiting;
-  uint64_t generation = 0;
-  uint32_t unkillable = 0;  // in kStopped: processes that SIGKILL did not remove
-  std::optional<Exit> exit;
+struct Role {
+  std::string name = "worker";
+  RoleKind kind = RoleKind::kTracked;
+  uint32_t spares = 0;            // nodes of this role that wait to replace others
+  uint32_t min_nodes = 0;         // goes on with so many; 0: with all only
+  std::optional<uint32_t> after;  // index of the role that must run, or with `after_done` have ended with 0
+  bool after_done = false;
 };
 
 struct Settings {
@@ -50,135 +48,89 @@ struct Settings {
   uint32_t node_count = 1;
   std::vector<std::string> node_names;  // by index, so that a node that never came has a name in messages
   uint32_t task_count = 1;
-  uint32_t restarts = 3;  // user faults allowed
+  std::vector<Role> roles = {Role{}};
+  std::vector<uint32_t> node_roles;  // index into roles, by node; empty: all are of the first
+  uint32_t restarts = 3;             // user faults allowed
+  bool requeue = true;
+  bool grow = false;
   int64_t join_timeout_ms = 60'000;
-  int64_t reconnect_ms = 30'000;  // how long a node may be away (musterd restarting)
+  int64_t grace_ms = 30'000;  // how long a planned stop waits for a checkpoint
   int64_t progress_after_ms =
       60'000;  // a generation that has run so long has made progress even if nobody said so
 };
 inline constexpr uint32_t kMaxRestartsWithoutProgress = 10;
+inline constexpr int64_t kRequeueTimeoutMs = 60'000;
 
-// ---- events
-// ----------------------------------------------------------------------------------------------------
-
-struct NodeJoined {  // also when it comes back: then the members' states say what happened meanwhile
-  uint32_t node = 0;
-  std::string name;
-  uint16_t lease_port = 0;  // a free port on that node, for MASTER_PORT
-  std::vector<MemberInfo> members;
-};
-struct NodeLeft {
-  uint32_t node = 0;
-};
-struct MemberExecuted {
-  uint32_t task = 0;
+// What a coordinator that takes the gang over knows from the record.
+struct Memory {
   uint64_t generation = 0;
-  int64_t time_ns = 0;
+  bool running = false;  // a generation has been started
+  uint32_t user_faults = 0;
+  uint32_t restarts = 0;
+  uint32_t restarts_without_progress = 0;
+  uint64_t max_step = 0;
+  std::string last_signature;
+  std::vector<uint32_t> active;  // in the order of their ranks
+  std::vector<uint32_t> lost;
+  std::vector<uint32_t> ended;  // those that live, though they will not be back
+  std::vector<uint32_t> away;   // their musterd had gone: their members may run on for `reconnect`
+  std::vector<std::pair<uint32_t, std::string>> excluded;  // and why
+  std::vector<uint32_t> task_counts;  // by node, 0: it has not joined; a spare for a dead node must fit
+  bool succeeding = false;            // who was waited for has exited with 0: the others are being stopped
+  bool terminating = false;           // Slurm ends the job: no new generation
+  bool requeueing = false;            // the job is to be requeued, or has been
 };
-struct MemberExited {
-  uint32_t task = 0;
-  uint64_t generation = 0;
-  Exit exit;
-};
-struct NodeStopped {
-  uint32_t node = 0;
-  uint64_t generation = 0;
-  uint16_t lease_port = 0;
-  uint32_t unkillable = 0;  // processes that SIGKILL did not remove
-};
-struct Terminating {  // Slurm's SIGTERM: cancel, time limit, preemption
-  uint32_t task = 0;
-  uint32_t signal = 15;
-};
-struct Progressed {
-  uint64_t step = 0;
-};
-struct CheckpointCommitted {
-  uint64_t step = 0;
-};
-struct CheckpointBad {  // a member could not verify the checkpoint it was to start from
-  uint32_t task = 0;
-  uint64_t generation = 0;
-  uint64_t step = 0;
-  std::string reason;
-};
-enum class Timer { kJoin, kReconnect, kProgress };
-struct TimerFired {
-  Timer timer = Timer::kJoin;
-};
-
-using Event = std::variant<NodeJoined, NodeLeft, MemberExecuted, MemberExited, NodeStopped, Terminating,
-                           Progressed, CheckpointCommitted, CheckpointBad, TimerFired>;
-
-// ---- actions
-// ---------------------------------------------------------------------------------------------------
-
-struct StartGeneration {  // to `nodes`; the others have it already
-  uint64_t generation = 0;
-  std::vector<uint32_t> nodes;
-};
-struct StopGeneration {
-  uint64_t generation = 0;
-  std::vector<uint32_t> nodes;
-};
-// The gang is over. Without `code` a supervisor exits as its program did; with `cause`, only that task's does
-// and the others exit 0, so that srun returns the exit code of the first cause and not that of its
-// consequences.
-struct FinishGang {
-  bool succeeded = false;
-  std::optional<uint32_t> cause;
-  std::optional<int> code;  // every supervisor exits with it
-  std::vector<uint32_t> nodes;
-};
-struct Persist {};    // write the record, behind
-struct ReportToJob {  // text for the job's stderr, through the supervisor of `task`
-  uint32_t task = 0;
-  std::string text;
-};
-struct Note {  // one line of the gang's history
-  std::string kind;
-  std::string text;
-  uint64_t generation = 0;  // which it is about
-};
-struct TellMembers {
-  bool should_checkpoint = false;
-  bool should_exit = false;
-};
-struct SetTimer {  // replaces an earlier one of that kind; ms < 0 cancels
-  Timer timer = Timer::kJoin;
-  int64_t ms = -1;
-};
-struct RejectCheckpoint {  // mark it bad in the store; `restore_step` must be chosen anew before the next
-                           // start
-  uint64_t step = 0;
-  std::string reason;
-};
-
-using Action = std::variant<StartGeneration, StopGeneration, FinishGang, Persist, ReportToJob, Note,
-                            TellMembers, SetTimer, RejectCheckpoint>;
-
-// ---- the machine
-// -------------------------------------------------------------------------------------------------
 
 // Why a generation ended: the first cause.
 struct Fault {
   std::string what;  // one sentence
   uint32_t task = 0;
-  bool from_member = false;  // a member's exit (else: a bad checkpoint, a lost node)
-  bool user = true;          // counts against `restarts`
+  bool from_member = false;              // a member's exit (else: a bad checkpoint, a lost node)
+  CauseClass cause = CauseClass::kUser;  // kUser counts against `restarts`
+  bool planned = false;                  // nobody's fault at all
+  std::string signature;                 // as in Exit
+  std::string report;                    // more lines for the job
   Exit exit;
 };
 
 // Not thread-safe.
 class Gang {
  public:
-  // `generation` and `restarts_used` as the record had them; `recovering` when the record says that the gang
-  // was running.
-  Gang(Settings settings, uint64_t generation, uint32_t restarts_used, bool recovering);
+  Gang(Settings settings, const Memory& memory);
 
   // Orders what follows from starting: the join timer. Call once.
   std::vector<Action> Begin();
   std::vector<Action> Handle(const Event& event);
+  // What the next generation starts from, for messages.
+  void SetOrigin(std::string text) { origin_ = std::move(text); }
+
+  struct Member {
+    uint32_t node = 0;
+    uint32_t local_id = 0;
+    bool known = false;
+    MemberState state = MemberState::kWaiting;
+    uint64_t generation = 0;  // that `state` is of
+    bool executed = false;
+    std::optional<uint32_t> rank;  // in the current generation; none: it waits
+    std::optional<Exit> exit;
+  };
+  struct Node {
+    std::string name;
+    bool joined = false;   // has ever been here
+    bool present = false;  // is connected
+    bool lost = false;     // dead or cut off, its members have been fenced; or
+    bool ended = false;    // it lives, but all its tasks have ended and it has left: it will not be back
+    bool absent = false;   // never came, and is not waited for any more
+    bool stopped = true;   // nothing of the current generation runs there
+    bool started = false;  // has been told of the current generation
+    bool broken = false;   // one of its supervisors is gone
+    std::string excluded;  // why nothing may run there; "": nothing speaks against it
+    std::string draining;  // will be excluded at the next checkpoint: why
+    uint16_t lease_port = 0;
+    std::vector<uint32_t> tasks;  // in the order of their local ids
+    uint32_t task_count =
+        0;  // also of a node that only the coordinator before this one has heard; 0: not known
+  };
 
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] bool succeeded() const { return succeeded_; }
@@ -190,84 +142,168 @@ class Gang {
   // In kFinished, as in FinishGang.
   [[nodiscard]] std::optional<uint32_t> finish_cause() const { return finish_cause_; }
   [[nodiscard]] std::optional<int> finish_code() const { return finish_code_; }
-
-  struct Member {
-    uint32_t node = 0;
-    uint32_t local_id = 0;
-    bool known = false;
-    MemberState state = MemberState::kWaiting;
-    uint64_t generation = 0;  // that `state` is of
-    bool executed = false;
-    std::optional<Exit> exit;
-  };
-  struct Node {
-    std::string name;
-    bool joined = false;   // has ever been here
-    bool present = false;  // is connected
-    bool stopped = true;   // nothing of the current generation runs there
-    uint16_t lease_port = 0;
-    std::vector<uint32_t> tasks;
-  };
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
+  // Of the current generation, in the order of their ranks.
+  [[nodiscard]] const std::vector<uint32_t>& active() const { return active_; }
+  [[nodiscard]] bool IsActive(uint32_t node) const;
+  [[nodiscard]] bool IsSpare(uint32_t node) const;  // could take another's place now
+  [[nodiscard]] bool IsBatchHost(uint32_t node) const { return batch_node_ == node; }
+  [[nodiscard]] bool BatchHostLost() const { return batch_node_ && nodes_[*batch_node_].lost; }
+  // Members that train together, ranks 0 and on: those of tracked roles and the chief; all, if there are none of these.
+  // A checkpoint is theirs.
+  [[nodiscard]] uint32_t WorldSize() const { return world_size_; }
+  [[nodiscard]] const Role& RoleOf(uint32_t node) const;
   [[nodiscard]] const Settings& settings() const { return settings_; }
+  // For the record.
+  [[nodiscard]] Memory Remember() const;
 
  private:
   using Actions = std::vector<Action>;
+  // What follows when everything of the generation has stopped.
+  enum class Next { kRestart, kGiveUp, kSucceed, kRequeue };
+  // Which nodes may make up the next generation.
+  struct Placement {
+    std::vector<uint32_t> active;
+    std::string why_not;  // "": it is good
+    std::string changes;  // for people: "n5 takes the place of n3"
+  };
+
   void On(const NodeJoined& event, Actions& out);
   void On(const NodeLeft& event, Actions& out);
+  void On(const NodeSilent& event, Actions& out);
+  void On(const NodeSick& event, Actions& out);
+  void On(const DrainNode& event, Actions& out);
+  void On(const NodeReturned& event, Actions& out);
   void On(const MemberExecuted& event, Actions& out);
   void On(const MemberExited& event, Actions& out);
   void On(const NodeStopped& event, Actions& out);
   void On(const Terminating& event, Actions& out);
+  void On(const Hung& event, Actions& out);
   void On(const Progressed& event, Actions& out);
   void On(const CheckpointCommitted& event, Actions& out);
   void On(const CheckpointBad& event, Actions& out);
+  void On(const JobFacts& event, Actions& out);
+  void On(const EndNear& event, Actions& out);
+  void On(const RequeueFailed& event, Actions& out);
+  void On(const AbsentProbed& event, Actions& out);
   void On(const TimerFired& event, Actions& out);
 
-  void StartNext(Actions& out);
-  void Fail(Fault fault, Actions& out);  // stop this generation; the next one follows if the budget allows
-  void GiveUp(const std::string& why, Actions& out);
-  void WhenStopped(Actions& out);
-  void Finish(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code, Actions& out);
-  void OrderFinish(std::vector<uint32_t> nodes, Actions& out) const;
+  // nodes.cc
+  void Learn(const NodeJoined& event);
+  [[nodiscard]] bool MayStillStart() const;
+  void MaybeAllHere(Actions& out);
+  void LeaveOut(uint32_t node, const Fault& fault, Actions& out);
+  void JoinTimedOut(Actions& out);
+  [[nodiscard]] bool AllHere() const;
+  [[nodiscard]] bool AllStopped() const;
+  [[nodiscard]] bool ActiveAway() const;
+  [[nodiscard]] std::vector<uint32_t> PresentNodes() const;
+
+  // placement.cc
+  [[nodiscard]] bool Usable(uint32_t node, bool when_stopped) const;
+  [[nodiscard]] uint32_t FullSize(uint32_t role) const;
+  [[nodiscard]] uint32_t LeastSize(uint32_t role) const;
+  // `when_stopped`: as if all that runs had been stopped. `without` counts as not usable, and so do those then
+  // that are to be left at the next checkpoint.
+  [[nodiscard]] Placement Place(bool when_stopped, std::optional<uint32_t> without = std::nullopt) const;
+  [[nodiscard]] std::string WhyUnusable(uint32_t node) const;
+  void PlaceRole(uint32_t role, bool when_stopped, std::optional<uint32_t> without, Placement* out) const;
+  [[nodiscard]] uint32_t RoleIndex(uint32_t node) const;
+  [[nodiscard]] bool Trains(uint32_t node) const;
+  void AssignRanks();
+
+  // members.cc
   void ExitSeen(uint32_t task, const Exit& exit, Actions& out);
+  void SupervisorLost(uint32_t task, const Exit& exit, Actions& out);
   void MaybeRunning(Actions& out);
   void MaybeAllExited(Actions& out);
-  void Reconcile(const NodeJoined& event, Actions& out);
-  void Recover(Actions& out);
-  void StopUnkillable(const Node& node, uint32_t unkillable);
+
+  // generations.cc
+  void StartNext(const Placement& placement, Actions& out);
+  void StartReady(Actions& out);  // nodes whose role need not wait any more
+  void StartAgain(uint32_t node, Actions& out);
+  [[nodiscard]] bool RoleReady(uint32_t role) const;
+  void Fail(Fault fault, Actions& out);  // stop this generation; the next one follows if the budget allows
+  void GiveUp(const std::string& why, Actions& out);
+  void Stop(Actions& out);
+  void WhenStopped(Actions& out);
+  [[nodiscard]] std::string Judge(const Fault& fault);
+  void Finish(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code, Actions& out);
+  void OrderFinish(std::vector<uint32_t> nodes, Actions& out) const;
+  void Requeue(const std::string& why, Actions& out);
+  void OrderRequeue(const std::string& why, Actions& out);
+  void Unkillable(uint32_t node, uint32_t count, Actions& out);
   void MadeProgress();
-  [[nodiscard]] std::vector<uint32_t> PresentNodes() const;
-  [[nodiscard]] bool AllPresent() const;
-  [[nodiscard]] bool AllStopped(bool present_only) const;
-  [[nodiscard]] std::string Missing() const;
+
+  // launch.cc
+  [[nodiscard]] bool MayBeDead() const;
+
+  // recovery.cc
+  void Reconcile(const NodeJoined& event, Actions& out);
+  void ReconcileOther(const NodeJoined& event, Actions& out);
+  void AllAreHere(Actions& out);
+  void Recover(Actions& out);
+  std::vector<uint32_t> FindWhatRuns();
+  [[nodiscard]] std::optional<Fault> FaultMeanwhile() const;
+
+  // planned.cc
+  void AskForCheckpoint(Actions& out);
+  void PlannedStop(Actions& out);
+  void LeaveDrained(Actions& out);
+  void Stay(uint32_t node, const std::string& why, Actions& out);
+  void MaybeGrow(Actions& out);
+  [[nodiscard]] bool Planned() const;
+  [[nodiscard]] bool CanRequeue() const;
+
+  // report.cc
   [[nodiscard]] Fault MemberFault(uint32_t task, const Exit& exit) const;
+  [[nodiscard]] std::string Who(uint32_t task) const;  // "rank 3 on n1"
+  [[nodiscard]] std::string Missing() const;
   [[nodiscard]] uint32_t Speaker(const Fault& fault) const;
   [[nodiscard]] std::string ReportText(const Fault& fault) const;
 
   Settings settings_;
   State state_ = State::kJoining;
-  uint64_t generation_;
+  uint64_t generation_ = 0;
+  uint64_t newest_seen_ = 0;  // of any member that has joined
   std::vector<Node> nodes_;
   std::vector<Member> members_;
+  std::vector<uint32_t> active_;
+  uint32_t world_size_ = 0;
   uint32_t user_faults_ = 0;
   uint32_t restarts_ = 0;
   uint32_t restarts_without_progress_ = 0;
   uint64_t max_step_ = 0;
   int64_t fault_time_ns_ = 0;
   int64_t last_exec_ns_ = 0;
-  bool began_ = false;  // a generation of this gang has been started, by this coordinator or one before it
+  bool began_ = false;    // a generation of this gang has been started, by this coordinator or one before it
+  bool durable_ = false;  // the next generation's record must be durable before it starts
+  uint32_t charged_ = 0;  // restarts that the fault of this generation has been counted as, and
+  uint32_t charged_user_ = 0;  // user faults: a coordinator that takes over finds that fault again
   bool terminating_ = false;
-  bool giving_up_ = false;
+  bool undecided_ = false;      // why Slurm ends the job is being asked
+  bool launch_failed_ = false;  // of the step: srun has ended, or will
+  bool requeue_ordered_ = false;
+  bool no_time_ = false;  // Slurm is ending it already: no other generation before the requeue
   bool succeeded_ = false;
+  Next next_ = Next::kRestart;
+  std::string last_signature_;  // of the last user fault without progress since
+  std::string origin_;
   std::optional<Fault> fault_;  // of the generation that is being stopped
   std::optional<Fault> last_fault_;
   std::optional<uint32_t> finish_cause_;
   std::optional<int> finish_code_;
+
+  std::optional<uint32_t> batch_node_;
+  bool slurm_requeues_ = true;             // as far as is known
+  std::optional<CauseClass> requeue_for_;  // planned: the job's end is near
+  bool growing_ = false;                   // planned: at the next checkpoint
 };
 
 // "was killed by SIGKILL", "exited with code 3", for messages.
 std::string DescribeStatus(int status, bool oom_killed);
+// "SIGTERM".
+std::string SignalName(uint32_t signal);
 
 }  // namespace muster::gang

@@ -1,15 +1,28 @@
 #include "daemon/rpc/channel.h"
 
+#include <absl/synchronization/mutex.h>
+
 #include "daemon/auth/munge.h"
 #include "daemon/rpc/ask.h"
 
 namespace muster {
 
+void PrepareGrpc() {
+  static const bool once = [] {
+    absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+    return true;
+  }();
+  (void)once;
+}
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  PrepareGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookahead);
   arguments.SetMaxReceiveMessageSize(kMaxRpcMessage);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }

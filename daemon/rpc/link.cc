@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/auth/session.h"
+#include "daemon/base/worker.h"
 #include "daemon/proto/muster.grpc.pb.h"
 #include "daemon/rpc/channel.h"
 
@@ -27,6 +28,7 @@ class Codec {
   Codec(Direction out, Direction in) : out_(out), in_(in) {}
 
   void SetKey(std::string key) { key_ = std::move(key); }
+  [[nodiscard]] const std::string& key() const { return key_; }
 
   Envelope Seal(std::string payload) {
     Envelope envelope;
@@ -91,7 +93,10 @@ class ClientLink final : public Link,
       self_.reset();
       return;
     }
-    codec_.SetKey(opening->key);
+    {
+      const std::lock_guard lock(mutex_);
+      codec_.SetKey(opening->key);
+    }
     stub_->async()->Attend(&context_, this);
     AddHold();  // until Close or the stream's end, so that Send may start writes
     bool end = false;
@@ -126,6 +131,11 @@ class ClientLink final : public Link,
     outbox_.current = std::move(envelope);
     outbox_.writing = true;
     StartWrite(&outbox_.current);
+  }
+
+  std::string key() const override {
+    const std::lock_guard lock(mutex_);
+    return codec_.key();
   }
 
   void Close(const std::string& why) override {
@@ -188,10 +198,16 @@ class ClientLink final : public Link,
                         : fmt::format("{} at {}: {}", node_, address_, status.error_message());
     }
     events_.closed(why);
-    self_.reset();
+    Discard(std::move(self_));
   }
 
  private:
+  // The last reference to a channel must not go on a gRPC thread: the library would take its own queue apart under
+  // itself.
+  static void Discard(std::shared_ptr<ClientLink> link) {
+    static Worker elsewhere;  // ends, after what it was given, before the library's own globals do
+    elsewhere.Do([link = std::move(link)] {});
+  }
   Status codec_in_check() {
     const std::lock_guard lock(mutex_);
     return codec_.Check(incoming_);
@@ -221,7 +237,7 @@ class ClientLink final : public Link,
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Node::Stub> stub_;
   grpc::ClientContext context_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Codec codec_;
   Outbox outbox_;
   Envelope incoming_;
@@ -255,6 +271,11 @@ class ServerLink final : public Link,
     outbox_.current = std::move(envelope);
     outbox_.writing = true;
     StartWrite(&outbox_.current);
+  }
+
+  std::string key() const override {
+    const std::lock_guard lock(mutex_);
+    return codec_.key();
   }
 
   void Close(const std::string& why) override { FinishWith(grpc::Status(grpc::StatusCode::ABORTED, why)); }
@@ -344,7 +365,7 @@ class ServerLink final : public Link,
   const ServerOptions& options_;
   const Server::Accept& accept_;
   LinkEvents events_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Codec codec_;
   Outbox outbox_;
   Envelope incoming_;
@@ -429,10 +450,13 @@ class GrpcServer final : public Server {
   }
 
   Status Listen() {
+    PrepareGrpc();
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort(options_.address, grpc::InsecureServerCredentials(), &port);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookahead);
     builder.SetMaxReceiveMessageSize(kMaxRpcMessage);
     builder.RegisterService(&node_);
     builder.RegisterService(&query_);

@@ -19,6 +19,8 @@ class Link {
   virtual void Close(const std::string& why) = 0;
   // After all that was sent has been written.
   virtual void CloseWhenSent(const std::string& why) = 0;
+  // The session's key, once a message has come in; shared with the other end only.
+  [[nodiscard]] virtual std::string key() const = 0;
 };
 
 // What a link tells its user, on gRPC's threads, one call at a time. `closed` comes exactly once and is the

@@ -7,8 +7,7 @@
 
 namespace muster {
 
-Coordinators::Coordinators(Loop& loop, const Config& config, std::string self, std::shared_ptr<Store> store)
-    : loop_(loop), config_(config), self_(std::move(self)), store_(std::move(store)) {}
+Coordinators::Coordinators(CoordinatorContext context) : context_(std::move(context)), loop_(context_.loop) {}
 
 Coordinators::~Coordinators() {
   gangs_.clear();
@@ -43,13 +42,12 @@ void Coordinators::OnMessage(const std::shared_ptr<Link>& link, const std::strin
   const auto attendance = attendances_.find(link.get());
   if (message.has_register_()) {
     const v1::Register& registration = message.register_();
-    std::string why_not;
-    const auto coordinator = For(registration, &why_not);
+    v1::CoordinatorMessage answer;
+    const auto coordinator = For(registration, &answer);
     if (!coordinator || coordinator->job().Id() != message.gang()) {
-      v1::CoordinatorMessage refusal;
-      refusal.set_gang(message.gang());
-      refusal.mutable_refused()->set_text(why_not.empty() ? "the registration contradicts itself" : why_not);
-      link->Send(refusal.SerializeAsString());
+      if (coordinator) answer.mutable_refused()->set_text("the registration contradicts itself");
+      answer.set_gang(message.gang());
+      link->Send(answer.SerializeAsString());
       return;
     }
     attendances_[link.get()] = {message.gang(), registration.node()};
@@ -70,7 +68,13 @@ void Coordinators::OnClosed(const std::shared_ptr<Link>& link) {
   if (const auto coordinator = Find(attendance.gang)) coordinator->Detached(attendance.node, link.get());
 }
 
-std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration, std::string* why_not) {
+// Null, and what to answer then.
+std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
+                                               v1::CoordinatorMessage* answer) {
+  const auto refuse = [&](const std::string& why) {
+    answer->mutable_refused()->set_text(why);
+    return nullptr;
+  };
   GangJob job;
   job.job_id = registration.job_id();
   job.step_id = registration.step_id();
@@ -80,35 +84,77 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
   job.task_count = registration.task_count();
   job.node_list = registration.node_list();
   job.options_text = registration.options();
-  if (Status complete = job.Complete(); !complete) {
-    *why_not = complete.error().message;
-    return nullptr;
+  job.components_text = registration.components();
+  const std::string id = job.Id();
+  auto known = Find(id);
+  // Thousands of nodes send the same text: it is read once.
+  if (known && known->job().node_list == job.node_list && known->job().options_text == job.options_text &&
+      known->job().components_text == job.components_text && known->job().task_count == job.task_count &&
+      known->job().uid == job.uid) {
+    job = known->job();
+  } else if (Status complete = job.Complete(); !complete) {
+    return refuse(complete.error().message);
   }
   if (registration.node() >= job.hosts.size() || job.hosts[registration.node()] != registration.node_name()) {
-    *why_not =
-        fmt::format("{} is not node {} of {}", registration.node_name(), registration.node(), job.node_list);
-    return nullptr;
+    return refuse(
+        fmt::format("{} is not node {} of {}", registration.node_name(), registration.node(), job.node_list));
   }
+  bool fresh = registration.term() == 0;
   for (const v1::Member& member : registration.members()) {
-    if (member.task() >= job.task_count) {
-      *why_not = "a member is outside the step";
-      return nullptr;
-    }
+    if (member.task() >= job.task_count) return refuse("a member is outside the step");
+    fresh &= member.generation() == 0;
   }
-  if (job.Candidates().front() != self_) {
-    *why_not =
-        fmt::format("gang {} is coordinated by {}, not by {}", job.Id(), job.Candidates().front(), self_);
-    return nullptr;
-  }
-  const std::string id = job.Id();
-  if (auto known = Find(id)) {
+  if (known) {
     if (known->job().node_list == job.node_list && known->job().uid == job.uid) return known;
-    *why_not = fmt::format("gang {} is another one here", id);
+    return refuse(fmt::format("gang {} is another one here", id));
+  }
+  if (registration.coordinator() >= job.hosts.size()) return refuse("the registration contradicts itself");
+  // This node's own agent may know better than a node that was cut off, and then has asked one after another.
+  const KnownCoordinator agents = ask_agent_ ? ask_agent_(id) : KnownCoordinator();
+  const bool newer =
+      agents.term > registration.term() || (agents.heard && agents.term == registration.term());
+  const bool better = newer && job.hosts[agents.node] != context_.self;
+  if (job.hosts[registration.coordinator()] != context_.self || better) {
+    answer->mutable_elsewhere()->set_known(better);
+    if (better) answer->mutable_elsewhere()->set_node(agents.node);
+    if (better) answer->mutable_elsewhere()->set_term(agents.term);
     return nullptr;
   }
-  auto coordinator = std::make_shared<Coordinator>(loop_, config_, self_, store_, std::move(job));
+  Coordinator::Origin origin;
+  origin.fresh = fresh;
+  origin.known_term = registration.term();
+  // Those who ran under the term before know it: no link is needed to reach them.
+  origin.key = agents.beat_key;
+  return Make(std::move(job), std::move(origin));
+}
+
+void Coordinators::TakeOver(const GangJob& job, Coordinator::Origin origin) {
+  // Under way, or one that another has replaced is on its way out: it will be asked again.
+  if (Find(job.Id())) return origin.taken(false);
+  Make(job, std::move(origin));
+}
+
+void Coordinators::ReadRecord(const GangJob& job, std::function<void(std::optional<GangRecord>)> done) {
+  context_.reader->Do([store = context_.store, space = job.Space(), key = job.Key(), id = job.Id(),
+                       done = std::move(done), &loop = loop_] {
+    const Result<GangHead> head = Catalog(store, space, key).Load();
+    std::optional<GangRecord> found;
+    if (head) {
+      auto record = GangRecord::Decode(head->record);
+      if (record && record->gang == id) {
+        found = *std::move(record);
+        found->term = head->fence.term;  // who takes over writes it first, and the rest a little later
+      }
+    }
+    loop.Post([done, found = std::move(found)] { done(found); });
+  });
+}
+
+std::shared_ptr<Coordinator> Coordinators::Make(GangJob job, Coordinator::Origin origin) {
+  const std::string id = job.Id();
+  auto coordinator = std::make_shared<Coordinator>(context_, std::move(job));
   gangs_[id] = coordinator;
-  coordinator->Begin([this, alive = std::weak_ptr<bool>(alive_), id] {
+  coordinator->Begin(std::move(origin), [this, alive = std::weak_ptr<bool>(alive_), id] {
     if (!alive.expired()) gangs_.erase(id);
   });
   return coordinator;

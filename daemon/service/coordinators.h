@@ -1,12 +1,13 @@
 // The gangs that this daemon coordinates, and the links of their agents.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "daemon/base/loop.h"
-#include "daemon/config/config.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/rpc/link.h"
 
@@ -15,11 +16,22 @@ namespace muster {
 // On the loop's thread, but for Accept.
 class Coordinators {
  public:
-  Coordinators(Loop& loop, const Config& config, std::string self, std::shared_ptr<Store> store);
+  explicit Coordinators(CoordinatorContext context);
   ~Coordinators();
 
   // For Server: a daemon has opened a link. Any thread.
   LinkEvents Accept(std::shared_ptr<Link> link);
+
+  // What this node's own agent knows of a gang's coordinator.
+  using AskAgent = std::function<KnownCoordinator(const std::string& gang)>;
+  void SetAgent(AskAgent ask) { ask_agent_ = std::move(ask); }
+
+  // This node's agent has found that the gang's coordinator is dead, and that it is this node's turn.
+  void TakeOver(const GangJob& job, Coordinator::Origin origin);
+
+  // Reads the gang's record, which this daemon need not coordinate; nothing when the store does not answer, or there is
+  // none. `done` is called on the loop's thread.
+  void ReadRecord(const GangJob& job, std::function<void(std::optional<GangRecord>)> done);
 
   // The gang with this id, or null.
   [[nodiscard]] std::shared_ptr<Coordinator> Find(const std::string& gang) const;
@@ -32,12 +44,12 @@ class Coordinators {
   };
   void OnMessage(const std::shared_ptr<Link>& link, const std::string& payload);
   void OnClosed(const std::shared_ptr<Link>& link);
-  std::shared_ptr<Coordinator> For(const v1::Register& registration, std::string* why_not);
+  std::shared_ptr<Coordinator> For(const v1::Register& registration, v1::CoordinatorMessage* answer);
+  std::shared_ptr<Coordinator> Make(GangJob job, Coordinator::Origin origin);
 
+  CoordinatorContext context_;
   Loop& loop_;
-  const Config& config_;
-  std::string self_;
-  std::shared_ptr<Store> store_;
+  AskAgent ask_agent_;
   std::map<std::string, std::shared_ptr<Coordinator>> gangs_;
   std::map<const Link*, Attendance> attendances_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -6,13 +6,21 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "ceph/catalog/catalog.h"
+#include "daemon/agent/agent.h"
 #include "daemon/base/gang_job.h"
+#include "daemon/config/retention.h"
 #include "daemon/gang/gang.h"
 #include "daemon/proto/muster.pb.h"
+#include "daemon/service/checkpoint_changes.h"
+#include "daemon/service/checkpoint_queries.h"
+#include "daemon/service/storage_report.h"
+#include "daemon/slurm/slurm.h"
+#include "daemon/wire/gang_options.h"
 
 namespace muster {
 namespace {
@@ -24,10 +32,20 @@ constexpr uint32_t kBadFinding = 1;
 constexpr uint32_t kUsage = 2;
 constexpr uint32_t kNotReachable = 3;
 
+constexpr std::string_view kByName = "name=";
+constexpr size_t kMaxGangText = kByName.size() + wire::kMaxName;
+
+// From the coordinator's memory.
+struct Live {
+  GangRecord record;
+  std::vector<hang::Pace> paces;
+};
+
 struct Known {
   std::string key;
   GangRecord record;
-  bool live = false;  // from the coordinator's memory
+  bool live = false;
+  std::vector<hang::Pace> paces;
 };
 
 std::string Dump(const json& document) {
@@ -45,20 +63,38 @@ json EventsJson(const GangRecord& record) {
   return events;
 }
 
+json MembersJson(const std::vector<hang::Pace>& paces, bool stragglers_only) {
+  json members = json::array();
+  for (const hang::Pace& pace : paces) {
+    if (stragglers_only && !pace.straggler) continue;
+    members.push_back({{"rank", pace.rank},
+                       {"step", pace.step ? json(*pace.step) : json()},
+                       {"step_ns", pace.step_ns},
+                       {"late_ns", pace.late_ns},
+                       {"straggler", pace.straggler},
+                       {"why", pace.why}});
+  }
+  return members;
+}
+
 // One question, answered on the worker's thread: the store may be slow.
 class Answering {
  public:
   Answering(const v1::Question& question, uint32_t uid, std::shared_ptr<Store> store, Engine& engine,
-            std::map<std::string, GangRecord> live, std::string self, int64_t port)
+            std::map<std::string, Live> live, std::string self, const Config& config)
       : question_(question),
         space_(SpaceOf(uid)),
         store_(std::move(store)),
         engine_(engine),
         live_(std::move(live)),
         self_(std::move(self)),
-        port_(port) {}
+        config_(config) {}
 
   v1::Answer Run() {
+    if (question_.kind() == v1::Question::STORAGE)
+      return Found(StorageReport(store_, question_.all() ? std::nullopt : std::optional(space_),
+                                 static_cast<uint64_t>(config_.user_storage_limit)));
+    if (question_.gang().starts_with(kByName)) return OfName(question_.gang().substr(kByName.size()));
     auto known = Gather();
     if (!known) return Fail(known.error().message, kNotReachable);
     if (question_.kind() == v1::Question::STATUS && question_.gang().empty()) return List(*known);
@@ -72,7 +108,7 @@ class Answering {
         newest.record.coordinator != self_ && !newest.record.coordinator.empty() &&
         question_.kind() <= v1::Question::EVENTS) {
       v1::Answer answer = Compose(*known);
-      answer.set_ask_instead(fmt::format("{}:{}", newest.record.coordinator, port_));
+      answer.set_ask_instead(fmt::format("{}:{}", newest.record.coordinator, config_.port));
       return answer;
     }
     return Compose(*known);
@@ -85,12 +121,8 @@ class Answering {
         return List(known);
       case v1::Question::EVENTS:
         return Events(known.back());
-      case v1::Question::CHECKPOINT_LIST:
-        return Checkpoints(known.back());
-      case v1::Question::CHECKPOINT_VERIFY:
-        return Verify(known.back());
       default:
-        return Fail("unknown question", kUsage);
+        return OfCheckpoints(known.back().key, known.back().record.gang);
     }
   }
 
@@ -115,8 +147,14 @@ class Answering {
 
   Result<std::vector<Known>> Gather() {
     auto index = Catalog::ListKeys(*store_, space_);
-    if (!index && index.error().code != Errc::kNotFound) return index.error();
     std::vector<Known> known;
+    if (!index && index.error().code != Errc::kNotFound) {
+      // What this daemon coordinates itself it knows without the store.
+      for (const auto& [key, live] : live_) {
+        if (Named(live.record.gang)) known.push_back({key, live.record, true, live.paces});
+      }
+      if (known.empty()) return index.error();
+    }
     if (index) {
       for (const auto& [key, entry] : *index) {
         const json parsed = json::parse(entry, nullptr, false);
@@ -124,7 +162,7 @@ class Answering {
         const std::string gang = named ? parsed["gang"].get<std::string>() : "";
         if (!Named(gang)) continue;
         if (const auto found = live_.find(key); found != live_.end()) {
-          known.push_back({key, found->second, true});
+          known.push_back({key, found->second.record, true, found->second.paces});
           continue;
         }
         const auto head = Catalog(store_, space_, key).Load();
@@ -132,7 +170,8 @@ class Answering {
           if (head.error().code == Errc::kNotFound) continue;
           return head.error();
         }
-        if (auto record = GangRecord::Decode(head->record)) known.push_back({key, *std::move(record), false});
+        if (auto record = GangRecord::Decode(head->record))
+          known.push_back({key, *std::move(record), false, {}});
       }
     }
     std::sort(known.begin(), known.end(),
@@ -146,6 +185,10 @@ class Answering {
     for (const Known& item : known) {
       json summary = item.record.Summary();
       summary["live"] = item.live;
+      if (item.live) {
+        summary["members"] = MembersJson(item.paces, false);
+        summary["stragglers"] = MembersJson(item.paces, true);
+      }
       gangs.push_back(std::move(summary));
       bad |= item.record.state == gang::ToString(gang::State::kFinished) && !item.record.succeeded;
     }
@@ -156,75 +199,109 @@ class Answering {
     return Good({{"gang", item.record.gang}, {"events", EventsJson(item.record)}});
   }
 
-  v1::Answer Checkpoints(const Known& item) {
-    const auto head = Catalog(store_, space_, item.key).Load();
-    if (!head) return Fail(head.error().message, kNotReachable);
-    json list = json::array();
-    for (const CheckpointInfo& info : head->checkpoints) {
-      list.push_back({{"step", info.step},
-                      {"generation", info.fence.generation},
-                      {"term", info.fence.term},
-                      {"bytes", info.bytes},
-                      {"members", info.world_size},
-                      {"created_ns", info.created_ns},
-                      {"state", info.good ? "good" : "bad"},
-                      {"reason", info.reason},
-                      {"latest", head->latest == info.step}});
-    }
-    return Good({{"gang", item.record.gang}, {"key", item.key}, {"checkpoints", std::move(list)}});
-  }
-
-  v1::Answer Verify(const Known& item) {
-    Catalog catalog(store_, space_, item.key);
-    const auto head = catalog.Load();
-    if (!head) return Fail(head.error().message, kNotReachable);
-    json list = json::array();
-    bool all_good = true;
-    bool found = false;
-    for (const CheckpointInfo& info : head->checkpoints) {
-      if (question_.has_step() && info.step != question_.step()) continue;
-      found = true;
-      const auto manifest = catalog.LoadManifest(info.step);
-      const Status verified = manifest ? engine_.Verify(space_, *manifest) : Status(manifest.error());
-      all_good &= verified.ok();
-      list.push_back({{"step", info.step},
-                      {"bytes", info.bytes},
-                      {"verified", verified.ok()},
-                      {"reason", verified ? "" : verified.error().message}});
-    }
-    if (question_.has_step() && !found) {
-      return Fail(fmt::format("gang {} has no checkpoint of step {}", item.record.gang, question_.step()),
+  // "name=KEY": of whatever jobs have used it, or of none.
+  v1::Answer OfName(const std::string& name) {
+    if (question_.kind() <= v1::Question::EVENTS || !wire::detail::IsName(name.data(), name.size()))
+      return Fail(fmt::format("{} names checkpoints: name=KEY, as in --gang", question_.gang()), kUsage);
+    const std::string key = "name-" + name;
+    const auto head = Catalog(store_, space_, key).Load();
+    if (!head && head.error().code == Errc::kNotFound) {
+      return Fail(fmt::format("name={} has no checkpoints (of this user; root may give --uid)", name),
                   kBadFinding);
     }
-    return Good({{"gang", item.record.gang}, {"key", item.key}, {"checkpoints", std::move(list)}},
-                all_good ? 0 : kBadFinding);
+    const auto record = head ? GangRecord::Decode(head->record) : Result<GangRecord>(head.error());
+    return OfCheckpoints(key, record ? record->gang : "");
+  }
+
+  v1::Answer OfCheckpoints(const std::string& key, const std::string& gang) {
+    const CheckpointsOf of{store_, engine_, space_, key, gang};
+    const auto step = question_.has_step() ? std::optional(question_.step()) : std::nullopt;
+    const auto rank = question_.has_rank() ? std::optional(question_.rank()) : std::nullopt;
+    const bool of_one = question_.kind() >= v1::Question::CHECKPOINT_PIN &&
+                        question_.kind() <= v1::Question::CHECKPOINT_DELETE;
+    if (of_one && !step) return Fail("which step is meant is not said", kUsage);
+    switch (question_.kind()) {
+      case v1::Question::CHECKPOINT_LIST:
+        return Found(ListCheckpoints(of));
+      case v1::Question::CHECKPOINT_SHOW:
+        return Found(ShowCheckpoint(of, step, rank));
+      case v1::Question::CHECKPOINT_PIN:
+        return Found(PinCheckpoint(of, question_.step(), question_.name()));
+      case v1::Question::CHECKPOINT_UNPIN:
+        return Found(PinCheckpoint(of, question_.step(), ""));
+      case v1::Question::CHECKPOINT_DELETE:
+        return Found(DeleteCheckpoint(of, question_.step()));
+      case v1::Question::CHECKPOINT_PRUNE:
+        return Found(PruneCheckpoints(of, Pruning()));
+      default:
+        return Fail("unknown question", kUsage);
+    }
+  }
+
+  Retention Pruning() const {
+    Retention retention = RetentionOf(config_);
+    if (question_.has_keep()) retention.newest = question_.keep();
+    return retention;
+  }
+
+  // What is wrong with the question is the asker's fault, what is not there a finding.
+  static v1::Answer Found(const Result<json>& document) {
+    if (document) return Good(*document);
+    switch (document.error().code) {
+      case Errc::kInvalid:
+      case Errc::kDenied:
+        return Fail(document.error().message, kUsage);
+      case Errc::kNotFound:
+      case Errc::kCorrupt:
+      case Errc::kConflict:
+        return Fail(document.error().message, kBadFinding);
+      default:
+        return Fail(document.error().message, kNotReachable);
+    }
   }
 
   v1::Question question_;
   std::string space_;
   std::shared_ptr<Store> store_;
   Engine& engine_;
-  std::map<std::string, GangRecord> live_;  // by key
+  std::map<std::string, Live> live_;  // by key
   std::string self_;
-  int64_t port_;
+  const Config& config_;
 };
 
 }  // namespace
 
 Queries::Queries(Loop& loop, const Config& config, std::string self, std::shared_ptr<Store> store,
-                 Engine& engine, const Coordinators& coordinators)
+                 Engine& engine, const Coordinators& coordinators, Agent& agent, Slurm& slurm)
     : loop_(loop),
       config_(config),
       self_(std::move(self)),
       store_(std::move(store)),
       engine_(engine),
-      coordinators_(coordinators) {}
+      coordinators_(coordinators),
+      agent_(agent),
+      slurm_(slurm) {}
 
 void Queries::Ask(AskedBy who, std::string question, std::function<void(std::string)> reply) {
   v1::Question parsed;
   v1::Answer refusal;
-  if (!parsed.ParseFromString(question) || parsed.gang().size() > 64) {
+  if (!parsed.ParseFromString(question) || parsed.gang().size() > kMaxGangText ||
+      parsed.node().size() > 255 || parsed.reason().size() > 200) {
     refusal.set_error("malformed question");
+    refusal.set_exit_code(kUsage);
+    return reply(refusal.SerializeAsString());
+  }
+  if (parsed.kind() == v1::Question::NODE_DRAIN || parsed.kind() == v1::Question::NODE_RESUME) {
+    if (who.uid != 0) {
+      refusal.set_error("only root may drain a node or give it back");
+      refusal.set_exit_code(kUsage);
+      return reply(refusal.SerializeAsString());
+    }
+    loop_.Post([this, parsed, reply = std::move(reply)] { AskNode(parsed, reply); });
+    return;
+  }
+  if (parsed.all() && who.uid != 0) {
+    refusal.set_error("only root may ask for all users' storage");
     refusal.set_exit_code(kUsage);
     return reply(refusal.SerializeAsString());
   }
@@ -235,14 +312,39 @@ void Queries::Ask(AskedBy who, std::string question, std::function<void(std::str
     return reply(refusal.SerializeAsString());
   }
   loop_.Post([this, parsed, uid, reply = std::move(reply)] {
-    std::map<std::string, GangRecord> live;
+    std::map<std::string, Live> live;
     for (const auto& [id, coordinator] : coordinators_.gangs()) {
-      if (coordinator->job().uid == uid) live.emplace(coordinator->job().Key(), coordinator->Record());
+      if (coordinator->job().uid == uid)
+        live.emplace(coordinator->job().Key(), Live{coordinator->Record(), coordinator->Paces()});
     }
     worker_.Do([this, parsed, uid, live = std::move(live), reply] {
-      reply(Answering(parsed, uid, store_, engine_, live, self_, config_.port).Run().SerializeAsString());
+      reply(Answering(parsed, uid, store_, engine_, live, self_, config_).Run().SerializeAsString());
     });
   });
+}
+
+// The node's own daemon answers: it knows which gangs are there.
+void Queries::AskNode(const v1::Question& question, const std::function<void(std::string)>& reply) {
+  v1::Answer answer;
+  const bool drain = question.kind() == v1::Question::NODE_DRAIN;
+  if (question.node() != self_) {
+    answer.set_ask_instead(fmt::format("{}:{}", question.node(), config_.port));
+    answer.set_error(fmt::format("musterd on {} is to be asked", question.node()));
+    answer.set_exit_code(kNotReachable);
+    return reply(answer.SerializeAsString());
+  }
+  const std::string reason = question.reason().empty() ? "drained by an operator" : question.reason();
+  const auto done = [reply, node = self_, drain, gangs = agent_.Wish(drain, reason)](const Status& slurm) {
+    v1::Answer told;
+    told.set_json(Dump({{"node", node},
+                        {"drain", drain},
+                        {"gangs", gangs},
+                        {"slurm", slurm ? "done" : slurm.error().message}}));
+    told.set_exit_code(slurm ? 0 : kBadFinding);
+    reply(told.SerializeAsString());
+  };
+  if (drain) return slurm_.NodeDrain(self_, reason, done);
+  slurm_.NodeResume(self_, done);
 }
 
 }  // namespace muster

@@ -6,27 +6,35 @@
 #include <string>
 
 #include "ceph/engine/engine.h"
+#include "ceph/store/store.h"
 #include "daemon/base/worker.h"
 #include "daemon/rpc/link.h"
 #include "daemon/service/coordinators.h"
 
 namespace muster {
 
+class Agent;
+class Slurm;
+
 // Ask may be called from any thread.
 class Queries {
  public:
   Queries(Loop& loop, const Config& config, std::string self, std::shared_ptr<Store> store, Engine& engine,
-          const Coordinators& coordinators);
+          const Coordinators& coordinators, Agent& agent, Slurm& slurm);
 
   void Ask(AskedBy who, std::string question, std::function<void(std::string)> reply);
 
  private:
+  void AskNode(const v1::Question& question, const std::function<void(std::string)>& reply);
+
   Loop& loop_;
   const Config& config_;
   std::string self_;
   std::shared_ptr<Store> store_;
   Engine& engine_;
   const Coordinators& coordinators_;
+  Agent& agent_;
+  Slurm& slurm_;
   Worker worker_;
 };
 

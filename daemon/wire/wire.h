@@ -5,7 +5,8 @@
 //
 // This header is all that the plugin and libmuster share with the daemon: it needs libc only, allocates
 // nothing and throws nothing. Messages are append-only: a newer version may add types, or fields at the end
-// of a body; it never changes one. A reader takes any body that is at least as long as the one it knows.
+// of a body that no tail follows; it never changes one. A reader takes any body that is at least as long as the
+// one it knows, and musterd and libmuster also the shorter ones of older versions (ReadGrownBody).
 #pragma once
 
 #include <stddef.h>
@@ -25,28 +26,50 @@ inline constexpr size_t kTokenBytes = 16;
 enum class Type : uint16_t {
   // supervisor -> musterd
   kSupervisorHello = 1,
-  kExecuted = 2,   // the member's program has been exec'd
-  kExited = 3,     // the member's program has ended (its descendants may still run)
-  kStopped = 4,    // nothing of the generation runs any more in this member
-  kSignalled = 5,  // Slurm sent this task a signal that the gang must know of
+  kExecuted = 2,      // the member's program has been exec'd
+  kExited = 3,        // the member's program has ended (its descendants may still run)
+  kStopped = 4,       // nothing of the generation runs any more in this member
+  kSignalled = 5,     // Slurm sent this task a signal that the gang must know of
+  kBeatPageRead = 6,  // the answer to kBeatPage: no kBeat is needed any more
   // musterd -> supervisor
   kWelcome = 32,
   kStart = 33,  // carries a memfd: the environment
   kStop = 34,
-  kFinish = 35,   // the gang is over: exit
-  kReport = 36,   // text for the job's stderr
-  kRefused = 37,  // to either kind of peer: why the last message was not accepted; musterd then closes
+  kFinish = 35,    // the gang is over: exit
+  kReport = 36,    // text for the job's stderr
+  kRefused = 37,   // to either kind of peer: why the last message was not accepted; musterd then closes
+  kBeat = 38,      // musterd lives, and this node's right to run the gang's members is fresh
+  kBeatPage = 39,  // carries a memfd: a BeatPage, which says the same
   // libmuster -> musterd
   kClientHello = 64,
   kSave = 65,  // carries a memfd: the shard
   kRestore = 66,
   kProgress = 67,
+  kProgressPage = 68,  // the answer to kPageWanted; carries a memfd: a ProgressPage
+  kDescribe = 69,
+  kReadRange = 70,
+  kGiveUp = 71,  // a save that kShardDelayed was said of is not wanted any more: its staging memory is
   // musterd -> libmuster
   kClientWelcome = 96,
   kShardDurable = 97,  // the staging memory of that save may be used again
   kCommitted = 98,     // the checkpoint of that step is committed, or has failed
   kRestored = 99,      // carries a memfd: the shard
   kNotify = 100,
+  kPageWanted = 101,  // from now on progress is to be written to a page that musterd reads, not sent
+  kDescribed = 102,
+  kRangeRead = 103,  // carries a memfd: a part of a shard
+  kShardDelayed =
+      104,  // the store does not take that save now, or takes it again; it is tried until kShardDurable
+  // the muster command -> musterd: one question at a time, each has one kCommandAnswer
+  kCommandHello = 128,
+  kCommandOpen = 129,    // a committed checkpoint, for the two below
+  kCommandRead = 130,    // a part of a shard of it
+  kCommandVerify = 131,  // a shard of it: is it good
+  kCommandBegin = 132,   // a new checkpoint
+  kCommandWrite = 133,   // carries a memfd: a shard of it
+  kCommandCommit = 134,
+  // musterd -> the muster command
+  kCommandAnswer = 160,  // carries a memfd when it answers kCommandRead
 };
 
 struct Header {
@@ -65,7 +88,8 @@ enum class MemberState : uint32_t {
   kStopped = 3,  // nothing of `generation` runs any more
 };
 
-// First message of a supervisor. Tail: node_list, node_name, options (no terminators), in this order.
+// First message of a supervisor. Tail: node_list, node_name, options, components (no terminators), in this order. In a
+// step of several components node_list is of all of them, and what is counted below is of this task's own.
 struct SupervisorHello {
   Header header;
   uint32_t job_id;
@@ -89,7 +113,8 @@ struct SupervisorHello {
   uint32_t node_list_bytes;    // Slurm's hostlist expression of the step's nodes
   uint32_t node_name_bytes;    // this node's NodeName
   uint32_t options_bytes;      // the value of --gang, "" for none
-  uint32_t reserved;
+  // Since the second version; 0 in the first, whose steps had one component:
+  uint32_t components_bytes;  // daemon/base/components.h
 };
 
 struct Executed {
@@ -149,6 +174,25 @@ struct Stop {
   uint64_t generation;
 };
 
+struct Beat {
+  Header header;
+};
+
+// No tail in either direction. A supervisor that does not know it ignores it, and is sent kBeat as ever.
+struct BeatPageHandover {
+  Header header;
+};
+
+// The first bytes of a memfd of kBeatPageBytes, sealed against shrinking and against other writers than musterd, the same
+// for all supervisors of a gang on a node. A lease lasts from `monotonic_ns` on.
+inline constexpr uint64_t kBeatPageMagic =
+    0x3145474150544542;  // "BETPAGE1" in memory on a little-endian machine
+inline constexpr size_t kBeatPageBytes = 4096;
+struct BeatPage {
+  uint64_t magic;
+  int64_t monotonic_ns;  // CLOCK_MONOTONIC of the newest beat; 0: none yet
+};
+
 enum class FinishAs : uint32_t {
   kOwnStatus = 0,  // exit as the program did (the same status, or the same signal)
   kZero = 1,       // exit 0: another member's failure is the step's exit code
@@ -194,6 +238,10 @@ struct ClientHello {
 
 inline constexpr uint64_t kNoStep = UINT64_MAX;
 
+// What a musterd can do beyond the first version.
+inline constexpr uint32_t kKnowsShards = 1;  // Restore's `rank`, and Describe
+inline constexpr uint32_t kKnowsRanges = 2;  // ReadRange
+
 struct ClientWelcome {
   Header header;
   uint64_t generation;
@@ -201,7 +249,11 @@ struct ClientWelcome {
   uint32_t rank;
   uint32_t world_size;
   uint64_t max_shard_bytes;  // the largest shard musterd stages for this member
+  // Since the second version:
+  uint32_t features;  // of kKnowsShards, kKnowsRanges
+  uint32_t reserved;
 };
+inline constexpr size_t kFirstClientWelcome = 48;
 
 // Carries a memfd (sealed against shrinking) with the shard in its first `bytes` bytes.
 struct Save {
@@ -210,9 +262,30 @@ struct Save {
   uint64_t bytes;
 };
 
+inline constexpr uint32_t kOwnShard = UINT32_MAX;
 struct Restore {
   Header header;
   uint64_t step;  // kNoStep: the generation's restore_step
+  // Since the second version:
+  uint32_t rank;  // whose shard, as of the generation that saved it; kOwnShard: this member's
+  uint32_t reserved;
+};
+inline constexpr size_t kFirstRestore = 24;
+
+// Asks by how many members a checkpoint was saved.
+struct Describe {
+  Header header;
+  uint64_t step;  // kNoStep: the generation's restore_step
+};
+
+// Asks for a part of a shard.
+struct ReadRange {
+  Header header;
+  uint64_t step;  // kNoStep: the generation's restore_step
+  uint64_t offset;
+  uint64_t bytes;  // at most; a part that goes beyond the shard's end is cut off there
+  uint32_t rank;   // whose shard, as of the generation that saved it
+  uint32_t reserved;
 };
 
 struct Progress {
@@ -220,8 +293,22 @@ struct Progress {
   uint64_t step;
 };
 
+// Answered by the save's ShardDurable.
+struct GiveUp {
+  Header header;
+  uint64_t step;
+};
+
 // status: 0, or a muster_error of muster.h. Tail: text of the error.
 struct ShardDurable {
+  Header header;
+  uint64_t step;
+  int32_t status;
+  uint32_t text_bytes;
+};
+
+// status: 0 when the store takes it again, else a muster_error. Tail: text of the error.
+struct ShardDelayed {
   Header header;
   uint64_t step;
   int32_t status;
@@ -244,6 +331,29 @@ struct Restored {
   uint32_t text_bytes;
 };
 
+// Tail: text of the error.
+struct Described {
+  Header header;
+  uint64_t step;
+  uint64_t bytes;  // of all its shards
+  uint32_t world_size;
+  int32_t status;
+  uint32_t text_bytes;
+  uint32_t reserved;
+};
+
+// Carries a sealed memfd of `bytes` bytes, the shard's from `offset` on, when status is 0. Tail: text of the error.
+struct RangeRead {
+  Header header;
+  uint64_t step;
+  uint64_t offset;
+  uint64_t bytes;
+  uint64_t shard_bytes;  // of the whole shard
+  uint64_t checkpoint;   // the same for all ranges of the same checkpoint: a step may be saved anew
+  int32_t status;
+  uint32_t text_bytes;
+};
+
 inline constexpr uint32_t kShouldCheckpoint = 1;
 inline constexpr uint32_t kShouldExit = 2;
 struct Notify {
@@ -251,6 +361,80 @@ struct Notify {
   uint32_t flags;
   uint32_t reserved;
 };
+
+// First message of the muster command.
+inline constexpr uint32_t kOwnUid = UINT32_MAX;
+struct CommandHello {
+  Header header;
+  uint32_t uid;  // whose checkpoints; another user's only for root
+  uint32_t reserved;
+};
+
+// Tail: key.
+struct CommandOpen {
+  Header header;
+  uint64_t step;
+  uint32_t key_bytes;
+  uint32_t reserved;
+};
+
+// kCommandRead: what there is of `bytes` bytes from `offset` on, at most kMaxCommandRead. kCommandWrite: the shard is in the
+// first `bytes` bytes of a memfd that is sealed against shrinking. kCommandVerify needs only the rank.
+inline constexpr uint64_t kMaxCommandRead = 64 << 20;
+struct CommandShard {
+  Header header;
+  uint64_t offset;
+  uint64_t bytes;
+  uint32_t rank;
+  uint32_t reserved;
+};
+
+// Tail: key.
+struct CommandBegin {
+  Header header;
+  uint64_t step;
+  uint32_t world_size;
+  uint32_t key_bytes;
+};
+
+struct CommandCommit {
+  Header header;
+};
+
+// status: 0, or a muster_error of muster.h. Tail: text of the error.
+struct CommandAnswer {
+  Header header;
+  uint64_t step;   // of the checkpoint
+  uint64_t bytes;  // of the whole shard, or of all shards; to a hello: the largest shard that may be written
+  uint32_t world_size;  // of the checkpoint
+  int32_t status;
+  uint32_t text_bytes;
+  uint32_t reserved;
+};
+
+// No tail in either direction. A libmuster that does not know it ignores it and goes on with kProgress.
+struct PageWanted {
+  Header header;
+};
+
+struct PageHandover {
+  Header header;
+};
+
+// The first bytes of a memfd of at least kProgressPageBytes, sealed against shrinking. The program writes it without a
+// system call, musterd reads it when it likes: what it says is the newest even of a program that hangs. While
+// `sequence` is odd, or is another after reading than before, it was being written.
+inline constexpr uint64_t kPageMagic = 0x3145474150525453;  // "STRPAGE1" in memory on a little-endian machine
+inline constexpr size_t kProgressPageBytes = 4096;
+struct ProgressPage {
+  uint64_t magic;
+  uint64_t sequence;
+  uint64_t step;         // kNoStep: none yet
+  uint64_t calls;        // of progress() so far
+  int64_t monotonic_ns;  // CLOCK_MONOTONIC of the last one
+  uint64_t reserved[3];
+};
+static_assert(sizeof(ProgressPage) == 64);
 
 // ---- building and checking packets
 // ------------------------------------------------------------------------------
@@ -297,6 +481,15 @@ template <typename Body>
 bool ReadBody(const void* packet, size_t size, Body* out) {
   if (size < sizeof(Body)) return false;
   memcpy(out, packet, sizeof(Body));
+  return true;
+}
+
+// The same for a body that had `first` bytes in the first version. A packet of that version leaves what was added
+// since as it is in *out: put the defaults there before.
+template <typename Body>
+bool ReadGrownBody(const void* packet, size_t size, size_t first, Body* out) {
+  if (size < first) return false;
+  memcpy(out, packet, size < sizeof(Body) ? first : sizeof(Body));
   return true;
 }
 

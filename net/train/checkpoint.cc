@@ -89,53 +89,72 @@ std::size_t Checkpoints::ShardBytes(std::size_t values) const {
   return SliceOf(values, rank_, size_).size() * sizeof(float) + 4096;
 }
 
-std::string Checkpoints::Metadata(std::size_t count) const {
-  const Slice slice = SliceOf(count, rank_, size_);
+std::string Checkpoints::Metadata(std::size_t count, int rank, int size) const {
+  const Slice slice = SliceOf(count, rank, size);
   return "muster-train/1 f32 " + shape_ + " values=" + std::to_string(slice.begin) + ".." +
          std::to_string(slice.end) + " of=" + std::to_string(count);
 }
 
-Status Checkpoints::ReadShard(muster_restore* shard, TrainingState& state) const {
-  const std::string wanted = Metadata(state.all().size());
+// Reads what member `rank` of `size` saved to where it belongs.
+Status Checkpoints::ReadShard(int rank, int size, TrainingState& state) const {
+  const std::string what =
+      "restore: the shard of rank " + std::to_string(rank) + " of step " + std::to_string(state.step);
+  muster_restore* opened = nullptr;
+  if (const int code =
+          muster_restore_open_shard(handle_.get(), state.step, static_cast<std::uint32_t>(rank), &opened);
+      code != MUSTER_OK) {
+    return Failed(what, code);
+  }
+  const train::Restore shard(opened);
+  const std::string wanted = Metadata(state.all().size(), rank, size);
   std::string found;
-  for (std::size_t i = 0; i < muster_restore_count(shard); ++i) {
+  for (std::size_t i = 0; i < muster_restore_count(shard.get()); ++i) {
     const char* name = nullptr;
     const char* meta = nullptr;
     const void* data = nullptr;
     std::size_t bytes = 0;
-    if (const int code = muster_restore_entry(shard, i, &name, &meta, &data, &bytes); code != MUSTER_OK) {
-      return Failed("restore: reading entry " + std::to_string(i), code);
+    if (const int code = muster_restore_entry(shard.get(), i, &name, &meta, &data, &bytes);
+        code != MUSTER_OK) {
+      return Failed(what + ", entry " + std::to_string(i), code);
     }
     if (std::string_view(name) == kState) found = meta == nullptr ? "" : meta;
   }
   if (found != wanted) {
-    return Error{Errc::kInvalid, "restore: the checkpoint of step " + std::to_string(state.step) +
-                                     " is of another model or another number of members: it has '" + found +
-                                     "', this run needs '" + wanted + "'"};
+    return Error{Errc::kInvalid,
+                 what + " is of another model: it has '" + found + "', this run needs '" + wanted + "'"};
   }
-  const Slice slice = SliceOf(state.all().size(), rank_, size_);
-  const std::span<float> mine = state.all().subspan(slice.begin, slice.size());
-  int code = muster_restore_get(shard, kState, mine.data(), mine.size_bytes());
-  if (code == MUSTER_OK) code = muster_restore_get(shard, kLoss, &state.loss, sizeof(state.loss));
-  if (code != MUSTER_OK) return Failed("restore of step " + std::to_string(state.step), code);
+  const Slice slice = SliceOf(state.all().size(), rank, size);
+  const std::span<float> part = state.all().subspan(slice.begin, slice.size());
+  int code = muster_restore_get(shard.get(), kState, part.data(), part.size_bytes());
+  if (code == MUSTER_OK) code = muster_restore_get(shard.get(), kLoss, &state.loss, sizeof(state.loss));
+  if (code != MUSTER_OK) return Failed(what, code);
   return {};
 }
 
 Result<bool> Checkpoints::Restore(Collectives& group, TrainingState& state) {
-  muster_restore* opened = nullptr;
-  const int code = muster_restore_open(handle_.get(), MUSTER_LATEST, &opened);
-  const train::Restore shard(opened);
+  std::uint64_t step = MUSTER_LATEST;
+  std::uint32_t world = 0;
+  const int code = muster_restore_info(handle_.get(), MUSTER_LATEST, &step, &world);
   if (code != MUSTER_OK && code != MUSTER_E_NOT_FOUND) return Failed("restore", code);
-  const std::uint64_t step = code == MUSTER_OK ? muster_restore_open_step(shard.get()) : MUSTER_LATEST;
   if (Status agreed = Agree(group, step); !agreed) return agreed.error();
   if (step == MUSTER_LATEST) return false;
   state.step = step;
-  if (Status read = ReadShard(shard.get(), state); !read) return read.error();
-  for (int owner = 0; owner < size_; ++owner) {
-    const Slice slice = SliceOf(state.all().size(), owner, size_);
-    const std::span<float> part = state.all().subspan(slice.begin, slice.size());
-    if (Status sent = group.Broadcast(std::as_writable_bytes(part), owner); !sent) return sent.error();
+  // Each shard is read by one member, in turn, and given to all: when their number is what it was, each reads its own.
+  const int shards = static_cast<int>(world);
+  for (int shard = rank_; shard < shards; shard += size_) {
+    if (Status read = ReadShard(shard, shards, state); !read) return read.error();
   }
+  for (int shard = 0; shard < shards; ++shard) {
+    const Slice slice = SliceOf(state.all().size(), shard, shards);
+    const std::span<float> part = state.all().subspan(slice.begin, slice.size());
+    if (Status sent = group.Broadcast(std::as_writable_bytes(part), shard % size_); !sent)
+      return sent.error();
+  }
+  // A member that was none of the old ones has read no shard, and so no loss.
+  std::array<std::byte, sizeof(state.loss)> loss{};
+  std::memcpy(loss.data(), &state.loss, sizeof(state.loss));
+  if (Status sent = group.Broadcast(loss, 0); !sent) return sent.error();
+  std::memcpy(&state.loss, loss.data(), sizeof(state.loss));
   return true;
 }
 
@@ -149,7 +168,7 @@ bool Checkpoints::TryBegin(std::uint64_t step, std::size_t values) {
 }
 
 Status Checkpoints::Commit(TrainingState& state) {
-  const std::string meta = Metadata(state.all().size());
+  const std::string meta = Metadata(state.all().size(), rank_, size_);
   const Slice slice = SliceOf(state.all().size(), rank_, size_);
   const std::span<const float> mine = state.all().subspan(slice.begin, slice.size());
   int code = muster_save_add(handle_.get(), kState, meta.c_str(), mine.data(), mine.size_bytes());

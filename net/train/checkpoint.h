@@ -3,8 +3,8 @@
 // Every member has the same state, so each saves its own slice of it only: the checkpoint holds one copy, and
 // members write side by side. A shard has two entries: "state", this member's slice of weights and moments
 // (float32, little endian), and "loss", the last step's loss (float64). The metadata of "state" names format,
-// shape and slice; a checkpoint of another shape or another number of members is refused with both in the
-// message.
+// shape and slice; a checkpoint of another shape is refused with both in the message. One that another number of
+// members saved is read whole all the same: the old slices are dealt out among the members.
 #pragma once
 
 #include <chrono>
@@ -52,8 +52,8 @@ class Checkpoints {
   Checkpoints(Handle handle, std::string shape, int rank, int size);
   [[nodiscard]] Error Failed(const std::string& what, int code) const;
   [[nodiscard]] std::size_t ShardBytes(std::size_t values) const;
-  [[nodiscard]] std::string Metadata(std::size_t count) const;
-  [[nodiscard]] Status ReadShard(muster_restore* shard, TrainingState& state) const;
+  [[nodiscard]] std::string Metadata(std::size_t count, int rank, int size) const;
+  [[nodiscard]] Status ReadShard(int rank, int size, TrainingState& state) const;
 
   Handle handle_;
   std::string shape_;

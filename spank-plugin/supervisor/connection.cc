@@ -76,19 +76,22 @@ Sent SendHello(int fd, const Identity& identity, const Whereabouts& whereabouts)
   hello.node_list_bytes = static_cast<uint32_t>(strlen(identity.node_list));
   hello.node_name_bytes = static_cast<uint32_t>(strlen(identity.node_name));
   hello.options_bytes = static_cast<uint32_t>(strlen(identity.options));
+  hello.components_bytes = static_cast<uint32_t>(strlen(identity.components));
   hello.reconnecting = whereabouts.reconnecting ? 1 : 0;
   hello.state = static_cast<uint32_t>(whereabouts.state);
   hello.generation = whereabouts.generation;
   hello.child_pid = whereabouts.child_pid;
   hello.wait_status = whereabouts.wait_status;
   memcpy(hello.token, whereabouts.token, sizeof(hello.token));
-  wire::SetHeader(&hello, wire::Type::kSupervisorHello,
-                  size_t{hello.node_list_bytes} + hello.node_name_bytes + hello.options_bytes);
+  wire::SetHeader(
+      &hello, wire::Type::kSupervisorHello,
+      size_t{hello.node_list_bytes} + hello.node_name_bytes + hello.options_bytes + hello.components_bytes);
   const iovec parts[] = {{&hello, sizeof(hello)},
                          {const_cast<char*>(identity.node_list), hello.node_list_bytes},
                          {const_cast<char*>(identity.node_name), hello.node_name_bytes},
-                         {const_cast<char*>(identity.options), hello.options_bytes}};
-  return SendPacket(fd, parts, 4);
+                         {const_cast<char*>(identity.options), hello.options_bytes},
+                         {const_cast<char*>(identity.components), hello.components_bytes}};
+  return SendPacket(fd, parts, 5);
 }
 
 Received Receive(int fd, void* buffer, size_t size) {

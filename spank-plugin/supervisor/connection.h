@@ -16,6 +16,7 @@ struct Identity {
   const char* node_list = "";
   const char* node_name = "";
   const char* options = "";
+  const char* components = "";
 };
 
 // Where the member is, for a hello.

@@ -2,6 +2,8 @@
 // are the test's own, so that everything here runs without Slurm.
 #pragma once
 
+#include <stddef.h>
+
 namespace muster::supervisor {
 
 struct Host {
@@ -12,6 +14,8 @@ struct Host {
   bool (*unset_environment)(void* context, const char* key) = nullptr;
   // One line for the node's log (not the user's stderr), without a newline.
   void (*log)(void* context, const char* line) = nullptr;
+  // Reads a variable of that environment; false when it is not set, or has not `size` bytes with its end.
+  bool (*get_environment)(void* context, const char* key, char* value, size_t size) = nullptr;
 };
 
 }  // namespace muster::supervisor

@@ -38,7 +38,8 @@ void Supervisor::Run(UniqueFd socket) {
 
 int64_t Supervisor::NextDeadline() const {
   int64_t next = INT64_MAX;
-  const Deadline* standing[] = {&lease_, &welcome_, &fence_at_, &give_up_, &sweep_end_, &core_poll_};
+  const Deadline* standing[] = {&lease_,     &welcome_,   &fence_at_, &give_up_,
+                                &sweep_end_, &core_poll_, &drain_end_};
   const Deadline* always[] = {&redial_, &rescan_, &leave_at_};
   // Of a suspended job only what musterd or a kill needs goes on.
   if (!suspended_) {
@@ -50,13 +51,14 @@ int64_t Supervisor::NextDeadline() const {
 
 bool Supervisor::Step() {
   Report();
-  enum { kSocket, kSignals, kExec, kErrorIn, kErrorOut, kCount };
+  enum { kSocket, kSignals, kExec, kErrorIn, kErrorOut, kFiles, kCount };
   pollfd wait[kCount] = {};
   wait[kSocket] = {socket_.get(), static_cast<int16_t>(POLLIN | (blocked_ ? POLLOUT : 0)), 0};
   wait[kSignals] = {signals_.fd(), POLLIN, 0};
   wait[kExec] = {exec_pipe_.get(), POLLIN, 0};
   wait[kErrorIn] = {stderr_.in(), POLLIN, 0};
   wait[kErrorOut] = {stderr_.out(), POLLOUT, 0};
+  wait[kFiles] = {files_.fd(), POLLIN, 0};
   const int64_t next = NextDeadline();
   int64_t now = MonotonicMs();
   const bool was_due = next <= now;
@@ -67,6 +69,7 @@ bool Supervisor::Step() {
   blocked_ = blocked_ && (wait[kSocket].revents & POLLOUT) == 0;
   if (wait[kExec].revents != 0) OnExecPipe();
   if (wait[kErrorIn].revents != 0) stderr_.Read();
+  if (wait[kFiles].revents != 0) files_.Read(&stderr_);
   if (wait[kSignals].revents != 0) OnSignals();
   if (wait[kErrorOut].revents != 0) stderr_.Write();
   if ((wait[kSocket].revents & ~POLLOUT) != 0 && ReadSocket()) return true;
@@ -105,11 +108,21 @@ void Supervisor::Heard(int64_t now) {
   if (lease_ms_ > 0) lease_.Set(now + lease_ms_);
 }
 
+// Beats on the page wake nobody: they are looked at when it matters.
+bool Supervisor::LeaseIsOver(int64_t now) {
+  const int64_t until = beats_.NewestMs() + lease_ms_;
+  if (until <= now) return true;
+  lease_.Set(until);
+  return false;
+}
+
 void Supervisor::Disconnect() {
   const int64_t now = MonotonicMs();
   socket_.reset();
   welcomed_ = false;
   blocked_ = false;
+  beats_.Close();
+  beat_page_due_ = false;
   lease_.Clear();
   welcome_.Clear();
   // An attempt that failed after connecting goes on with the times that run already.
@@ -130,7 +143,7 @@ void Supervisor::Reconnect(int64_t now) {
     whereabouts.reconnecting = known_;
     whereabouts.state = state_;
     whereabouts.generation = generation_;
-    whereabouts.child_pid = child_;
+    whereabouts.child_pid = draining_ != 0 ? draining_ : child_;
     whereabouts.wait_status = wait_status_;
     memcpy(whereabouts.token, token_, sizeof(token_));
     if (SendHello(socket_.get(), settings_.identity, whereabouts) == Sent::kWhole) {
@@ -149,6 +162,7 @@ void Supervisor::RestartTimers(int64_t now) {
   if (fence_at_.IsSet()) fence_at_.Set(now + reconnect_ms_);
   if (give_up_.IsSet()) give_up_.Set(now + settings_.give_up_ms);
   if (sweep_end_.IsSet()) sweep_end_.Set(now + settings_.sweep_ms);
+  if (drain_end_.IsSet()) drain_end_.Set(now + settings_.drain_ms);
 }
 
 void Supervisor::OnTimers(int64_t now) {
@@ -160,7 +174,7 @@ void Supervisor::OnTimers(int64_t now) {
     Sweep();
   }
   if (suspended_) return;
-  if (lease_.Passed(now)) {
+  if (lease_.Passed(now) && LeaseIsOver(now)) {
     lease_.Clear();
     Fence("musterd has been silent for longer than its lease");
   }
@@ -182,6 +196,10 @@ void Supervisor::OnTimers(int64_t now) {
     Sweep();
   }
   if (core_poll_.Passed(now)) LookForCoreDump();
+  if (drain_end_.Passed(now)) {
+    drain_end_.Clear();
+    if (files_.pid() > 0) kill(files_.pid(), SIGKILL);
+  }
   if (sweep_end_.Passed(now)) {
     sweep_end_.Clear();
     unkillable_ = static_cast<uint32_t>(children_.Count());

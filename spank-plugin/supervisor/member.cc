@@ -87,6 +87,19 @@ bool EnvironmentBlock::Apply(const Host& host) const {
   return true;
 }
 
+const char* EnvironmentBlock::Next(const char* entry) const {
+  const char* next = entry == nullptr ? bytes_ : entry + strlen(entry) + 1;
+  return next != nullptr && next < bytes_ + size_ ? next : nullptr;
+}
+
+const char* EnvironmentBlock::Find(const char* key) const {
+  const size_t size = strlen(key);
+  for (const char* entry = Next(nullptr); entry != nullptr; entry = Next(entry)) {
+    if (strncmp(entry, key, size) == 0 && entry[size] == '=') return entry + size + 1;
+  }
+  return nullptr;
+}
+
 Forked ForkMember(const Signals& signals, const Terminal& terminal, const EnvironmentBlock& environment,
                   const Host& host, UniqueFd stderr_pipe) {
   Forked forked;

@@ -36,6 +36,10 @@ class EnvironmentBlock {
   bool Read(int fd, size_t size);
   // Applies them; false when the host refuses one.
   [[nodiscard]] bool Apply(const Host& host) const;
+  // The value of what it sets; nullptr when it does not.
+  [[nodiscard]] const char* Find(const char* key) const;
+  // The string after `entry` (nullptr: the first one); nullptr at the end.
+  [[nodiscard]] const char* Next(const char* entry) const;
 
  private:
   char* bytes_ = nullptr;

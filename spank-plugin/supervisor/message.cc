@@ -43,6 +43,8 @@ Parsed ParseMessage(const void* packet, size_t size, Message* out, const char** 
       return Fixed(packet, size, &out->start, why);
     case wire::Type::kStop:
       return Fixed(packet, size, &out->stop, why);
+    case wire::Type::kBeatPage:
+      return Parsed::kMessage;
     case wire::Type::kFinish: {
       const Parsed parsed = Fixed(packet, size, &out->finish, why);
       if (parsed == Parsed::kMessage &&

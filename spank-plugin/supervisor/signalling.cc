@@ -41,7 +41,7 @@ void Supervisor::OnSignal(const signalfd_siginfo& info) {
 
 void Supervisor::Forward(int signal) {
   if (ProgramRuns() && executed_) {
-    if (settings_.forward_signals) kill(child_, signal);
+    if (settings_.forward_signals && child_ > 0) kill(child_, signal);
   } else if (signal != SIGCONT && signal != SIGTSTP) {
     // Between two generations, or just before the exec: it is for the program, which has not been there yet.
     sigaddset(&held_, signal);
@@ -61,7 +61,7 @@ void Supervisor::OnTerminate() {
   if (!terminated_) signalled_due_ = true;
   terminated_ = true;
   if (ProgramRuns()) {
-    if (settings_.forward_signals) kill(child_, SIGTERM);
+    if (settings_.forward_signals && child_ > 0) kill(child_, SIGTERM);
     return;
   }
   if (!leaving_) gone_by_term_ = true;

@@ -59,6 +59,9 @@ bool Supervisor::TakeMessage(const Message& message, UniqueFd fd) {
     case wire::Type::kFinish:
       OnFinish(message.finish);
       break;
+    case wire::Type::kBeatPage:
+      OnBeatPage(fd);
+      break;
     case wire::Type::kReport:
       stderr_.Append(message.text, message.text_size);
       break;
@@ -106,8 +109,10 @@ bool Supervisor::OnStart(const wire::Start& start, UniqueFd environment) {
   Forked forked;
   if (start.environment_bytes <= kMaxEnvironment && block.Read(environment.get(), start.environment_bytes)) {
     environment.reset();
-    forked = ForkMember(signals_, terminal_, block, host_, stderr_.NewPipe());
+    if (files_.Start(block, host_, settings_.identity, settings_.root_fd))
+      forked = ForkMember(signals_, terminal_, block, host_, stderr_.NewPipe());
     if (forked.pid == 0) {
+      files_.AwaitDirectory(host_);
       (void)forked.exec_pipe.release();  // the exec closes it
       return true;
     }
@@ -121,6 +126,7 @@ bool Supervisor::OnStart(const wire::Start& start, UniqueFd environment) {
     return false;
   }
   child_ = forked.pid;
+  files_.Forked();
   exec_pipe_ = static_cast<UniqueFd&&>(forked.exec_pipe);
   state_ = wire::MemberState::kRunning;
   if (first_) ReleaseStdin();
@@ -140,6 +146,11 @@ void Supervisor::OnFinish(const wire::Finish& finish) {
   leaving_ = true;
   // The last generation's core may be written to the end: nobody waits for its processes to go.
   if (!dumping_) Sweep();
+}
+
+// One that is of no use is not spoken of: beats go on then.
+void Supervisor::OnBeatPage(const UniqueFd& memory) {
+  beat_page_due_ = beats_.Open(memory);
 }
 
 void Supervisor::OnRefused(const Message& message) {
@@ -199,9 +210,10 @@ void Supervisor::Reap() {
     int wait_status = 0;
     if (waitpid(info.si_pid, &wait_status, __WALL) != info.si_pid) continue;
     reaped = true;
+    if (info.si_pid == files_.pid()) OnFilesEnd(wait_status);
     if (!member) continue;
     child_ = 0;
-    OnMemberEnd(info.si_pid, wait_status);
+    if (!BeginDrain(info.si_pid, wait_status)) OnMemberEnd(info.si_pid, wait_status);
   }
   if (leaving_ && !sweeping_ && !dumping_) Sweep();
 }
@@ -242,6 +254,8 @@ void Supervisor::Fence(const char* why) {
 // makes the orphans this process's own children, so its own children are all that need be looked at, and no
 // pid that it has not reaped can have gone to another process.
 void Supervisor::Sweep() {
+  // Whoever is fenced cannot save any more, and has not ended well then.
+  EndDrain(fencing_ ? SIGKILL : 0);
   const int64_t now = MonotonicMs();
   // A stop that is ordered again while something is still there gets a new answer, and a new count.
   if (!sweeping_ || (stop_asked_ && !sweep_end_.IsSet())) sweep_end_.Set(now + settings_.sweep_ms);
@@ -276,6 +290,9 @@ void Supervisor::Report() {
     return sent == Sent::kWhole;
   };
   if (!welcomed_ || blocked_) return;
+  if (beat_page_due_ &&
+      !put(&beat_page_due_, SendBody(socket_.get(), wire::BeatPageHandover{}, wire::Type::kBeatPageRead)))
+    return;
   if (executed_due_) {
     wire::Executed body{};
     body.generation = generation_;
@@ -335,6 +352,7 @@ void Supervisor::Log(const char* format, ...) {
 
 void Supervisor::Leave() {
   Report();
+  files_.Remove(settings_.root_fd, settings_.remove_ms);
   stderr_.Flush(kFlushMs);
   int code = 0;
   switch (static_cast<wire::FinishAs>(finish_.as)) {

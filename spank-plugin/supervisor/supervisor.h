@@ -1,8 +1,8 @@
 // The supervisor: stays in a task's place while its program is killed and started again on musterd's word.
 // One thread, one poll loop; nothing in it sleeps or blocks but that poll.
 //
-// supervisor.cc decides (musterd's messages, deaths, what is reported when), loop.cc waits and times,
-// signalling.cc handles Slurm's signals.
+// supervisor.cc decides (musterd's messages, deaths, what is reported when), drain.cc when a program that has ended with 0
+// counts as ended, loop.cc waits and times, signalling.cc handles Slurm's signals.
 #pragma once
 
 #include <stdint.h>
@@ -10,8 +10,10 @@
 
 #include "daemon/base/unique_fd.h"
 #include "daemon/wire/wire.h"
+#include "spank-plugin/supervisor/beat_page.h"
 #include "spank-plugin/supervisor/clock.h"
 #include "spank-plugin/supervisor/connection.h"
+#include "spank-plugin/supervisor/files.h"
 #include "spank-plugin/supervisor/host.h"
 #include "spank-plugin/supervisor/member.h"
 #include "spank-plugin/supervisor/message.h"
@@ -35,6 +37,8 @@ struct Settings {
   int64_t give_up_ms = 300'000;  // without musterd until the task fails
   int64_t leave_ms = 2'000;      // after SIGTERM and the program's end, for musterd's Finish
   int64_t core_poll_ms = 500;    // between two looks for a core dump in progress
+  int64_t drain_ms = 600'000;    // after the program's end, until its last directory is a checkpoint
+  int64_t remove_ms = 10'000;    // at the end, for removing that directory
 };
 
 class Supervisor {
@@ -55,6 +59,7 @@ class Supervisor {
   void OnStop(const wire::Stop& stop);
   void OnFinish(const wire::Finish& finish);
   void OnRefused(const Message& message);
+  void OnBeatPage(const UniqueFd& memory);
   void OnExecPipe();
   void Reap();
   void OnMemberEnd(pid_t pid, int wait_status);
@@ -67,6 +72,11 @@ class Supervisor {
   void Log(const char* format, ...) __attribute__((format(printf, 2, 3)));
   [[noreturn]] void Leave();
 
+  // drain.cc
+  bool BeginDrain(pid_t pid, int wait_status);  // whether OnMemberEnd is to wait for EndDrain
+  void EndDrain(int wait_status);
+  void OnFilesEnd(int wait_status);
+
   // loop.cc
   bool Step();        // waits once and handles what came; true in a new child
   bool ReadSocket();  // true in a new child
@@ -74,6 +84,7 @@ class Supervisor {
   void Reconnect(int64_t now);
   void OnTimers(int64_t now);
   void Heard(int64_t now);
+  [[nodiscard]] bool LeaseIsOver(int64_t now);
   void RestartTimers(int64_t now);  // after a suspension: what passed does not count
   [[nodiscard]] int64_t NextDeadline() const;
 
@@ -93,9 +104,11 @@ class Supervisor {
   OomCounter oom_;
   StderrRelay stderr_;
   Terminal terminal_;
+  Files files_;
 
   // The connection.
   UniqueFd socket_;
+  BeatPage beats_;
   char* packet_ = nullptr;     // wire::kMaxMessage
   bool welcomed_ = false;      // on this connection
   bool known_ = false;         // there was a Welcome: the token is good
@@ -114,6 +127,7 @@ class Supervisor {
   bool executed_ = false;
   bool dumping_ = false;  // it is dead, and the kernel writes its core
   bool first_ = true;     // no generation has had the task's stdin yet
+  pid_t draining_ = 0;    // the program's pid: it has ended with 0, and its last checkpoint is on its way
   UniqueFd exec_pipe_;
 
   // What is to be done when nothing of the generation runs any more.
@@ -132,6 +146,7 @@ class Supervisor {
   bool executed_due_ = false;
   bool exited_due_ = false;
   bool signalled_due_ = false;
+  bool beat_page_due_ = false;
   bool stopped_due_ = false;
   int64_t executed_ns_ = 0;
   int64_t exited_ns_ = 0;
@@ -151,6 +166,7 @@ class Supervisor {
   Deadline rescan_;
   Deadline core_poll_;
   Deadline leave_at_;
+  Deadline drain_end_;
 };
 
 }  // namespace muster::supervisor

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.options import add_count
 from support.report import Report, median, percentile
 from support.step import Step
 from vc import Cluster, wait_until
@@ -48,12 +49,9 @@ class Fault:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    def count(option: str, default: int, text: str) -> None:
-        parser.add_argument(option, type=int, default=default, metavar="N", help=f"{text} (default: {default})")
-
-    count("--faults", 40, "faults under Muster, a small program")
-    count("--torchrun-faults", 5, "under torchrun, the same, with its default monitor interval and with 0.1 s, each")
-    count("--torch-faults", 5, "with PyTorch members, under Muster and under torchrun, each")
+    add_count(parser, "--faults", 40, "faults under Muster, a small program")
+    add_count(parser, "--torchrun-faults", 5, "under torchrun, the same, with its default monitor interval and with 0.1 s, each")
+    add_count(parser, "--torch-faults", 5, "with PyTorch members, under Muster and under torchrun, each")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the choice of the victims")
     parser.add_argument("--build", type=Path, metavar="DIR", help="Muster's build (default: build)")
 

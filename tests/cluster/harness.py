@@ -32,21 +32,31 @@ PROGRAMS = f"{BUILD_IN_NODE}/tests"  # where the C++ programs are, in a node
 
 # A deadline for what should take a moment, on a machine that is busy with something else.
 SOON = 60.0
+# When a node is lost. A busy machine may stand still for longer than the default limits, and then gangs start again
+# rightly: no test depends on that but those that are about these limits.
+PATIENT = {"beat": "500ms", "lease": "20s", "silence": "30s"}  # what all other tests have: not while a machine stands still
+PROMPT = {"beat": "300ms", "lease": "2s", "silence": "4s"}  # within seconds
+DEFAULT: dict[str, str] = {}
 # For a whole file: below ctest's limit, so that the cluster is taken down in order.
 FILE_TIMEOUT_S = 840
 
 _cluster: Cluster | None = None
 
 
-def start(name: str, **options: Any) -> Cluster:
-    """Starts this file's cluster; it is stopped when the module's tests are over, or the file is interrupted."""
+def start(
+    name: str, limits: dict[str, str] = PATIENT, settings: dict[str, str] | None = None, **options: Any
+) -> Cluster:
+    """Starts this file's cluster; it is stopped when the module's tests are over, or the file is interrupted.
+
+    `limits` and `settings` are keys of muster.yaml.
+    """
     global _cluster
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, _interrupted)
     signal.alarm(FILE_TIMEOUT_S)
     if "MUSTER_BUILD" in os.environ:
         options.setdefault("build", os.environ["MUSTER_BUILD"])
-    _cluster = Cluster(f"{name}-{os.getpid()}", **options)
+    _cluster = Cluster(f"{name}-{os.getpid()}", settings=limits | (settings or {}), **options)
     unittest.addModuleCleanup(_stop)
     atexit.register(_stop)  # unittest forgets its cleanups when it is interrupted
     _cluster.start()
@@ -57,7 +67,8 @@ def _stop() -> None:
     global _cluster
     signal.alarm(0)
     if _cluster is not None:
-        _cluster.stop()
+        keep = os.environ.get("MUSTER_TEST_LOGS")
+        _cluster.stop(Path(keep) / _cluster.names.name if keep else None)
     _cluster = None
 
 
@@ -122,7 +133,7 @@ class Job:
     def _find(self) -> str:
         query = ["squeue", "-h", "-t", "all", "-n", self.name, "-o", "%A"]
         lines = self._cluster.exec(CONTROLLER, query).stdout.split()
-        return lines[-1] if lines else ""
+        return min(lines, key=int) if lines else ""  # a heterogeneous job has several, and is known by its first
 
     def running(self) -> bool:
         return self._process.poll() is None
@@ -294,7 +305,7 @@ class ClusterCase(unittest.TestCase):
             if size > old and any(word in path.name for word in ("musterd", "slurmd", "slurmctld")):
                 with open(path, "rb") as log:
                     log.seek(old)
-                    lines = log.read().decode(errors="replace").splitlines()[-30:]
+                    lines = [line for line in log.read().decode(errors="replace").splitlines() if "is committed" not in line][-40:]
                 parts.append(f"--- {path.name} since the test began:\n" + "\n".join("    " + line[:400] for line in lines))
         return "\n".join(parts) + "\n========"
 

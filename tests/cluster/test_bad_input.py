@@ -14,7 +14,8 @@ from harness import PYTHON, ClusterCase, Job  # noqa: E402
 from vc.names import BUILD_IN_NODE, SOURCE_IN_NODE  # noqa: E402
 
 PACKETS = f'import sys; sys.path.insert(0, "{SOURCE_IN_NODE}/tests/cluster/programs"); from packets import *\n'
-GANG_KEYS = ("restarts=N", "join=DURATION", "role=NAME", "name=KEY")
+GANG_KEYS = ("restarts=N", "join=DURATION", "spares=N", "min=N", "grow=yes|no", "hang=DURATION|off", "grace=DURATION",
+             "requeue=yes|no", "role=NAME", "kind=tracked|", "after=ROLE[:done]", "name=KEY")  # fmt: skip
 
 
 def setUpModule() -> None:
@@ -43,7 +44,8 @@ class BadInput(ClusterCase):
 class Options(BadInput):
     def test_a_malformed_gang_option_is_refused_at_submit_with_the_good_keys(self) -> None:
         bad = ["spare=1", "restarts=-1", "restarts=many", "join=0", "name=../../etc", "name=..", "role=a/b", "restarts",
-               "restarts=1,,join=5s", "restarts=1,restarts=2", "x" * 2000]  # fmt: skip
+               "restarts=1,,join=5s", "restarts=1,restarts=2", "spares=1025", "min=-1", "hang=0", "grace=2h", "grow=yes",
+               "grow=maybe", "kind=boss", "after=:done", "role=ps,after=ps", "x" * 2000]  # fmt: skip
         script = self.cluster.directory / "home" / "trainer" / "job.sh"
         script.write_text("#!/bin/bash\ntrue\n")
         commands = {"sbatch": ["job.sh"], "srun": ["true"], "salloc": ["true"]}
@@ -58,6 +60,26 @@ class Options(BadInput):
                             self.assertIn(key, done.stderr)
         self.assertEqual(self.cluster.exec("ctl", ["squeue", "-h"]).stdout, "")
         self.still_serves()
+
+    def test_nodes_that_do_not_add_up_are_refused_at_submit(self) -> None:
+        cases = {
+            ("spares=2", "2"): "spares=2 of 2 nodes",
+            ("spares=1", "1-1"): "spares=1 of 1 nodes",
+            ("min=3", "2"): "min=3 is more than the 2 nodes",
+            ("spares=1,min=2", "1-2"): "min=2 is more than the 1 nodes",
+        }
+        for (option, nodes), what in cases.items():
+            for command in (["sbatch", "--wrap", "true"], ["srun", "true"], ["salloc", "true"]):
+                with self.subTest(command=command[0], option=option):
+                    words = [command[0], f"--nodes={nodes}", f"--gang={option}", *command[1:]]
+                    done = self.cluster.user("ctl", words, timeout=30)
+                    self.assertNotEqual(done.returncode, 0)
+                    self.assertIn(what, done.stderr)
+        script = "#!/bin/bash\n#SBATCH --gang=spares=2\n#SBATCH -N2\ntrue\n"
+        done = self.cluster.user("ctl", ["sbatch"], input=script, timeout=30)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("spares=2 of 2 nodes", done.stderr)
+        self.assertEqual(self.cluster.exec("ctl", ["squeue", "-h"]).stdout, "")
 
     def test_a_bad_configuration_is_refused_with_file_and_line(self) -> None:
         cases = {

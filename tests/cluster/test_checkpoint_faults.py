@@ -3,7 +3,9 @@
 same to the last bit."""
 
 import hashlib
+import json
 import signal
+import subprocess
 import sys
 import unittest
 from collections.abc import Callable
@@ -14,106 +16,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from harness import PYTHON, SOURCE_IN_NODE, SOON, ClusterCase, Job  # noqa: E402
-from vc import Cluster  # noqa: E402
+from keepers import RANKS, THIRD, Keeper  # noqa: E402
+from pool import Rados  # noqa: E402
 
 # The gang's nodes: srun runs on ctl, the coordinator is the step's second node.
-COORDINATOR, OTHER, THIRD = "n2", "n1", "n3"
-RANKS = 6
+COORDINATOR, OTHER = "n2", "n1"
+STILL = 1_000_000  # bytes of a member's state that never change, in the tests of shared chunks
 KEPT = 3
 TEXT = "/usr/share/common-licenses/GPL-3"
 
 
 def setUpModule() -> None:
-    settings = {"chunk_size": "64KiB", "keep_checkpoints": str(KEPT)}
+    # From the store, always: what is damaged there is to be found. test_recovery.py has the other ways.
+    settings = {"chunk_size": "64KiB", "keep_checkpoints": str(KEPT), "collect_pause": "1s", "recovery_memory": "0", "partner_memory": "0"}
     harness.start("faults", nodes=3, settings=settings)
-
-
-class Rados:
-    """The objects of a user's namespace, as an administrator reaches them."""
-
-    def __init__(self, cluster: Cluster, user: str) -> None:
-        self._cluster = cluster
-        self._space = f"u{harness.USERS[user]}"
-
-    def run(self, *words: str) -> str:
-        done = self._cluster.exec("ctl", ["timeout", "30", "rados", "-p", "muster", "-N", self._space, *words])
-        if done.returncode != 0:
-            raise AssertionError(f"rados {' '.join(words)}: {done.stderr}")
-        return done.stdout
-
-    def list(self, prefix: str) -> list[str]:
-        return sorted(name for name in self.run("ls").splitlines() if name.startswith(prefix))
-
-    def get(self, name: str) -> bytes:
-        self.run("get", name, "/tmp/rados-object")
-        return (self._cluster.directory / "tmp" / "rados-object").read_bytes()
-
-    def put(self, name: str, data: bytes) -> None:
-        (self._cluster.directory / "tmp" / "rados-object").write_bytes(data)
-        self.run("put", name, "/tmp/rados-object")
-
-    def flip(self, name: str) -> None:
-        data = bytearray(self.get(name))
-        data[len(data) // 2] ^= 1
-        self.put(name, bytes(data))
-
-
-class Keeper:
-    """A gang of programs/keeper.py: it makes the steps that the test allows."""
-
-    def __init__(self, case: ClusterCase, steps: int, gang: str = "") -> None:
-        self.case = case
-        self.steps = steps
-        program = [*PYTHON, f"{SOURCE_IN_NODE}/tests/cluster/programs/keeper.py", "{FILES}", str(steps)]
-        self.job: Job = case.srun(program, gang, nodes=3, tasks=RANKS)
-
-    def _values(self, name: str) -> list[str]:
-        paths = [self.job.files / f"{name}.{rank}" for rank in range(RANKS)]
-        return [path.read_text().strip() for path in paths if path.exists()]
-
-    def _all(self, name: str) -> set[str]:
-        def there() -> bool:
-            if not self.job.running() and len(self._values(name)) < RANKS:
-                raise AssertionError(f"the gang ended with {self.job.wait()} before {name}")
-            return len(self._values(name)) == RANKS
-
-        self.case.wait(there, f"{name} of all members")
-        return set(self._values(name))
-
-    def allow(self, *steps: int) -> None:
-        for step in steps:
-            (self.job.files / f"step.{step}").touch()
-
-    def forbid(self, step: int) -> None:
-        (self.job.files / f"step.{step}").unlink()
-
-    def commit(self, *steps: int) -> None:
-        """Lets the gang make these steps, and waits until all members know that they are committed."""
-        self.allow(*steps)
-        self._all(f"committed.{steps[-1]}")
-
-    def started(self, generation: int) -> int:
-        """The step from which a generation started: the same for all its members."""
-        steps = self._all(f"started.{generation}")
-        self.case.assertEqual(len(steps), 1, f"generation {generation} started from {steps}")
-        return int(steps.pop())
-
-    def kill_one(self) -> None:
-        """Kills the last member's program, on n3."""
-        find = f"grep -lsz '^MUSTER_GANG={self.job.gang}$' /proc/[0-9]*/environ | cut -d/ -f3"
-        pids = self.case.cluster.exec(THIRD, ["bash", "-c", find]).stdout.split()
-        self.case.assertEqual(len(pids), RANKS // 3)
-        self.case.cluster.exec(THIRD, ["kill", "-9", pids[-1]])
-
-    def finish(self) -> None:
-        """Lets the gang end, and checks that every member's state is what it has to be."""
-        self.allow(*range(1, self.steps + 1))
-        self.case.assertEqual(self.job.wait(), 0, self.job.err)
-        self.case.assertEqual([p.read_text() for p in self.job.files.glob("wrong.*")], [])
-        for rank in range(RANKS):
-            state = hashlib.shake_128(f"{rank}/{self.steps}".encode()).digest(200_000)
-            expected = hashlib.sha256(state).hexdigest()
-            self.case.assertEqual((self.job.files / f"final.{rank}").read_text().strip(), expected)
 
 
 class FaultCase(ClusterCase):
@@ -149,8 +65,8 @@ class Crash(FaultCase):
     def wait_for_crash(self, node: str, point: str) -> None:
         self.wait(lambda: self.cluster.daemon_pid(node, "musterd") is None, f"musterd on {node} to die at {point}")
 
-    def save_survives(self, node: str, point: str, committed: bool) -> None:
-        keeper = Keeper(self, 10)
+    def save_survives(self, node: str, point: str, committed: bool, still: int = 0) -> None:
+        keeper = Keeper(self, 10, still=still)
         keeper.commit(1, 2, 3)
         # The gang runs on while its musterd dies and comes back, and the checkpoint is committed in the end.
         self.arm(node, point)
@@ -174,13 +90,28 @@ class Crash(FaultCase):
         texts = self.event_texts(keeper.job, "restore")
         self.assertIn(f"generation 2 starts from the checkpoint of step {6 if committed else 5}", texts)
         keeper.commit(6, 7)
-        keeper.commit(8)
+        keeper.commit(8, 9)
         self.verify(keeper.job)
+        if still > 0:
+            self.check_shared(keeper)
         keeper.finish()
         self.assertEqual(self.generations(keeper.job), 2)
         listed = self.checkpoints(keeper.job)
         self.assertEqual(sorted(listed), [8, 9, 10])
         self.assertEqual({entry["state"] for entry in listed.values()}, {"good"})
+
+    def check_shared(self, keeper: Keeper) -> None:
+        """The last three checkpoints share the chunks in which nothing changes, and nothing else is left."""
+        rados = Rados(self.cluster, "trainer")
+        # Of 200,000 bytes that change, the structure and the index, in chunks of 64 KiB.
+        own = RANKS * (200_000 // 65536 + 4) + 1
+        most = RANKS * (STILL // 65536) + 3 * own
+
+        def collected() -> bool:
+            return len(rados.list(f"data/job-{keeper.job.gang}/")) <= most
+
+        self.assertLessEqual(len(rados.list(f"data/job-{keeper.job.gang}/9.")), own)
+        self.wait(collected, "what was torn to be removed")
 
     def restore_survives(self, node: str, point: str) -> None:
         keeper = Keeper(self, 4)
@@ -234,6 +165,18 @@ class Crash(FaultCase):
     def test_musterd_of_the_coordinator_is_killed_in_the_middle_of_a_restore(self) -> None:
         self.restore_survives(COORDINATOR, "engine.chunk_read")
 
+    def test_musterd_is_killed_after_the_first_chunk_of_a_shard_that_shares(self) -> None:
+        self.save_survives(OTHER, "engine.chunk_written", False, STILL)
+
+    def test_musterd_is_killed_between_the_manifest_and_the_head_of_what_is_shared(self) -> None:
+        self.save_survives(COORDINATOR, "catalog.manifest_written", False, STILL)
+
+    def test_musterd_is_killed_between_the_head_and_the_pruning_of_what_is_shared(self) -> None:
+        self.save_survives(COORDINATOR, "catalog.head_updated", True, STILL)
+
+    def test_musterd_is_killed_while_it_prunes_what_is_shared(self) -> None:
+        self.save_survives(COORDINATOR, "catalog.object_removed", True, STILL)
+
     def test_musterd_of_every_node_is_killed_at_once(self) -> None:
         keeper = Keeper(self, 5)
         keeper.commit(1, 2)
@@ -275,7 +218,7 @@ class Damage(FaultCase):
         self.assertEqual((entry["state"], entry["latest"]), ("bad", False))
         self.assertNotEqual(entry["reason"], "")
         status = self.status(keeper.job)
-        self.assertEqual((status["user_faults"], status["restarts"]), (1, 2), "the bad checkpoint is not the user's fault")
+        self.assertEqual((status["user_faults"], status["restarts"]), (0, 2), "neither fault is the user's")
         # Training makes the step once more, and its checkpoint takes the bad one's place.
         keeper.commit(3, 4)
         self.verify(keeper.job)
@@ -381,6 +324,46 @@ class Damage(FaultCase):
         # Put right by hand, what was committed is whole.
         rados.run("setxattr", head, "fence", fence)
         self.verify(keeper.job)
+
+
+class Formats(FaultCase):
+    def read(self, job: Job, step: str = "") -> "subprocess.CompletedProcess[str]":
+        """What a reader finds that knows docs/formats.md and librados, and nothing of Muster."""
+        program = f"{SOURCE_IN_NODE}/tests/cluster/programs/read_checkpoint.py"
+        uid = str(harness.USERS[job.user])
+        return self.cluster.exec("ctl", [program, "muster", uid, f"job-{job.gang}", *([step] if step else [])], timeout=SOON)
+
+    def test_a_checkpoint_can_be_restored_by_the_documented_formats_alone(self) -> None:
+        keeper = Keeper(self, 3, still=STILL)
+        keeper.finish()
+        for step in ("", "2"):
+            done = self.read(keeper.job, step)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = json.loads(done.stdout)
+            number = int(step or 3)
+            self.assertEqual((found["step"], found["world_size"], len(found["ranks"])), (number, RANKS, RANKS))
+            for rank, entries in enumerate(found["ranks"]):
+                structure = '{"dict":[["step",%d],["still",{"bytes":0}],["state",{"bytes":1}]]}' % number
+                still = hashlib.shake_128(f"{rank}".encode()).digest(STILL)
+                state = hashlib.shake_128(f"{rank}/{number}".encode()).digest(200_000)
+                self.assertEqual(entries["structure"]["sha256"], hashlib.sha256(structure.encode()).hexdigest())
+                for name, data in {"0": still, "1": state}.items():
+                    self.assertEqual(entries[name]["bytes"], len(data))
+                    self.assertEqual(entries[name]["sha256"], hashlib.sha256(data).hexdigest())
+        self.assertIn("has no checkpoint of step 9", self.read(keeper.job, "9").stderr)
+        rados = Rados(self.cluster, keeper.job.user)
+        chunk = next(name for name in rados.list("data/") if f"job-{keeper.job.gang}/3." in name and name.endswith("/4.0"))
+        rados.flip(chunk)
+        self.assertIn(f"object {chunk} does not verify", self.read(keeper.job).stderr)
+
+
+class Store(ClusterCase):
+    def test_rados_keeps_the_contract_of_a_store(self) -> None:
+        words = [f"{harness.PROGRAMS}/rados_store_test", "--gtest_brief=1"]
+        done = self.cluster.exec("ctl", words, env={"MUSTER_TEST_RADOS_POOL": "muster"}, timeout=SOON * 4)
+        self.assertEqual(done.returncode, 0, done.stdout[-6000:] + done.stderr[-2000:])
+        self.assertIn("[  PASSED  ]", done.stdout)
+        self.assertNotIn("SKIPPED", done.stdout)
 
 
 class BitForBit(FaultCase):

@@ -27,6 +27,7 @@ def steps(records: list[Record]) -> set[str]:
 
 class Restart(ClusterCase):
     def test_a_killed_member_makes_the_whole_gang_run_again_in_the_same_step(self) -> None:
+        """Row: Process exits, signal, OOM."""
         job = self.gang(RECORD_AND_WAIT, nodes=4, tasks=16)
         first = job.wait_for_generation(1, 16)
         self.kill_member(first[5])
@@ -63,6 +64,7 @@ class Restart(ClusterCase):
         self.assertEqual([r.generation for r in job.records()], [1, 2])
 
     def test_members_of_all_ranks_and_generations_may_fail_in_turn(self) -> None:
+        """Switched off: User's bug. A higher limit lets it go on."""
         job = self.gang("record(); sys.exit(1 if generation == rank + 1 else 0)", "restarts=4", nodes=4, tasks=4)
         self.assertEqual(job.wait(), 0)
         self.assertEqual(self.status(job)["restarts"], 4)
@@ -178,9 +180,17 @@ class Environment(ClusterCase):
 
 
 class Fault(ClusterCase):
+    def test_the_same_fault_twice_without_progress_stops_early(self) -> None:
+        job = self.gang("record()\nif rank == 1: warn(f'cannot open file {os.getpid()}'); sys.exit(4)\nuntil_released()", "restarts=9")
+        self.assertEqual(job.wait(), 4)
+        self.assertEqual(max(r.generation for r in job.records()), 2)
+        self.assertIn("the same fault as the last time, without progress in between", job.err)
+
     def test_a_users_bug_ends_the_gang_after_the_limit_with_its_first_cause(self) -> None:
+        """Row: User's bug."""
         job = self.gang(
-            "record()\nif rank == 2:\n  for i in range(30): warn(f'line {i} of {generation}')\n  sys.exit(1)\nuntil_released()",
+            "record()\nif rank == 2:\n  for i in range(30): warn(f'line {i} of {generation}')\n"
+            "  warn('another fault ' + 'x' * generation)\n  sys.exit(1)\nuntil_released()",
             "restarts=2",
         )
         self.assertEqual(job.wait(), 1)
@@ -202,6 +212,7 @@ class Fault(ClusterCase):
         self.assertEqual((status["restarts"], status["user_faults"], status["restart_limit"]), (2, 3, 2))
 
     def test_no_restart_is_made_when_none_is_allowed(self) -> None:
+        """Switched off: Process exits, signal, OOM."""
         job = self.gang("record(); sys.exit(4) if rank == 0 else until_released()", "restarts=0")
         self.assertEqual(job.wait(), 4)
         self.assertEqual({r.generation for r in job.records()}, {1})

@@ -295,6 +295,7 @@ class ProcessTree(ClusterCase):
 
 class Ends(ClusterCase):
     def test_an_oom_kill_is_named_and_counts_as_the_users_fault(self) -> None:
+        """Row: Process exits, signal, OOM."""
         code = "record(); data = b'x' * (400 << 20)"
         job = self.gang(code, "restarts=1", nodes=1, tasks=1, env={"MUSTER_TEST_MEMORY_LIMIT": str(100 << 20)})
         self.assertEqual(job.wait(), 137, job.err)
@@ -317,6 +318,7 @@ class Ends(ClusterCase):
         self.assertNotIn("is killed on this node", job.err)
 
     def test_a_member_is_killed_when_musterd_stays_away(self) -> None:
+        """Switched off: musterd dies."""
         job = self.gang("record(); until_released()", nodes=1, tasks=1, options=("-w", "n1"))
         member = job.wait_for_generation(1, 1)[0]
         self.cluster.stop_daemon("n1", "musterd")
@@ -384,7 +386,8 @@ class Refusals(ClusterCase):
                     said = self.refused([command[0], f"--gang={value}", *command[1:]])
                     self.assertIn("--gang: ", said)
                     if len(value) < 1000:
-                        self.assertIn("restarts=N (0..1000), join=DURATION (1s..24h), role=NAME, name=KEY", said)
+                        self.assertIn("restarts=N (0..1000), join=DURATION (1s..24h), spares=N (0..1024 nodes)", said)
+                        self.assertIn("after=ROLE[:done], name=KEY", said)
 
     def test_a_bad_option_in_a_batch_script_is_refused_at_sbatch(self) -> None:
         done = self.cluster.user("ctl", ["sbatch"], input="#!/bin/bash\n#SBATCH --gang=spare=2\ntrue\n", timeout=SOON)

@@ -13,17 +13,26 @@
 
 A save copies into shared memory and returns; musterd writes it to the store meanwhile. Every member saves its own state
 under the same step, and the checkpoint is committed when all of them are durable. Nothing is pickled: see muster.tree
-for what a state may consist of. A Gang may be used from one thread at a time, and not in a forked process.
+for what a state may consist of. What a gang of another size is to restore part by part is saved as slices (muster.slices),
+which muster.torch does for PyTorch's states. A Gang may be used by several threads, one save at a time, and not in a
+forked process.
+
+In a gang, importing this registers a faulthandler on a real-time signal, by which Muster sees where a program hangs;
+MUSTER_PYTHON_STACKS=0 in the environment prevents that.
 """
 
 import math
-from collections.abc import Callable
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from . import tree
-from ._library import LATEST, Handle, Library, library
+from . import _stacks, tree
+from ._library import LATEST, Handle, Library, Restore, library
 from .errors import Busy, Corrupt, Denied, MusterError, NotFound, NotInGang, TimedOut, TooLarge, Unreachable
+from .slices import ANY_RANK, Slice, SliceInfo, Slices, each, to_restore, to_save
 
 __all__ = [
     "Busy",
@@ -33,6 +42,8 @@ __all__ = [
     "MusterError",
     "NotFound",
     "NotInGang",
+    "Slice",
+    "SliceInfo",
     "TimedOut",
     "TooLarge",
     "Unreachable",
@@ -40,19 +51,25 @@ __all__ = [
     "tree",
 ]
 
+T = TypeVar("T")
+P = ParamSpec("P")
+_POLL, _LONGEST_POLL = 0.0005, 0.005  # seconds
+
 
 class Gang:
     """This member's connection to its node's musterd."""
 
     def __init__(self) -> None:
         self._library: Library = library()
+        self._lock = threading.Lock()
         self._handle: Handle | None = self._library.open()
 
     def close(self) -> None:
         """Closes the connection. Saves in flight go on in musterd; wait() first to know how they end."""
-        if self._handle is not None:
-            self._library.close(self._handle)
-            self._handle = None
+        with self._lock:
+            if self._handle is not None:
+                self._library.close(self._handle)
+                self._handle = None
 
     def __enter__(self) -> "Gang":
         return self
@@ -62,65 +79,99 @@ class Gang:
     ) -> None:
         self.close()
 
-    @property
-    def _open(self) -> Handle:
-        if self._handle is None:
-            raise ValueError("this Gang has been closed")
-        return self._handle
+    def _call(self, function: Callable[Concatenate[Handle, P], T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Calls a function of the library; one thread at a time."""
+        with self._lock:
+            if self._handle is None:
+                raise ValueError("this Gang has been closed")
+            return function(self._handle, *arguments, **options)
 
     @property
     def rank(self) -> int:
-        return self._library.rank(self._open)
+        return self._call(self._library.rank)
 
     @property
     def world_size(self) -> int:
-        return self._library.world_size(self._open)
+        return self._call(self._library.world_size)
 
     @property
     def generation(self) -> int:
-        return self._library.generation(self._open)
+        return self._call(self._library.generation)
 
     @property
     def restore_step(self) -> int | None:
         """The step this generation starts from: the same on every member. None: from the beginning."""
-        return _step(self._library.restore_step(self._open))
+        return _step(self._call(self._library.restore_step))
 
     @property
     def committed(self) -> int | None:
         """The newest step known to be committed."""
-        return _step(self._library.committed(self._open))
+        return _step(self._call(self._library.committed))
 
     def progress(self, step: int) -> None:
-        """Says that training has reached `step`. Cheap enough for every step."""
-        self._library.progress(self._open, step)
+        """Says that this member has entered `step`. Cheap enough for every step: musterd reads it from shared memory.
+
+        Muster learns from it how long a step takes, finds a gang that hangs and who hangs it, and marks members that
+        are slower than the rest. Call it where a step's own work is done and the wait for the other members begins. In
+        a long phase without steps call it now and then with the same step: it says that the member goes on.
+        """
+        self._call(self._library.progress, step)
 
     def should_checkpoint(self) -> bool:
         """Whether a checkpoint should be taken now."""
-        return self._library.should_checkpoint(self._open)
+        return self._call(self._library.should_checkpoint)
 
     def should_exit(self) -> bool:
         """Whether the program should save and exit (Slurm is about to end the job)."""
-        return self._library.should_exit(self._open)
+        return self._call(self._library.should_exit)
 
-    def save(self, state: Any, step: int, *, block: bool = True) -> bool:
-        """Saves `state` as this member's part of the checkpoint of `step`.
+    def save(self, state: Any, step: int, *, slices: Slices = (), block: bool = True) -> bool:
+        """Saves `state` as this member's part of the checkpoint of `step`, and `slices` of tensors by their names.
 
         Waits while two earlier saves are still on their way; with block=False gives False then, and saves nothing.
         """
         structure, leaves = tree.flatten(state)
         entries: list[tuple[str, str, tree.Buffer]] = [(tree.STRUCTURE, tree.META, tree.Buffer.of(structure))]
         entries += [(str(i), leaf.meta, leaf.buffer) for i, leaf in enumerate(leaves)]
-        try:
-            self._library.save_begin(self._open, step, sum(buffer.bytes + 64 for _, _, buffer in entries), block)
-        except Busy:
-            return False
-        try:
+        parts = [(name, to_save(name, part)) for name, part in each(slices)]
+        size = sum(buffer.bytes + 64 for _, _, buffer in entries) + sum(p.buffer.bytes + 64 for _, p in parts)
+
+        def add() -> None:
             for name, meta, buffer in entries:
-                self._library.save_add(self._open, name, meta, buffer.address, buffer.bytes)
+                self._call(self._library.save_add, name, meta, buffer.address, buffer.bytes)
+            for name, part in parts:
+                self._call(self._library.save_add_slice, name, part)
+
+        return self._save(step, size, block, add)
+
+    def save_slices(self, slices: Slices, step: int, *, bytes_hint: int = 0, block: bool = True) -> bool:
+        """Saves parts of tensors, and nothing else, as this member's part of the checkpoint of `step`.
+
+        They may come out of an iterator of names and slices, one after the other, so that what one needs in memory is
+        free again when the next one comes.
+        """
+
+        def add() -> None:
+            for name, part in each(slices):
+                self._call(self._library.save_add_slice, name, to_save(name, part))
+
+        return self._save(step, bytes_hint, block, add)
+
+    def _save(self, step: int, size: int, block: bool, add: Callable[[], None]) -> bool:
+        while True:
+            try:
+                self._call(self._library.save_begin, step, size, False)
+                break
+            except Busy:
+                if not block:
+                    return False
+            time.sleep(_POLL)  # other threads may use the connection meanwhile
+        try:
+            add()
         except BaseException:
-            self._library.save_abort(self._open)
+            self._call(self._library.save_abort)
             raise
-        self._library.save_commit(self._open)
+        self._call(self._library.save_commit)
         return True
 
     def wait(self, step: int | None = None, timeout: float | None = None) -> None:
@@ -128,18 +179,97 @@ class Gang:
 
         Raises TimedOut when it is not yet, another MusterError when it has failed or nothing has been saved.
         """
-        milliseconds = -1 if timeout is None else min(math.ceil(max(timeout, 0.0) * 1000), 2**31 - 1)
-        self._library.wait(self._open, LATEST if step is None else step, milliseconds)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = _POLL
+        while True:
+            try:
+                return self._call(self._library.wait, LATEST if step is None else step, 0)
+            except TimedOut:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_POLL)
 
-    def restore(self, step: int | None = None) -> tuple[Any, int] | None:
-        """Gives this member's state of the checkpoint this generation starts from (or of `step`), and its step.
+    def restore_slices(self, slices: Slices, step: int | None = None) -> None:
+        """Fills the data of `slices` with what was saved of them in the checkpoint this generation starts from (or `step`).
 
-        None when there is no checkpoint. All of it has been verified. Tensors are on the CPU.
+        It does not matter how many members saved it, and how it was divided among them. What is needed is read, no more,
+        and verified; where there are many, ask for them in one call. Raises NotFound that names what nobody saved, or
+        MusterError where it was saved with another type or shape.
         """
+        wanted = [(name, to_restore(name, part)) for name, part in each(slices)]
+        self._call(self._library.restore_slices, LATEST if step is None else step, wanted)
+        for _, part in wanted:
+            if part.done is not None:
+                part.done()
+
+    def slice_info(self, name: str, step: int | None = None, *, first_rank: int | None = None) -> SliceInfo | None:
+        """What the tensor `name` is in a checkpoint; None when nobody saved it, or there is no checkpoint.
+
+        `first_rank`: whose shard most likely has some of it.
+        """
+        rank = ANY_RANK if first_rank is None else first_rank
         try:
-            restore = self._library.restore_open(self._open, LATEST if step is None else step)
+            return self._call(self._library.slice_info, LATEST if step is None else step, name, rank)
         except NotFound:
             return None
+
+    def restore_bytes(self, name: str, step: int | None = None, *, first_rank: int | None = None) -> bytes | None:
+        """Bytes that were saved as a slice; None when nobody saved them, or there is no checkpoint."""
+        info = self.slice_info(name, step, first_rank=first_rank)
+        if info is None:
+            return None
+        data = bytearray(math.prod(info.global_shape))
+        self.restore_slices({name: Slice(data, first_rank=first_rank)}, step)
+        return bytes(data)
+
+    def restore(self, step: int | None = None, *, replicated: bool = False) -> tuple[Any, int] | None:
+        """Gives this member's state of the checkpoint this generation starts from (or of `step`), and its step.
+
+        None when there is no checkpoint. All of it has been verified. Tensors are on the CPU. A checkpoint that was
+        saved by another number of members has no state of this one and raises MusterError; if every member saves the
+        same, as under DDP, replicated=True takes one of theirs then. Else see restore_shards.
+        """
+        wanted = LATEST if step is None else step
+        try:
+            if replicated:
+                _, size = self._call(self._library.restore_info, wanted)
+                return self._read(self._call(self._library.restore_open_shard, wanted, self.rank % size))
+            return self._read(self._call(self._library.restore_open, wanted))
+        except NotFound:
+            return None
+
+    def restore_info(self, step: int | None = None) -> tuple[int, int] | None:
+        """The step of the checkpoint this generation starts from (or of `step`), and how many members saved it.
+
+        None when there is no checkpoint. When the number is not this gang's world_size, see restore_shards.
+        """
+        try:
+            return self._call(self._library.restore_info, LATEST if step is None else step)
+        except NotFound:
+            return None
+
+    def restore_shard(self, rank: int, step: int | None = None) -> tuple[Any, int] | None:
+        """Gives what the member `rank` saved, and the step; None when there is no checkpoint."""
+        try:
+            return self._read(self._call(self._library.restore_open_shard, LATEST if step is None else step, rank))
+        except NotFound:
+            return None
+
+    def restore_shards(self, step: int | None = None) -> Iterator[Any]:
+        """Gives the states that all members saved, by rank, one after the other: to be divided among more or fewer.
+
+        Nothing when there is no checkpoint. Each is read and verified when its turn comes, so a member needs memory
+        for one of them and for what it keeps.
+        """
+        found = self.restore_info(step)
+        if found is None:
+            return
+        # The same checkpoint to the end, whatever `step` says.
+        for rank in range(found[1]):
+            yield self._read(self._call(self._library.restore_open_shard, found[0], rank))[0]
+
+    def _read(self, restore: Restore) -> tuple[Any, int]:
         try:
             entries = self._library.entries(restore)
             at: Callable[[str], tuple[str, int, int]] = entries.__getitem__
@@ -155,3 +285,7 @@ def _step(step: int) -> int | None:
 def open() -> Gang:
     """Opens this member's connection. The environment that Muster has set says which gang."""
     return Gang()
+
+
+if "MUSTER_GANG" in os.environ:
+    _stacks.register()

@@ -8,6 +8,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64
 from pathlib import Path
 
 from .errors import error
+from .slices import CSlice, CWanted, Described, SliceInfo
 
 LATEST = 2**64 - 1
 Handle = c_void_p
@@ -52,6 +53,8 @@ class Library:
             ("save_abort", None, Handle),
             ("wait", c_int, Handle, c_uint64, c_int),
             ("restore_open", c_int, Handle, c_uint64, POINTER(Restore)),
+            ("restore_open_shard", c_int, Handle, c_uint64, c_uint32, POINTER(Restore)),
+            ("restore_info", c_int, Handle, c_uint64, POINTER(c_uint64), POINTER(c_uint32)),
             ("restore_open_step", c_uint64, Restore),
             ("restore_count", c_size_t, Restore),
             (
@@ -65,6 +68,9 @@ class Library:
                 POINTER(c_size_t),
             ),
             ("restore_close", None, Restore),
+            ("save_add_slice", c_int, Handle, c_char_p, c_char_p, POINTER(CSlice), c_void_p, c_size_t),
+            ("restore_slices", c_int, Handle, c_uint64, POINTER(CWanted), c_size_t),
+            ("slice_info", c_int, Handle, c_uint64, c_char_p, c_uint32, POINTER(CSlice), c_void_p),
         ):
             function = getattr(self._c, "muster_" + name)
             function.restype = result
@@ -113,6 +119,27 @@ class Library:
     def save_add(self, handle: Handle, name: str, meta: str, address: int, size: int) -> None:
         self._check(handle, self._c.muster_save_add(handle, name.encode(), meta.encode(), address, size))
 
+    def save_add_slice(self, handle: Handle, name: str, part: Described) -> None:
+        data = part.buffer
+        code = self._c.muster_save_add_slice(
+            handle, name.encode(), None, byref(CSlice.of(part)), data.address, data.bytes
+        )
+        self._check(handle, code)
+
+    def restore_slices(self, handle: Handle, step: int, wanted: list[tuple[str, Described]]) -> None:
+        array = (CWanted * len(wanted))()
+        for entry, (name, part) in zip(array, wanted):
+            entry.name, entry.into, entry.bytes = name.encode(), part.buffer.address, part.buffer.bytes
+            entry.first_rank, entry.want = part.first_rank, CSlice.of(part)
+        self._check(handle, self._c.muster_restore_slices(handle, _step(step), array, len(wanted)))
+
+    def slice_info(self, handle: Handle, step: int, name: str, first_rank: int) -> SliceInfo:
+        found = CSlice()
+        code = self._c.muster_slice_info(handle, _step(step), name.encode(), first_rank, byref(found), None)
+        self._check(handle, code)
+        shape = tuple(int(n) for n in found.global_shape[: found.dims])
+        return SliceInfo(found.dtype.decode(errors="replace"), int(found.element_bytes), shape)
+
     def save_commit(self, handle: Handle) -> None:
         self._check(handle, self._c.muster_save_commit(handle))
 
@@ -126,6 +153,19 @@ class Library:
         restore = Restore()
         self._check(handle, self._c.muster_restore_open(handle, _step(step), byref(restore)))
         return restore
+
+    def restore_open_shard(self, handle: Handle, step: int, rank: int) -> Restore:
+        restore = Restore()
+        if not 0 <= rank < 2**32:
+            raise ValueError(f"{rank} is no rank")
+        self._check(handle, self._c.muster_restore_open_shard(handle, _step(step), rank, byref(restore)))
+        return restore
+
+    def restore_info(self, handle: Handle, step: int) -> tuple[int, int]:
+        """The checkpoint's step, and by how many members it was saved."""
+        found, world = c_uint64(), c_uint32()
+        self._check(handle, self._c.muster_restore_info(handle, _step(step), byref(found), byref(world)))
+        return int(found.value), int(world.value)
 
     def restore_step_of(self, restore: Restore) -> int:
         return int(self._c.muster_restore_open_step(restore))

@@ -32,11 +32,22 @@ class Buffer:
     def of(data: bytes) -> "Buffer":
         return Buffer(data, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, len(data))
 
+    def content(self) -> bytes:
+        return ctypes.string_at(self.address, self.bytes) if self.bytes else b""
+
 
 @dataclass(frozen=True)
 class Leaf:
     meta: str
     buffer: Buffer
+
+
+@dataclass(frozen=True)
+class SliceName:
+    """Stands in a state for a tensor that is saved as slices; `rank` is who most likely has some of it."""
+
+    name: str
+    rank: int | None = None
 
 
 # An entry of a restored shard: its metadata, address and size in bytes.
@@ -66,6 +77,8 @@ def _flatten(value: Any, path: str, leaves: list[Leaf]) -> Any:
         return float(value) if math.isfinite(value) else {"float": repr(float(value))}
     if isinstance(value, complex):
         return {"complex": [_flatten(value.real, path, leaves), _flatten(value.imag, path, leaves)]}
+    if isinstance(value, SliceName):
+        return {"slice": [value.name, value.rank]}
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": _add(leaves, Leaf("{}", Buffer.of(bytes(value))))}
     if isinstance(value, list):
@@ -113,9 +126,14 @@ def unflatten(entries: Entries) -> Any:
         form = json.loads(meta)
         if form != json.loads(META):
             raise ValueError(f"unknown format {form}")
-        return _unflatten(json.loads(ctypes.string_at(address, size)), entries)
+        return unflatten_text(ctypes.string_at(address, size), entries)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError) as why:
         raise Corrupt(CORRUPT, f"the checkpoint is not one that this package has written: {why!r}") from why
+
+
+def unflatten_text(structure: bytes, entries: Entries) -> Any:
+    """The same from a structure alone. Its errors are those of Python."""
+    return _unflatten(json.loads(structure), entries)
 
 
 def _unflatten(node: Any, entries: Entries) -> Any:
@@ -134,6 +152,9 @@ def _unflatten(node: Any, entries: Entries) -> Any:
     if kind == "complex":
         real, imaginary = value
         return complex(_unflatten(real, entries), _unflatten(imaginary, entries))
+    if kind == "slice":
+        name, rank = value
+        return SliceName(str(name), None if rank is None else int(rank))
     meta, address, size = entries(str(int(value)))
     if kind == "bytes":
         return ctypes.string_at(address, size) if size else b""

@@ -16,13 +16,14 @@ _POLL_S = 0.01
 
 
 class Step:
-    """One srun, from entry to exit of the context. Its members are bench_member (member.c): see there for the log."""
+    """One srun (or another program that brings members about), from entry to exit of the context. Its members are
+    bench_member (member.c): see there for the log."""
 
-    def __init__(self, cluster: Cluster, name: str, members: int, srun: list[str]) -> None:
+    def __init__(self, cluster: Cluster, name: str, members: int, words: list[str], program: str = "srun") -> None:
         self.members = members
         self.job = ""
         self._cluster = cluster
-        self._srun = srun
+        self._command = [program, *words]
         # The name tells this step's members from those of another benchmark that runs at the same time.
         self._log = cluster.directory / "home" / USER / f"{cluster.names.name}-{name}.log"
         self._log_in_node = f"/home/{USER}/{self._log.name}"
@@ -32,7 +33,7 @@ class Step:
         # OMP_NUM_THREADS is what torchrun would set: the same for all.
         env = {"BENCH_LOG": self._log_in_node, "OMP_NUM_THREADS": "1"}
         self._process = self._cluster.user_popen(
-            "ctl", ["srun", *self._srun], env=env, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output
+            "ctl", self._command, env=env, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output
         )
         return self
 
@@ -54,7 +55,7 @@ class Step:
         def all_there() -> dict[int, int] | None:
             if self._process.poll() is not None:
                 self._output.seek(0)
-                raise ClusterError(f"srun has ended ({self._process.returncode}):\n{self._output.read()[-3000:]}")
+                raise ClusterError(f"{self._command[0]} has ended ({self._process.returncode}):\n{self._output.read()[-3000:]}")
             with contextlib.suppress(FileNotFoundError):
                 times: dict[int, int] = {}
                 for line in self._log.read_text().splitlines():

@@ -1,9 +1,11 @@
-"""A member that trains nothing and saves often: keeper.py DIRECTORY STEPS [BYTES].
+"""A member that trains nothing and saves often: keeper.py DIRECTORY STEPS [BYTES [STILL]].
 
-Its state after a step follows from the rank and the step alone, so that it can be checked wherever it comes from. It
+Its state after a step follows from the rank and the step alone, so that it can be checked wherever it comes from; STILL
+bytes of it are the same in each step. It
 makes step N when DIRECTORY/step.N is there, saves after each step, and writes these files:
 
     started.G.R     generation, rank: the step it started from, 0 for the beginning
+    saved.N.R       step, rank: it has handed its state over
     committed.N.R   step, rank: its checkpoint is committed, as this member was told
     final.R         digest of the state after the last step
     wrong.G.R       what it was given back was not what it had saved
@@ -20,6 +22,7 @@ sys.path.insert(0, os.environ.get("PYTHONPATH", "").split(":")[0])  # python3 -I
 import muster  # noqa: E402
 
 directory, steps, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 200_000
+still_size = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 rank = int(os.environ["RANK"])
 generation = int(os.environ["MUSTER_GENERATION"])
 
@@ -39,12 +42,14 @@ def state_after(step):
     return hashlib.shake_128(f"{rank}/{step}".encode()).digest(size)
 
 
+still = hashlib.shake_128(f"{rank}".encode()).digest(still_size)
+
 with muster.open() as gang:
     found = gang.restore()
     step = 0
     if found is not None:
         state, step = found
-        if bytes(state["state"]) != state_after(step) or state["step"] != step:
+        if bytes(state["state"]) != state_after(step) or bytes(state["still"]) != still or state["step"] != step:
             write(f"wrong.{generation}.{rank}", f"the state of step {step} is another one")
             sys.exit(9)
     write(f"started.{generation}.{rank}", step)
@@ -53,8 +58,9 @@ with muster.open() as gang:
             gang.should_checkpoint()  # keeps the connection alive, as a program that trains does
             time.sleep(0.01)
         step += 1
-        gang.save({"step": step, "state": state_after(step)}, step)
+        gang.save({"step": step, "still": still, "state": state_after(step)}, step)
         gang.progress(step)
+        write(f"saved.{step}.{rank}", generation)
         gang.wait(step)
         write(f"committed.{step}.{rank}", generation)
     write(f"final.{rank}", hashlib.sha256(state_after(step)).hexdigest())

@@ -29,9 +29,10 @@ def path(name):
 
 
 def record(**said):
-    target = path(f"g{generation}.r{rank}.json")
+    place = int(os.environ.get("MUSTER_RANK", rank))  # in the gang: those of RANK are of its role, in some
+    target = path(f"g{generation}.r{place}.json")
     with open(f"{target}.part", "w", encoding="utf-8") as file:
-        me = {"rank": rank, "generation": generation, "host": host, "pid": os.getpid()}
+        me = {"rank": place, "generation": generation, "host": host, "pid": os.getpid()}
         json.dump(me | {"env": dict(os.environ), "said": said}, file)
     os.rename(f"{target}.part", target)
 

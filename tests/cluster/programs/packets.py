@@ -9,6 +9,7 @@ SOCKET = "/run/muster/musterd.sock"
 MAGIC = 0x3152534D
 SUPERVISOR_HELLO, CLIENT_HELLO, SAVE, RESTORE, PROGRESS = 1, 64, 65, 66, 67
 REFUSED, CLIENT_WELCOME, SHARD_DURABLE = 37, 96, 97
+UNASKED = (98, 100, 101)  # Committed, Notify, PageWanted
 NAMES = {1: "version", 2: "malformed", 3: "denied", 4: "no gang", 5: "stale generation", 6: "disabled", 7: "invalid"}
 
 
@@ -38,9 +39,17 @@ def receive(peer):
     return (struct.unpack_from("=IHH", data)[2], data[16:]) if data else (0, b"")
 
 
+def answer(peer):
+    """The next packet but for what musterd says unasked, which may come at any time."""
+    kind, body = receive(peer)
+    while kind in UNASKED:
+        kind, body = receive(peer)
+    return kind, body
+
+
 def refusal(peer):
     """musterd's refusal as "reason: text", after which it must close; else what came instead."""
-    kind, body = receive(peer)
+    kind, body = answer(peer)
     if kind != REFUSED:
         return f"not refused, but type {kind}"
     reason, size = struct.unpack_from("=II", body)
@@ -82,9 +91,7 @@ def member():
 def saved(peer, step, size, fds):
     """The status and text of a save."""
     send(peer, packet(SAVE, struct.pack("=QQ", step, size)), fds)
-    kind, body = receive(peer)
-    while kind not in (SHARD_DURABLE, REFUSED, 0):
-        kind, body = receive(peer)
+    kind, body = answer(peer)
     if kind != SHARD_DURABLE:
         return f"type {kind}"
     _, status, length = struct.unpack_from("=QiI", body)

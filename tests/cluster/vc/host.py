@@ -19,7 +19,7 @@ def run(argv: Sequence[str], stdin: str | None = None, check: bool = True) -> st
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started (clock ticks since boot), None when it is gone or a zombie.
+    """When a process started (clock ticks since boot), None when it is gone or a zombie whose last thread has ended too.
 
     A pid together with its start time names one process for good: pids are used again.
     """
@@ -28,7 +28,8 @@ def start_time(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    threads = int(fields[17])  # while others of a killed process end, its first thread is a zombie and its ports are taken
+    return None if fields[0] in "ZX" and threads <= 1 else int(fields[19])
 
 
 def child_of(pid: int) -> int | None:

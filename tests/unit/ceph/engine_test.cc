@@ -4,68 +4,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <future>
-#include <random>
 #include <set>
+#include <utility>
 
 #include "ceph/catalog/digest.h"
 #include "ceph/catalog/object_names.h"
+#include "tests/unit/ceph/engine_rig.h"
 #include "tests/unit/ceph/memory_store.h"
 #include "tests/unit/ceph/temporary_directory.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 
 namespace muster {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr Fence kFence{1, 2};
-
-std::string RandomBytes(size_t size) {
-  std::mt19937_64 random(size);
-  std::string bytes(size, '\0');
-  for (char& c : bytes) c = static_cast<char>(random());
-  return bytes;
-}
-
-UniqueFd Memory(const std::string& bytes, int seals = F_SEAL_SHRINK) {
-  UniqueFd fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  EXPECT_EQ(::write(fd.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
-  EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, seals), 0);
-  return fd;
-}
-
-std::string Contents(const UniqueFd& fd) {
-  struct stat info {};
-  EXPECT_EQ(::fstat(fd.get(), &info), 0);
-  std::string bytes(static_cast<size_t>(info.st_size), '\0');
-  EXPECT_EQ(::pread(fd.get(), bytes.data(), bytes.size(), 0), info.st_size);
-  return bytes;
-}
-
-EngineOptions Small() {
-  EngineOptions options;
-  options.chunk_bytes = 1000;
-  options.window = 4;
-  options.buffers = 6;
-  options.first_pause = std::chrono::milliseconds(1);
-  return options;
-}
-
-Result<Shard> Write(Engine& engine, UniqueFd memory, uint64_t bytes, uint32_t rank = 0) {
-  auto done = std::make_shared<std::promise<Result<Shard>>>();
-  engine.WriteShard("u1", "k", 100, kFence, rank, std::move(memory), bytes,
-                    [done](Result<Shard> shard) { done->set_value(std::move(shard)); });
-  return done->get_future().get();
-}
-
-Result<UniqueFd> Read(Engine& engine, const Shard& shard) {
-  auto done = std::make_shared<std::promise<Result<UniqueFd>>>();
-  engine.ReadShard("u1", shard, [done](Result<UniqueFd> memory) { done->set_value(std::move(memory)); });
-  return done->get_future().get();
-}
 
 class EngineTest : public testing::Test {
  protected:
@@ -87,6 +45,78 @@ TEST_F(EngineTest, ReadsBackWhatItWrote) {
     ASSERT_TRUE(memory) << memory.error().message;
     EXPECT_EQ(Contents(*memory), bytes);
   }
+}
+
+TEST_F(EngineTest, OnlyTheChunksThatAreMissingAreRead) {
+  const std::string bytes = RandomBytes(3500);
+  const auto shard = Write(engine_, Memory(bytes), bytes.size());
+  ASSERT_TRUE(shard) << shard.error().message;
+  // What is there already is not looked for in the store.
+  for (const char* gone : {"data/k/100.1.2/0.0", "data/k/100.1.2/0.2"})
+    ASSERT_TRUE(store_->Remove({"u1", gone}));
+  const auto read = [&](std::vector<bool> have) {
+    std::string there = bytes;
+    there.replace(1000, 1000, 1000, '\0');
+    there.replace(3000, 500, 500, '\0');
+    auto done = std::make_shared<std::promise<Result<UniqueFd>>>();
+    engine_.ReadMissing("u1", *shard, Memory(there, 0), std::move(have),
+                        [done](Result<UniqueFd> memory) { done->set_value(std::move(memory)); });
+    return done->get_future().get();
+  };
+  const auto memory = read({true, false, true, false});
+  ASSERT_TRUE(memory) << memory.error().message;
+  EXPECT_EQ(Contents(*memory), bytes);
+  EXPECT_EQ(::fcntl(memory->get(), F_GET_SEALS) & F_SEAL_WRITE, F_SEAL_WRITE);
+  EXPECT_EQ(read({true, false, false, false}).error().code, Errc::kCorrupt);
+  EXPECT_EQ(read({true}).error().code, Errc::kInvalid);
+}
+
+TEST_F(EngineTest, APartOfAShardIsReadOutOfTheChunksThatHaveIt) {
+  const std::string bytes = RandomBytes(5500);
+  const auto shard = Write(engine_, Memory(bytes), bytes.size());
+  ASSERT_TRUE(shard);
+  std::atomic<uint64_t> reads = 0;
+  store_->SetFault([&](const std::string& operation, const std::string&) {
+    if (operation == "read") ++reads;
+    return Status();
+  });
+  for (const uint64_t begin : {0U, 1U, 999U, 1000U, 2500U, 5000U, 5499U, 5500U}) {
+    for (const uint64_t end : {0U, 1U, 1000U, 1001U, 3000U, 5000U, 5500U}) {
+      if (end < begin) continue;
+      reads = 0;
+      const auto memory = ReadRange(engine_, *shard, begin, end - begin);
+      ASSERT_TRUE(memory) << memory.error().message;
+      EXPECT_EQ(Contents(*memory), bytes.substr(begin, end - begin)) << begin << " to " << end;
+      EXPECT_EQ(reads, begin == end ? 0 : (end - 1) / 1000 - begin / 1000 + 1) << begin << " to " << end;
+      EXPECT_EQ(::fcntl(memory->get(), F_GET_SEALS),
+                F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+    }
+  }
+}
+
+TEST_F(EngineTest, APartBeyondTheEndOfAShardIsRefused) {
+  const auto shard = Write(engine_, Memory(RandomBytes(1500)), 1500);
+  ASSERT_TRUE(shard);
+  for (const auto& [offset, size] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {0, 1501}, {1501, 0}, {1000, 501}, {UINT64_MAX, 1}, {1, UINT64_MAX}}) {
+    const auto memory = ReadRange(engine_, *shard, offset, size);
+    ASSERT_FALSE(memory);
+    EXPECT_EQ(memory.error().code, Errc::kInvalid);
+    EXPECT_THAT(memory.error().message, HasSubstr("has 1500 bytes"));
+  }
+}
+
+TEST_F(EngineTest, APartWhoseChunkIsDamagedElsewhereIsNotGiven) {
+  const std::string bytes = RandomBytes(3000);
+  const auto shard = Write(engine_, Memory(bytes), 3000);
+  ASSERT_TRUE(shard);
+  (*store_->Bytes("data/k/100.1.2/0.1"))[999] ^= 1;
+  const auto memory = ReadRange(engine_, *shard, 1000, 10);
+  ASSERT_FALSE(memory);
+  EXPECT_EQ(memory.error().code, Errc::kCorrupt);
+  EXPECT_THAT(memory.error().message, HasSubstr("data/k/100.1.2/0.1"));
+  EXPECT_TRUE(ReadRange(engine_, *shard, 0, 1000));
+  EXPECT_TRUE(ReadRange(engine_, *shard, 2000, 1000));
 }
 
 TEST_F(EngineTest, AnEmptyShardHasNoObjects) {
@@ -225,9 +255,10 @@ TEST_F(EngineTest, AFullPoolIsAnErrorAtOnce) {
     ++tries;
     return name.ends_with(".1") ? Status(Error{Errc::kExhausted, "the pool is full"}) : Status();
   });
-  const auto shard = Write(engine_, Memory(RandomBytes(1000000)), 1000000);
+  const size_t bytes = 20'000'000;
+  const auto shard = Write(engine_, Memory(std::string(bytes, 'x')), bytes);
   EXPECT_EQ(shard.error().code, Errc::kExhausted);
-  EXPECT_LT(tries, 500);  // of 1000 chunks: most are not even begun
+  EXPECT_LT(tries, 20'000) << "the others are not even begun";
 }
 
 TEST_F(EngineTest, KeepsToItsWindowAndItsBuffers) {
@@ -235,8 +266,8 @@ TEST_F(EngineTest, KeepsToItsWindowAndItsBuffers) {
   for (uint32_t rank = 0; rank < 4; ++rank) {
     auto done = std::make_shared<std::promise<Result<Shard>>>();
     writes.push_back(done->get_future());
-    engine_.WriteShard("u1", "k", 100, kFence, rank, Memory(RandomBytes(100000 + rank)), 100000 + rank,
-                       [done](Result<Shard> shard) { done->set_value(std::move(shard)); });
+    engine_.WriteShard("u1", "k", 100, kFence, rank, **StagedMemory::Take(Memory(RandomBytes(100000 + rank))),
+                       100000 + rank, {}, [done](Result<Shard> shard) { done->set_value(std::move(shard)); });
   }
   std::set<std::string> prefixes;
   for (auto& write : writes) {
@@ -247,6 +278,184 @@ TEST_F(EngineTest, KeepsToItsWindowAndItsBuffers) {
   EXPECT_EQ(prefixes.size(), 4u);
   EXPECT_LE(store_->most_at_once(), Small().buffers);
   EXPECT_GT(store_->most_at_once(), 1u);
+}
+
+TEST_F(EngineTest, ABufferIsFilledAgainUnlessTheStoreStillReadsIt) {
+  ASSERT_TRUE(Write(engine_, Memory(RandomBytes(100000)), 100000));
+  EXPECT_LE(store_->buffers_made(), Small().window);
+  store_->KeepBuffersInUse();
+  ASSERT_TRUE(Write(engine_, Memory(RandomBytes(100000)), 100000));
+  EXPECT_GE(store_->buffers_made(), 100U) << "one for each chunk";
+}
+
+ShardBase Base(const Result<Shard>& shard, uint64_t turn = 1) {
+  return {std::make_shared<const Shard>(*shard), turn};
+}
+
+TEST_F(EngineTest, ChunksThatHaveNotChangedAreNotWrittenAgain) {
+  std::string bytes = RandomBytes(20500);
+  const auto first = Write(engine_, Memory(bytes), bytes.size());
+  bytes[5000] ^= 1;
+  bytes[20499] ^= 1;
+  const auto second = Write(engine_, Memory(bytes), bytes.size(), 0, 200, Base(first));
+  ASSERT_TRUE(second) << second.error().message;
+  const std::vector<ChunkRun> shared{{0, 5, first->prefix}, {6, 14, first->prefix}};
+  EXPECT_EQ(second->elsewhere, shared);
+  EXPECT_EQ(store_->objects().size(), 21U + 2);
+  EXPECT_NE(store_->Bytes("data/k/200.1.2/0.5"), nullptr);
+  EXPECT_EQ(Contents(*Read(engine_, *second)), bytes);
+
+  // The next one names who has written a chunk, not who has shared it last.
+  bytes[0] ^= 1;
+  const auto third = Write(engine_, Memory(bytes), bytes.size(), 0, 300, Base(second));
+  EXPECT_EQ(third->ObjectOf(1), "data/k/100.1.2/0.1");
+  EXPECT_EQ(third->ObjectOf(5), "data/k/200.1.2/0.5");
+  EXPECT_EQ(third->ObjectOf(0), "data/k/300.1.2/0.0");
+  EXPECT_EQ(Contents(*Read(engine_, *third)), bytes);
+}
+
+TEST_F(EngineTest, AShardOfAnotherSizeSharesWhatIsAlike) {
+  const std::string bytes = RandomBytes(5000);
+  const auto first = Write(engine_, Memory(bytes), 4500);
+  for (const size_t size : {size_t{5000}, size_t{4600}, size_t{2300}, size_t{3000}}) {
+    const auto next = Write(engine_, Memory(bytes), size, 0, 200 + size, Base(first));
+    ASSERT_TRUE(next);
+    EXPECT_EQ(next->elsewhere, (std::vector<ChunkRun>{{0, std::min<size_t>(size / 1000, 4), first->prefix}}));
+    EXPECT_EQ(Contents(*Read(engine_, *next)).substr(0, size), bytes.substr(0, size));
+  }
+}
+
+TEST_F(EngineTest, EveryChunkIsWrittenAnewOnceInAWhile) {
+  const std::string bytes = RandomBytes(3500);
+  auto last = Write(engine_, Memory(bytes), bytes.size());
+  std::set<std::string> first;
+  for (size_t i = 0; i < last->chunks.size(); ++i) first.insert(last->ObjectOf(i));
+  for (uint64_t turn = 1; turn <= kRewriteEvery; ++turn) {
+    last = Write(engine_, Memory(bytes), bytes.size(), 0, 100 + turn, Base(last, turn));
+    ASSERT_TRUE(last);
+  }
+  for (size_t i = 0; i < last->chunks.size(); ++i) EXPECT_FALSE(first.contains(last->ObjectOf(i))) << i;
+  EXPECT_EQ(store_->objects().size(), 8U) << "each of four chunks twice";
+}
+
+TEST_F(EngineTest, ABaseOfOtherChunksIsNotShared) {
+  const std::string bytes = RandomBytes(5000);
+  auto first = Write(engine_, Memory(bytes), bytes.size());
+  first->chunk_bytes = 500;
+  EXPECT_TRUE(Write(engine_, Memory(bytes), bytes.size(), 0, 200, Base(first))->elsewhere.empty());
+}
+
+// As libmuster makes it: mapped for writing, then sealed against holes.
+class Staging {
+ public:
+  explicit Staging(const std::string& bytes) : fd_(Memory(bytes)), size_(bytes.size()) {
+    at_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    EXPECT_NE(at_, MAP_FAILED);
+    EXPECT_EQ(::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  }
+  ~Staging() { ::munmap(at_, size_); }
+  char* data() { return static_cast<char*>(at_); }
+  // The program is dead.
+  void Unmap() { ::munmap(std::exchange(at_, nullptr), std::exchange(size_, 0)); }
+  std::shared_ptr<StagedMemory> Take() { return *StagedMemory::Take(UniqueFd(::dup(fd_.get()))); }
+  const UniqueFd& fd() { return fd_; }
+
+ private:
+  UniqueFd fd_;
+  size_t size_;
+  void* at_;
+};
+
+Status Check(Engine& engine, const Shard& shard, StagedMemory& memory) {
+  auto done = std::make_shared<std::promise<Status>>();
+  engine.CheckStaged(shard, memory, [done](const Status& status) { done->set_value(status); });
+  return done->get_future().get();
+}
+
+TEST_F(EngineTest, MemoryThatStillHoldsAShardIsFoundToAndCannotBeChangedAnyMore) {
+  const std::string bytes = RandomBytes(123456);
+  Staging staging(bytes);
+  const auto memory = staging.Take();
+  EXPECT_FALSE((*memory->View(bytes.size()))->mapped().empty());
+  const auto shard = Write(engine_, UniqueFd(::dup(staging.fd().get())), bytes.size());
+  ASSERT_TRUE(shard);
+  EXPECT_EQ(Check(engine_, *shard, *memory).error().code, Errc::kConflict) << "the program still has it";
+  staging.Unmap();
+  store_->objects().clear();
+  EXPECT_TRUE(Check(engine_, *shard, *memory));
+  EXPECT_TRUE(Check(engine_, *shard, *memory)) << "as often as it is asked for";
+  EXPECT_EQ(::pwrite(staging.fd().get(), "x", 1, 0), -1);
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, staging.fd().get(), 0), MAP_FAILED);
+}
+
+TEST_F(EngineTest, MemoryThatHoldsSomethingElseIsNotHandedOut) {
+  for (const bool mapped : {true, false}) {
+    std::string bytes = RandomBytes(123456);
+    Staging staging(bytes);
+    const auto shard = Write(engine_, UniqueFd(::dup(staging.fd().get())), bytes.size(), mapped ? 0 : 1);
+    staging.data()[77777] ^= 1;
+    bytes[77777] ^= 1;
+    staging.Unmap();
+    const auto memory = mapped ? staging.Take() : *StagedMemory::Take(Memory(bytes));
+    const Status status = Check(engine_, *shard, *memory);
+    EXPECT_EQ(status.error().code, Errc::kCorrupt);
+    EXPECT_THAT(status.error().message, HasSubstr("holds another shard"));
+  }
+}
+
+TEST_F(EngineTest, MemoryIsMappedOnlyWhereThatDoesNoHarm) {
+  const auto mapped = [](UniqueFd fd, uint64_t bytes) {
+    const auto memory = StagedMemory::Take(std::move(fd));
+    return memory && !(*(*memory)->View(bytes))->mapped().empty();
+  };
+  const std::string bytes = RandomBytes(3 * 4096);
+  EXPECT_TRUE(mapped(Memory(bytes, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE), bytes.size()));
+  EXPECT_TRUE(mapped(Memory(bytes, F_SEAL_SHRINK | F_SEAL_WRITE), bytes.size()));
+  EXPECT_FALSE(mapped(Memory(bytes, F_SEAL_SHRINK), bytes.size())) << "holes may be punched into it";
+  UniqueFd sparse = Memory("");
+  EXPECT_EQ(::ftruncate(sparse.get(), 1 << 20), 0);
+  EXPECT_EQ(::pwrite(sparse.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(::fcntl(sparse.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  EXPECT_FALSE(mapped(UniqueFd(::dup(sparse.get())), 1 << 20)) << "it has holes";
+  EXPECT_TRUE(mapped(UniqueFd(::dup(sparse.get())), bytes.size())) << "behind the shard only";
+  EXPECT_EQ(::fallocate(sparse.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+  struct stat info {};
+  EXPECT_EQ(::fstat(sparse.get(), &info), 0);
+  EXPECT_LE(info.st_blocks * 512, 16384) << "looking has allocated nothing";
+}
+
+TEST_F(EngineTest, MemoryThatHasGrownIsReadToItsEnd) {
+  std::string bytes = RandomBytes(10000);
+  UniqueFd fd = Memory(bytes, F_SEAL_SHRINK);
+  const auto memory = *StagedMemory::Take(UniqueFd(::dup(fd.get())));
+  const auto before = *memory->View(10000);
+  bytes += RandomBytes(20000);
+  EXPECT_EQ(::pwrite(fd.get(), bytes.data(), bytes.size(), 0), 30000);
+  EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  const auto after = *memory->View(30000);
+  EXPECT_EQ(after->mapped().size(), 30000U);
+  std::string read(10000, '\0');
+  EXPECT_TRUE(before->Read(0, std::as_writable_bytes(std::span(read))))
+      << "who reads the older one is not disturbed";
+  EXPECT_EQ(read, bytes.substr(0, 10000));
+  EXPECT_FALSE(memory->View(30001));
+}
+
+TEST_F(EngineTest, ChunksThatDidNotChangeLastTimeAreComparedWithoutACopy) {
+  std::string bytes = RandomBytes(20500);
+  Staging staging(bytes);
+  const auto save = [&](uint64_t step, const ShardBase& base) {
+    return Write(engine_, UniqueFd(::dup(staging.fd().get())), bytes.size(), 0, step, base);
+  };
+  auto last = save(100, {});
+  for (uint64_t step = 101; step < 140; ++step) {
+    const size_t changed = step * 7919 % bytes.size();
+    staging.data()[changed] = bytes[changed] ^= 1;
+    last = save(step, Base(last, step - 100));
+    ASSERT_TRUE(last);
+    EXPECT_EQ(last->PrefixOf(changed / 1000), last->prefix);
+    EXPECT_EQ(Contents(*Read(engine_, *last)).substr(0, bytes.size()), bytes);
+  }
 }
 
 TEST_F(EngineTest, AShardWithoutADigestForEachChunkIsRefused) {
@@ -263,8 +472,8 @@ TEST(EngineEnd, WaitsForWhatIsUnderWay) {
   {
     Engine engine(store, Small());
     for (uint32_t rank = 0; rank < 8; ++rank) {
-      engine.WriteShard("u1", "k", 1, kFence, rank, Memory(RandomBytes(20000)), 20000,
-                        [&](Result<Shard> shard) {
+      engine.WriteShard("u1", "k", 1, kFence, rank, **StagedMemory::Take(Memory(RandomBytes(20000))), 20000,
+                        {}, [&](Result<Shard> shard) {
                           EXPECT_TRUE(shard);
                           ++ended;
                         });

@@ -12,6 +12,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "ceph/muster.h"
+
 namespace muster {
 namespace {
 
@@ -151,7 +153,15 @@ void FakeMusterd::Take(int fd, const char* packet, size_t size, UniqueFd memory)
       welcome.world_size = 4;
       welcome.restore_step = rules_.restore_step;
       welcome.max_shard_bytes = rules_.max_shard_bytes;
-      return Send(fd, &welcome, sizeof(welcome));
+      welcome.features = rules_.features;
+      if (rules_.first_version) welcome.header.size = wire::kFirstClientWelcome;
+      Send(fd, &welcome, welcome.header.size);
+      if (rules_.wants_page) {
+        wire::PageWanted wanted{};
+        wire::SetHeader(&wanted, wire::Type::kPageWanted);
+        Send(fd, &wanted, sizeof(wanted));
+      }
+      return;
     }
     case wire::Type::kSave: {
       wire::Save save;
@@ -168,13 +178,26 @@ void FakeMusterd::Take(int fd, const char* packet, size_t size, UniqueFd memory)
       }
       return;
     }
+    case wire::Type::kGiveUp: {
+      wire::GiveUp give_up;
+      ASSERT_TRUE(wire::ReadBody(packet, size, &give_up));
+      given_up.push_back(give_up.step);
+      return SendResult(fd, wire::Type::kShardDurable, give_up.step, MUSTER_E_STORE, "it was given up");
+    }
     case wire::Type::kRestore: {
       wire::Restore restore;
       ASSERT_TRUE(wire::ReadBody(packet, size, &restore));
       wire::Restored restored{};
       restored.step = restore.step == wire::kNoStep ? rules_.restore_step : restore.step;
-      const auto found = shards.find(restored.step);
       wire::SetHeader(&restored, wire::Type::kRestored);
+      if (restore.rank != wire::kOwnShard && !rules_.first_version) {
+        const auto other = others.find({restored.step, restore.rank});
+        restored.status = other == others.end() ? -4 : 0;
+        if (other == others.end()) return Send(fd, &restored, sizeof(restored));
+        restored.bytes = other->second.size();
+        return Send(fd, &restored, sizeof(restored), MemoryOf(other->second, true).get());
+      }
+      const auto found = shards.find(restored.step);
       if (found == shards.end()) {
         restored.status = -5;
         return Send(fd, &restored, sizeof(restored));
@@ -182,15 +205,57 @@ void FakeMusterd::Take(int fd, const char* packet, size_t size, UniqueFd memory)
       restored.bytes = found->second.size();
       return Send(fd, &restored, sizeof(restored), MemoryOf(found->second, !unsealed_[restored.step]).get());
     }
+    case wire::Type::kDescribe:
+      return Describe(fd, packet, size);
+    case wire::Type::kReadRange:
+      return ReadRange(fd, packet, size);
     case wire::Type::kProgress: {
       wire::Progress said;
       ASSERT_TRUE(wire::ReadBody(packet, size, &said));
       progress.push_back(said.step);
       return;
     }
+    case wire::Type::kProgressPage:
+      EXPECT_NE(::fcntl(memory.get(), F_GET_SEALS) & F_SEAL_SHRINK, 0);
+      page = std::move(memory);
+      return;
     default:
       FAIL() << "unexpected message of type " << header.type;
   }
+}
+
+void FakeMusterd::Describe(int fd, const char* packet, size_t size) {
+  wire::Describe describe;
+  ASSERT_TRUE(wire::ReadBody(packet, size, &describe));
+  wire::Described described{};
+  const std::string& error = rules_.described_error;
+  wire::SetHeader(&described, wire::Type::kDescribed, error.size());
+  described.step = describe.step == wire::kNoStep ? rules_.restore_step : describe.step;
+  described.world_size = rules_.restore_world;
+  described.status = error.empty() ? 0 : -6;
+  described.text_bytes = static_cast<uint32_t>(error.size());
+  const std::string bytes = std::string(reinterpret_cast<const char*>(&described), sizeof(described)) + error;
+  Send(fd, bytes.data(), bytes.size());
+}
+
+void FakeMusterd::ReadRange(int fd, const char* packet, size_t size) {
+  wire::ReadRange asked;
+  ASSERT_TRUE(wire::ReadBody(packet, size, &asked));
+  ranges.push_back({asked.rank, asked.offset, asked.bytes});
+  wire::RangeRead read{};
+  wire::SetHeader(&read, wire::Type::kRangeRead);
+  read.step = asked.step;
+  read.offset = asked.offset;
+  read.checkpoint = rules_.checkpoint;
+  const auto shard = others.find({asked.step, asked.rank});
+  if (shard == others.end() || asked.offset > shard->second.size()) {
+    read.status = -5;
+    return Send(fd, &read, sizeof(read));
+  }
+  const std::string part = shard->second.substr(asked.offset, asked.bytes);
+  read.bytes = part.size() - std::min<uint64_t>(rules_.range_cut, part.size());
+  read.shard_bytes = shard->second.size();
+  Send(fd, &read, sizeof(read), MemoryOf(part, rules_.range_sealed).get());
 }
 
 void FakeMusterd::Send(int fd, const void* packet, size_t size, int descriptor) {
@@ -213,6 +278,7 @@ void FakeMusterd::Send(int fd, const void* packet, size_t size, int descriptor) 
 
 void FakeMusterd::SendResult(int fd, wire::Type type, uint64_t step, int status, const std::string& text) {
   static_assert(sizeof(wire::ShardDurable) == sizeof(wire::Committed));
+  static_assert(sizeof(wire::ShardDelayed) == sizeof(wire::Committed));
   wire::Committed result{};
   wire::SetHeader(&result, type, text.size());
   result.step = step;
@@ -226,6 +292,12 @@ void FakeMusterd::SendDurable(uint64_t step, int status, const std::string& text
   const std::lock_guard lock(mutex_);
   for (const UniqueFd& client : clients_)
     SendResult(client.get(), wire::Type::kShardDurable, step, status, text);
+}
+
+void FakeMusterd::SendDelayed(uint64_t step, int status, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  for (const UniqueFd& client : clients_)
+    SendResult(client.get(), wire::Type::kShardDelayed, step, status, text);
 }
 
 void FakeMusterd::SendCommitted(uint64_t step, int status, const std::string& text) {

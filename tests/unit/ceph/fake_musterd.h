@@ -25,7 +25,15 @@ class FakeMusterd {
     std::string save_text;
     uint64_t restore_step = wire::kNoStep;
     uint64_t max_shard_bytes = 0;
-    wire::Refusal refusal = {};  // not 0: hellos are refused so
+    bool first_version = false;  // its welcome, and nothing newer
+    uint32_t features = wire::kKnowsShards | wire::kKnowsRanges;
+    uint64_t checkpoint = 1;  // what ranges say to be of
+    uint64_t range_cut = 0;   // bytes that ranges are too short by
+    bool range_sealed = true;
+    uint32_t restore_world = 4;   // members that saved the checkpoints
+    std::string described_error;  // not empty: what Describe gives
+    bool wants_page = false;      // asks for the page of progress
+    wire::Refusal refusal = {};   // not 0: hellos are refused so
     std::string refusal_text;
   };
 
@@ -41,6 +49,7 @@ class FakeMusterd {
   void Change(const std::function<void(Rules&)>& change);
   // Says something to every client.
   void SendDurable(uint64_t step, int status = 0, const std::string& text = "");
+  void SendDelayed(uint64_t step, int status, const std::string& text = "");
   void SendCommitted(uint64_t step, int status = 0, const std::string& text = "");
   void SendNotify(uint32_t flags);
   void SendRaw(const std::string& packet);
@@ -53,14 +62,26 @@ class FakeMusterd {
   // Under the lock of Await or Look, or when nothing is under way.
   [[nodiscard]] size_t clients() const { return clients_.size(); }
   std::vector<uint64_t> saves;      // steps, as they came
+  std::vector<uint64_t> given_up;   // the same
   std::vector<uint64_t> progress;   // the same
   std::vector<std::string> hellos;  // "GANG rank R generation G"
   std::map<uint64_t, std::string> shards;
+  std::map<std::pair<uint64_t, uint32_t>, std::string> others;  // by step and rank
+  UniqueFd page;                                                // the newest one
+  struct Range {
+    uint32_t rank;
+    uint64_t offset;
+    uint64_t bytes;
+    bool operator==(const Range&) const = default;
+  };
+  std::vector<Range> ranges;  // that were asked for: of `others`
 
  private:
   void Serve();
   void Take(int fd, const char* packet, size_t size, UniqueFd memory);
   void Send(int fd, const void* packet, size_t size, int descriptor = -1);
+  void Describe(int fd, const char* packet, size_t size);
+  void ReadRange(int fd, const char* packet, size_t size);
   void SendResult(int fd, wire::Type type, uint64_t step, int status, const std::string& text);
 
   const std::string path_;

@@ -9,9 +9,11 @@ import threading
 
 _HEADER = struct.Struct("=IHHII")
 _MAGIC = 0x3152534D
-_CLIENT_HELLO, _SAVE, _RESTORE, _PROGRESS = 64, 65, 66, 67
-_CLIENT_WELCOME, _SHARD_DURABLE, _COMMITTED, _RESTORED, _NOTIFY = 96, 97, 98, 99, 100
-_NOT_FOUND = -5
+_CLIENT_HELLO, _SAVE, _RESTORE, _PROGRESS, _DESCRIBE, _READ_RANGE = 64, 65, 66, 67, 69, 70
+_CLIENT_WELCOME, _SHARD_DURABLE, _COMMITTED, _RESTORED, _NOTIFY, _DESCRIBED, _RANGE_READ = 96, 97, 98, 99, 100, 102, 103
+_INVALID, _NOT_FOUND = -4, -5
+_OWN_SHARD = 2**32 - 1
+_KNOWS_SHARDS_AND_RANGES = 3
 _F_ADD_SEALS, _SHRINK_GROW_WRITE = 1033, 0xE
 NO_STEP = 2**64 - 1
 
@@ -24,8 +26,10 @@ class FakeMusterd(threading.Thread):
     def __init__(self, path: str, world_size: int = 2) -> None:
         super().__init__(daemon=True)
         self.world_size = world_size
-        self.shards: dict[int, bytes] = {}
+        self.shards: dict[int, bytes] = {}  # this member's, by step
+        self.others: dict[int, list[bytes]] = {}  # by step: the shards of a checkpoint that another gang size saved
         self.progress: list[int] = []
+        self.ranges: list[tuple[int, int, int]] = []  # that were asked for: rank, offset, bytes
         self.restore_step = NO_STEP
         self.commit = True
         self.flags = 0
@@ -57,7 +61,9 @@ class FakeMusterd(threading.Thread):
         body = packet[_HEADER.size :]
         if kind == _CLIENT_HELLO:
             generation, rank = struct.unpack_from("=QI", body, 16)
-            welcome = struct.pack("=QQIIQ", generation, self.restore_step, rank, self.world_size, 0)
+            welcome = struct.pack(
+                "=QQIIQII", generation, self.restore_step, rank, self.world_size, 0, _KNOWS_SHARDS_AND_RANGES, 0
+            )
             client.send(_packet(_CLIENT_WELCOME, welcome))
             client.send(_packet(_NOTIFY, struct.pack("=II", self.flags, 0)))
         elif kind == _SAVE:
@@ -68,20 +74,43 @@ class FakeMusterd(threading.Thread):
                 for answer in (_SHARD_DURABLE, _COMMITTED):
                     client.send(_packet(answer, struct.pack("=QiI", step, 0, 0)))
         elif kind == _RESTORE:
+            step, rank, _ = struct.unpack("=QII", body)
+            self._restore(client, self.restore_step if step == NO_STEP else step, rank)
+        elif kind == _DESCRIBE:
             (step,) = struct.unpack("=Q", body)
-            self._restore(client, self.restore_step if step == NO_STEP else step)
+            step = self.restore_step if step == NO_STEP else step
+            world = len(self.others[step]) if step in self.others else self.world_size if step in self.shards else 0
+            client.send(_packet(_DESCRIBED, struct.pack("=QQIiII", step, 0, world, 0 if world else _NOT_FOUND, 0, 0)))
+        elif kind == _READ_RANGE:
+            step, offset, size, rank, _ = struct.unpack("=QQQII", body)
+            self._read_range(client, self.restore_step if step == NO_STEP else step, offset, size, rank)
         elif kind == _PROGRESS:
             self.progress.append(struct.unpack("=Q", body)[0])
         return True
 
-    def _restore(self, client: socket.socket, step: int) -> None:
-        shard = self.shards.get(step)
+    def _restore(self, client: socket.socket, step: int, rank: int) -> None:
+        status, shard = _NOT_FOUND, self.shards.get(step)
+        if step in self.others:
+            status, shards = _INVALID, self.others[step]
+            shard = shards[rank] if rank < len(shards) else None
         if shard is None:
-            client.send(_packet(_RESTORED, struct.pack("=QQiI", step, 0, _NOT_FOUND, 0)))
+            client.send(_packet(_RESTORED, struct.pack("=QQiI", step, 0, status, 0)))
             return
-        memory = os.memfd_create("shard", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.write(memory, shard)
-        fcntl.fcntl(memory, _F_ADD_SEALS, _SHRINK_GROW_WRITE)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory]))]
-        client.sendmsg([_packet(_RESTORED, struct.pack("=QQiI", step, len(shard), 0, 0))], rights)
-        os.close(memory)
+        _send_memory(client, _packet(_RESTORED, struct.pack("=QQiI", step, len(shard), 0, 0)), shard)
+
+    def _read_range(self, client: socket.socket, step: int, offset: int, size: int, rank: int) -> None:
+        self.ranges.append((rank, offset, size))
+        # Without others all members' shards are like this one's.
+        shards = self.others.get(step) or [self.shards[step]] * self.world_size
+        part = shards[rank][offset : offset + size]
+        answer = struct.pack("=QQQQQiI", step, offset, len(part), len(shards[rank]), 1, 0, 0)
+        _send_memory(client, _packet(_RANGE_READ, answer), part)
+
+
+def _send_memory(client: socket.socket, packet: bytes, content: bytes) -> None:
+    memory = os.memfd_create("shard", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(memory, content)
+    fcntl.fcntl(memory, _F_ADD_SEALS, _SHRINK_GROW_WRITE)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory]))]
+    client.sendmsg([packet], rights)
+    os.close(memory)

@@ -1,14 +1,22 @@
 #!/bin/bash
-# libmuster must need libc only and export only what muster.h declares, all under one symbol version.
+# libmuster must need libc only, and no new one, and export only what muster.h declares, each under the symbol version that it came with.
 # usage: libmuster_abi_test.sh LIBMUSTER.SO MUSTER.H
 set -euo pipefail
 
 library=$1
 header=$2
+version_of() { # FUNCTION
+  case $1 in
+    muster_restore_info | muster_restore_open_shard) echo MUSTER_0.2 ;;
+    muster_restore_slice | muster_restore_slices | muster_save_add_slice | muster_save_reserve | muster_slice_info | \
+      muster_wait_durable) echo MUSTER_0.3 ;;
+    *) echo MUSTER_0.1 ;;
+  esac
+}
 dynamic=$(readelf -dW "$library")
 symbols=$(nm -D --defined-only "$library" | awk '$2 != "A" { print $3 }' | sort)
 declared=$(grep -oE '^MUSTER_API [^(]*\bmuster_[a-z_]+\(' "$header" | grep -oE 'muster_[a-z_]+\($' | tr -d '(' |
-  sed 's/$/@@MUSTER_0.1/' | sort)
+  while read -r name; do echo "$name@@$(version_of "$name")"; done | sort)
 
 fail() {
   echo "FAILED: $*" >&2
@@ -21,5 +29,9 @@ grep -q 'SONAME.*\[libmuster\.so\.0\]' <<<"$dynamic" || fail "its SONAME is not 
 [[ -n $declared ]] || fail "no functions found in $header"
 [[ $symbols == "$declared" ]] ||
   fail "the exported symbols are not the declared functions:" "$(diff <(echo "$declared") <(echo "$symbols"))"
+# Containers come with a libc of their own: the oldest one that people still have is CentOS 7's.
+newest=$(readelf --dyn-syms -W "$library" | grep -oE 'GLIBC_[0-9.]+' | sort -Vu | tail -1)
+[[ $(printf '%s\n' "$newest" GLIBC_2.17 | sort -V | tail -1) == GLIBC_2.17 ]] ||
+  fail "it needs a newer libc than 2.17:" "$(readelf --dyn-syms -W "$library" | grep "$newest")"
 ! readelf -lW "$library" | grep -q 'GNU_STACK.*E 0x' || fail "its stack is executable"
 echo "libmuster needs $needed and exports $(wc -l <<<"$symbols") functions"

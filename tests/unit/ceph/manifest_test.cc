@@ -71,6 +71,63 @@ TEST(Manifest, MayHaveShardsThatAnEarlierTermHasWritten) {
   EXPECT_FALSE(Manifest::Decode(manifest.Encode()));
 }
 
+TEST(Manifest, SaysWhichChunksOlderCheckpointsHave) {
+  Manifest manifest = SampleManifest("k", 100, {2, 5}, 2);
+  EXPECT_NE(manifest.Encode().find("\"version\":1"), std::string::npos);
+  Shard& shard = manifest.shards[1];
+  shard.AddElsewhere(0, ShardPrefix("k", 90, {2, 5}, 1));
+  shard.AddElsewhere(1, ShardPrefix("k", 90, {2, 5}, 1));
+  shard.AddElsewhere(2, ShardPrefix("k", 80, {1, 3}, 1));
+  EXPECT_EQ(shard.elsewhere.size(), 2U);
+  EXPECT_NE(manifest.Encode().find("\"version\":2"), std::string::npos);
+  const auto again = Manifest::Decode(manifest.Encode());
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->Encode(), manifest.Encode());
+  EXPECT_EQ(again->shards[1].elsewhere, shard.elsewhere);
+  EXPECT_EQ(again->shards[1].ObjectOf(1), "data/k/90.2.5/1.1");
+  EXPECT_EQ(again->shards[1].ObjectOf(2), "data/k/80.1.3/1.2");
+  EXPECT_EQ(again->shards[0].ObjectOf(2), "data/k/100.2.5/0.2");
+}
+
+TEST(Manifest, SaysHowChunksAreEncoded) {
+  Manifest manifest = SampleManifest("k", 100, {2, 5}, 2);
+  Shard& shard = manifest.shards[1];
+  ASSERT_TRUE(shard.AddEncoded({0, 4, {700, 1}}));
+  ASSERT_TRUE(shard.AddEncoded({2, 1, {500}}));
+  shard.AddElsewhere(1, ShardPrefix("k", 90, {2, 5}, 1));
+  const std::string text = manifest.Encode();
+  EXPECT_NE(text.find("\"version\":3"), std::string::npos);
+  EXPECT_NE(text.find("\"encoded\":[[0,4,[700,1]],[2,1,[500]]]"), std::string::npos) << text;
+  const auto again = Manifest::Decode(text);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->Encode(), text);
+  const Shard& read = again->shards[1];
+  EXPECT_EQ(read.EncodingOf(1), (ChunkEncoding{4, 1}));
+  EXPECT_EQ(read.StoredBytesOf(1), 1U);
+  EXPECT_EQ(read.BytesOf(1), 1000U);
+  EXPECT_EQ(read.EncodingOf(2), (ChunkEncoding{1, 500}));
+  EXPECT_EQ(again->shards[0].StoredBytesOf(2), 500U) << "of one that is as it is, the chunk's";
+  EXPECT_TRUE(again->shards[0].encodings.empty());
+  EXPECT_EQ(again->TotalBytes(), manifest.TotalBytes()) << "of plain bytes";
+}
+
+TEST(Manifest, TakesNoEncodingThatCannotBe) {
+  Manifest manifest = SampleManifest("k", 100, {2, 5}, 1);
+  Shard& shard = manifest.shards[0];
+  EXPECT_FALSE(shard.AddEncoded({0, 4, {}}));
+  EXPECT_FALSE(shard.AddEncoded({0, 3, {700}})) << "no such width";
+  EXPECT_FALSE(shard.AddEncoded({0, 0, {700}}));
+  EXPECT_FALSE(shard.AddEncoded({0, 4, {0}}));
+  EXPECT_FALSE(shard.AddEncoded({0, 4, {1000}})) << "no gain";
+  EXPECT_FALSE(shard.AddEncoded({2, 4, {500}})) << "no gain in the last one, which is shorter";
+  EXPECT_FALSE(shard.AddEncoded({3, 4, {1}}));
+  EXPECT_FALSE(shard.AddEncoded({UINT64_MAX, 4, {1, 1}}));
+  EXPECT_FALSE(shard.AddEncoded({2, 4, {1, 1}}));
+  EXPECT_TRUE(shard.encodings.empty());
+  EXPECT_TRUE(shard.AddEncoded({1, 4, {1}}));
+  EXPECT_FALSE(shard.AddEncoded({0, 4, {1, 1}})) << "twice";
+}
+
 TEST(Manifest, OfAnEmptyShardHasNoChunks) {
   Manifest manifest = SampleManifest("k", 1, {1, 1}, 1);
   manifest.shards[0].bytes = 0;
@@ -102,13 +159,46 @@ TEST(Manifest, ThatIsNotConsistentIsCorrupt) {
   refused("another rank's objects", [](Manifest& m) { m.shards[0].prefix = "data/k/100.2.5/1"; });
   refused("objects elsewhere", [](Manifest& m) { m.shards[0].prefix = "data/k/100.2.5/../../x/0"; });
   refused("no key", [](Manifest& m) { m.key.clear(); });
+  const auto shared = [&](const char* why, std::vector<ChunkRun> runs) {
+    refused(why, [&](Manifest& m) { m.shards[1].elsewhere = runs; });
+  };
+  const std::string older = ShardPrefix("k", 90, {2, 5}, 1);
+  shared("a run of nothing", {{0, 0, older}});
+  shared("a run beyond the end", {{2, 2, older}});
+  shared("a run that overflows", {{2, UINT64_MAX, older}});
+  shared("runs that overlap", {{0, 2, older}, {1, 1, older}});
+  shared("runs out of order", {{2, 1, older}, {0, 1, older}});
+  shared("another key's chunks", {{0, 1, ShardPrefix("other", 90, {2, 5}, 1)}});
+  shared("another rank's chunks", {{0, 1, ShardPrefix("k", 90, {2, 5}, 0)}});
+  shared("chunks of its own step", {{0, 1, ShardPrefix("k", 100, {2, 5}, 1)}});
+  shared("chunks of a later generation", {{0, 1, ShardPrefix("k", 90, {2, 6}, 1)}});
+  shared("chunks of a later term", {{0, 1, ShardPrefix("k", 90, {3, 5}, 1)}});
+  shared("chunks anywhere", {{0, 1, "data/k/90.2.5/../../x/1"}});
+}
+
+TEST(Manifest, WhoseEncodingsAreNotConsistentIsCorrupt) {
+  Manifest manifest = SampleManifest("k", 100, {2, 5}, 1);
+  ASSERT_TRUE(manifest.shards[0].AddEncoded({0, 4, {700}}));
+  const std::string good = manifest.Encode();
+  const std::string list = "[[0,4,[700]]]";
+  const size_t at = good.find(list);
+  ASSERT_NE(at, std::string::npos);
+  for (const char* other :
+       {"{}", "[0]", "[[0,4]]", "[[0,4,700]]", "[[0,4,[]]]", "[[0,4,[\"x\"]]]", "[[0,4,[-1]]]",
+        "[[0,4,[700.5]]]", "[[0,4,[4294967996]]]", "[[0,4294967300,[700]]]", "[[-1,4,[700]]]",
+        "[[0,4,[1000]]]", "[[0,5,[700]]]", "[[3,4,[1]]]", "[[0,4,[1,1,1,1]]]", "[[1,4,[1]],[0,4,[1]]]",
+        "[[0,4,[1,1]],[1,4,[1]]]"}) {
+    const auto decoded = Manifest::Decode(std::string(good).replace(at, list.size(), other));
+    ASSERT_FALSE(decoded) << other;
+    EXPECT_EQ(decoded.error().code, Errc::kCorrupt) << other;
+  }
 }
 
 TEST(Manifest, ThatIsNoManifestIsCorrupt) {
   const std::string good = SampleManifest("k", 100, {2, 5}, 1).Encode();
   for (const std::string& text : {std::string(), std::string("null"), std::string("[]"), std::string("{}"),
                                   std::string(100000, '['), good.substr(0, good.size() - 1), good + "x",
-                                  std::string("{\"format\":\"muster-manifest\",\"version\":2}")}) {
+                                  std::string("{\"format\":\"muster-manifest\",\"version\":4}")}) {
     const auto decoded = Manifest::Decode(text);
     ASSERT_FALSE(decoded) << text.substr(0, 50);
     EXPECT_EQ(decoded.error().code, Errc::kCorrupt);
@@ -118,7 +208,10 @@ TEST(Manifest, ThatIsNoManifestIsCorrupt) {
 // Whatever a mutation does: it is refused, or what is read is consistent and can be written again.
 TEST(Manifest, SurvivesMutatedTexts) {
   std::mt19937 random(20240607);
-  const std::string good = SampleManifest("key", 100, {2, 5}, 3).Encode();
+  Manifest sample = SampleManifest("key", 100, {2, 5}, 3);
+  sample.shards[2].AddElsewhere(1, ShardPrefix("key", 90, {2, 4}, 2));
+  ASSERT_TRUE(sample.shards[1].AddEncoded({1, 4, {700, 300}}));
+  const std::string good = sample.Encode();
   const auto pick = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
   const std::string alphabet = "0123456789abcdef{}[]\",:.-eE+ \\u";
   for (int round = 0; round < 5000; ++round) {

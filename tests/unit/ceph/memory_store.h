@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -25,18 +26,31 @@ class MemoryStore final : public Store {
     const std::lock_guard lock(mutex_);
     fault_ = std::move(fault);
   }
+  // So many of the next updates of heads are carried out, and their answers are lost.
+  void LoseAnswers(size_t count) {
+    const std::lock_guard lock(mutex_);
+    lost_answers_ = count;
+  }
   // The stored bytes of an object, to be changed by a test; nullptr when it is not there.
   std::string* Bytes(const std::string& name) {
     const auto found = objects_.find(name);
     return found == objects_.end() ? nullptr : &found->second;
   }
   std::map<std::string, std::string>& objects() { return objects_; }
+  // As after operations that have timed out: buffers stay in use.
+  void KeepBuffersInUse() { buffers_in_use_ = true; }
+  size_t buffers_made() const { return buffers_made_; }
   std::map<std::string, Head>& heads() { return heads_; }
   size_t most_at_once() const { return most_at_once_; }
 
-  void WriteAsync(const ObjectName& object, std::span<const std::byte> data, Done done) override {
+  std::unique_ptr<StoreBuffer> NewBuffer(size_t bytes) override {
+    ++buffers_made_;
+    return std::make_unique<Buffer>(bytes, buffers_in_use_);
+  }
+
+  void WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) override {
     Begin();
-    pool_.Post([this, object, data, done = std::move(done)] {
+    pool_.Post([this, object, data = buffer.memory().first(bytes), done = std::move(done)] {
       const Status status =
           Write(object, std::string(reinterpret_cast<const char*>(data.data()), data.size()));
       End();
@@ -44,15 +58,14 @@ class MemoryStore final : public Store {
     });
   }
 
-  void ReadAsync(const ObjectName& object, std::span<std::byte> into, ReadDone done) override {
+  void ReadAsync(const ObjectName& object, size_t limit, ReadDone done) override {
     Begin();
-    pool_.Post([this, object, into, done = std::move(done)] {
-      const Result<std::string> data = Read(object);
+    pool_.Post([this, object, limit, done = std::move(done)] {
+      const Result<std::string> read = Read(object);
       End();
-      if (!data) return done(data.error());
-      const size_t n = std::min(into.size(), data->size());
-      std::memcpy(into.data(), data->data(), n);
-      done(n);
+      if (!read) return done(read.error());
+      const auto data = std::make_shared<std::string>(read->substr(0, limit));
+      done(StoreData{std::as_bytes(std::span(*data)), data});
     });
   }
 
@@ -89,6 +102,8 @@ class MemoryStore final : public Store {
     return names;
   }
 
+  Result<std::vector<std::string>> ListSpaces() override { return std::vector<std::string>{"u1"}; }
+
   Result<Head> ReadHead(const ObjectName& head) override {
     if (Status status = Ask("read_head", head.name); !status) return status.error();
     const std::lock_guard lock(mutex_);
@@ -105,16 +120,35 @@ class MemoryStore final : public Store {
     if (there != update.expect_fence.has_value() || (there && found->second.fence != *update.expect_fence)) {
       return Error{Errc::kConflict, "head " + name.name + " has another fence"};
     }
+    for (const auto& [key, value] : update.expect) {
+      const bool has = there && found->second.entries.contains(key);
+      if ((has ? found->second.entries.at(key) : "") != value)
+        return Error{Errc::kConflict, "head " + name.name + " was changed"};
+    }
     Head& head = heads_[name.name];
     head.fence = update.new_fence;
     for (const std::string& key : update.remove) head.entries.erase(key);
     for (const auto& [key, value] : update.set) head.entries[key] = value;
-    return {};
+    if (lost_answers_ == 0) return {};
+    --lost_answers_;
+    return Error{Errc::kUnavailable, "no answer"};
   }
 
   [[nodiscard]] std::string Describe() const override { return "memory"; }
 
  private:
+  class Buffer final : public StoreBuffer {
+   public:
+    Buffer(size_t bytes, const std::atomic<bool>& in_use) : Buffer(new std::byte[bytes], bytes, in_use) {}
+    [[nodiscard]] bool Idle() const override { return !in_use_; }
+
+   private:
+    Buffer(std::byte* memory, size_t bytes, const std::atomic<bool>& in_use)
+        : StoreBuffer({memory, bytes}), memory_(memory), in_use_(in_use) {}
+    const std::unique_ptr<std::byte[]> memory_;
+    const std::atomic<bool>& in_use_;
+  };
+
   Status Ask(const std::string& operation, const std::string& name) {
     Fault fault;
     {
@@ -134,6 +168,9 @@ class MemoryStore final : public Store {
 
   std::mutex mutex_;
   Fault fault_;
+  std::atomic<bool> buffers_in_use_{false};
+  std::atomic<size_t> buffers_made_{0};
+  size_t lost_answers_ = 0;
   std::map<std::string, std::string> objects_;
   std::map<std::string, Head> heads_;
   size_t at_once_ = 0;

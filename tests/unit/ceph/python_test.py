@@ -8,35 +8,16 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 import muster
-from fake_musterd import FakeMusterd
+from python_rig import MemberCase
 
 
-class PackageTest(unittest.TestCase):
-    def setUp(self) -> None:
-        directory = tempfile.TemporaryDirectory(prefix="muster-test-")
-        self.addCleanup(directory.cleanup)
-        path = str(Path(directory.name) / "musterd.sock")
-        self.musterd = FakeMusterd(path)
-        self.musterd.flags = 1
-        self.addCleanup(self.musterd.stop)
-        environment = {
-            "MUSTER_GANG": "7.0",
-            "MUSTER_GENERATION": "4",
-            "RANK": "1",
-            "MUSTER_TOKEN": "00" * 16,
-            "MUSTER_SOCKET": path,
-        }
-        os.environ.update(environment)
-        self.addCleanup(lambda: [os.environ.pop(name, None) for name in environment])
-
+class PackageTest(MemberCase):
     def go_round(self, state: Any) -> Any:
         with muster.open() as gang:
             gang.save(state, 10)
@@ -171,6 +152,38 @@ class PackageTest(unittest.TestCase):
             self.assertFalse(gang.save("c", 3, block=False))
             with self.assertRaises(TimeoutError):
                 gang.wait(2, timeout=0.01)
+
+    def save_states(self, states: list[Any]) -> None:
+        """The checkpoint of step 20, by as many members."""
+        self.save_as_gang_of(len(states), lambda gang, step: gang.save(states[gang.rank], step))
+
+    def test_a_gang_of_another_size_divides_the_shards_anew(self) -> None:
+        self.save_states([{"part": [0, 1]}, {"part": [2, 3]}, {"part": [4]}])
+        with muster.open() as gang:
+            self.assertEqual(gang.restore_info(), (20, 3))
+            with self.assertRaises(muster.MusterError):
+                gang.restore()
+            parts = [x for state in gang.restore_shards() for x in state["part"]]
+            self.assertEqual(parts, [0, 1, 2, 3, 4])
+            self.assertEqual(gang.restore_shard(2), ({"part": [4]}, 20))
+            with self.assertRaises(muster.MusterError):
+                gang.restore_shard(3)
+            size = -(-len(parts) // gang.world_size)
+            self.assertEqual(parts[gang.rank * size : (gang.rank + 1) * size], [3, 4])
+
+    def test_what_all_members_saved_alike_is_restored_whatever_their_number(self) -> None:
+        self.save_states([{"weights": 7}] * 3)
+        with muster.open() as gang:
+            self.assertEqual(gang.restore(replicated=True), ({"weights": 7}, 20))
+        self.assertEqual(self.go_round({"weights": 8}), {"weights": 8})
+
+    def test_without_a_checkpoint_there_are_no_shards(self) -> None:
+        with muster.open() as gang:
+            self.assertIsNone(gang.restore_info())
+            self.assertIsNone(gang.restore(replicated=True))
+            self.assertIsNone(gang.restore_shard(0))
+            self.assertEqual(list(gang.restore_shards()), [])
+            self.assertEqual(list(gang.restore_shards(5)), [])
 
     def test_a_shard_of_another_program_is_corrupt(self) -> None:
         import ctypes

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,23 +39,37 @@ class StoreContract : public testing::TestWithParam<MakeStore> {
 
   Status WriteAndWait(const std::string& name, const std::string& data) {
     auto done = std::make_shared<std::promise<Status>>();
-    store_->WriteAsync(Name(name), std::as_bytes(std::span(data)),
-                       [done](Status s) { done->set_value(std::move(s)); });
+    const auto buffer = store_->NewBuffer(data.size() + 1);
+    std::memcpy(buffer->memory().data(), data.data(), data.size());
+    store_->WriteAsync(Name(name), *buffer, data.size(), [done](Status s) { done->set_value(std::move(s)); });
     return done->get_future().get();
   }
   Result<std::string> ReadAndWait(const std::string& name, size_t most) {
-    std::string into(most, '\0');
-    auto done = std::make_shared<std::promise<Result<size_t>>>();
-    store_->ReadAsync(Name(name), std::as_writable_bytes(std::span(into)),
-                      [done](Result<size_t> n) { done->set_value(std::move(n)); });
-    const Result<size_t> n = done->get_future().get();
-    if (!n) return n.error();
-    into.resize(*n);
-    return into;
+    auto done = std::make_shared<std::promise<Result<StoreData>>>();
+    store_->ReadAsync(Name(name), most, [done](Result<StoreData> data) { done->set_value(std::move(data)); });
+    const Result<StoreData> data = done->get_future().get();
+    if (!data) return data.error();
+    return std::string(reinterpret_cast<const char*>(data->bytes.data()), data->bytes.size());
   }
 
   std::unique_ptr<Store> store_;
 };
+
+TEST_P(StoreContract, ABufferIsWrittenAgainWithOtherContent) {
+  constexpr size_t kBytes = 100000;
+  const auto buffer = store_->NewBuffer(kBytes);
+  for (const char letter : {'a', 'b', 'c'}) {
+    std::memset(buffer->memory().data(), letter, kBytes);
+    auto done = std::make_shared<std::promise<Status>>();
+    store_->WriteAsync(Name("data/k/1.1.1/0.0"), *buffer, kBytes,
+                       [done](Status s) { done->set_value(std::move(s)); });
+    const Status written = done->get_future().get();
+    ASSERT_TRUE(written) << written.error().message;
+    const auto read = ReadAndWait("data/k/1.1.1/0.0", 2 * kBytes);
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(*read, std::string(kBytes, letter));
+  }
+}
 
 TEST_P(StoreContract, ReadsWhatWasWritten) {
   ASSERT_TRUE(store_->Write(Name("data/k/1.1.1/manifest"), "text"));
@@ -168,6 +185,32 @@ TEST_P(StoreContract, OfManyWhoExpectTheSameFenceOneWins) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(won, 1);
   EXPECT_EQ(lost, 7);
+}
+
+TEST_P(StoreContract, AHeadChangesOnlyWhenItsEntriesAreAsExpected) {
+  HeadUpdate make{std::nullopt, "f1", {{"a", "1"}, {"b", "2"}}, {}};
+  ASSERT_TRUE(store_->UpdateHead(Name("gang/e"), make));
+  const auto change = [&](const std::map<std::string, std::string>& expect, const std::string& fence = "f1") {
+    HeadUpdate update{fence, fence, {{"a", "3"}}, {"b"}};
+    update.expect = expect;
+    return store_->UpdateHead(Name("gang/e"), update);
+  };
+  const std::map<std::string, std::string> wrong[] = {
+      {{"a", "2"}}, {{"a", "1"}, {"b", "1"}}, {{"a", ""}}, {{"c", "1"}}, {{"a", "1x"}}};
+  for (const auto& expect : wrong) EXPECT_EQ(change(expect).error().code, Errc::kConflict);
+  EXPECT_EQ(change({{"a", "1"}}, "f0").error().code, Errc::kConflict);
+  EXPECT_EQ(store_->ReadHead(Name("gang/e"))->entries, make.set);
+  // What is not there counts as empty.
+  ASSERT_TRUE(change({{"a", "1"}, {"b", "2"}, {"c", ""}}));
+  EXPECT_EQ(store_->ReadHead(Name("gang/e"))->entries, (std::map<std::string, std::string>{{"a", "3"}}));
+}
+
+TEST_P(StoreContract, ListsTheSpacesThatHaveSomething) {
+  ASSERT_TRUE(store_->Write(Name("data/k/1.1.1/manifest"), "text"));
+  const auto spaces = store_->ListSpaces();
+  ASSERT_TRUE(spaces) << spaces.error().message;
+  EXPECT_EQ(std::count(spaces->begin(), spaces->end(), "u1"), 1);
+  EXPECT_TRUE(std::is_sorted(spaces->begin(), spaces->end()));
 }
 
 TEST_P(StoreContract, AHeadMayHaveMoreEntriesThanOnePage) {

@@ -32,7 +32,8 @@ TEST(Config, NothingGivesTheDefaults) {
 
 TEST(Config, ReadsTextsCountsDurationsAndSizes) {
   const auto config = ParseConfig(
-      "store: rados:muster\nport: 7000\nreconnect: 5s\nstore_timeout: 1500ms\nprogress_after: 2m\nlease: 1m\n"
+      "store: rados:muster\nport: 7000\nreconnect: 5s\nstore_timeout: 1500ms\nprogress_after: 2m\nlease: "
+      "1m\nsilence: 2m\n"
       "chunk_size: 8MiB\nmax_shard_size: 1TiB\n",
       "muster.yaml");
   ASSERT_TRUE(config) << config.error().message;
@@ -47,10 +48,17 @@ TEST(Config, ReadsTextsCountsDurationsAndSizes) {
 }
 
 TEST(Config, ASizeWithoutAUnitIsBytesAndADurationOfZeroNeedsNone) {
-  const auto config = ParseConfig("chunk_size: 65536\nlease: 0\n", "muster.yaml");
+  const auto config = ParseConfig("chunk_size: 65536\ntime_limit_margin: 0\n", "muster.yaml");
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_EQ(config->chunk_bytes, 65'536);
-  EXPECT_EQ(config->lease_ms, 0);
+  EXPECT_EQ(config->time_limit_margin_ms, 0);
+}
+
+TEST(Config, TheLimitsOfLivenessMustGoTogether) {
+  EXPECT_THAT(ErrorOf("beat: 1s\nlease: 2s\nsilence: 10s\n"),
+              StartsWith("muster.yaml:3: beat 1s, lease 2s and silence 10s do not go together"));
+  EXPECT_THAT(ErrorOf("lease: 1s\n"), HasSubstr("silence at least lease and two beats"));
+  EXPECT_TRUE(ParseConfig("beat: 1s\nlease: 3s\nsilence: 5s\n", "muster.yaml"));
 }
 
 TEST(Config, AnUnknownKeyIsRefusedWithItsLineAndTheGoodKeys) {
@@ -93,10 +101,38 @@ TEST(Config, TextsThatCannotBeGoodAreRefusedWithTheirLine) {
   EXPECT_THAT(ErrorOf("\nstore: /var/lib\n"), StartsWith("muster.yaml:2: 'store: /var/lib' is not allowed"));
   EXPECT_THAT(ErrorOf("\nstore: 'rados:'\n"), StartsWith("muster.yaml:2:"));
   EXPECT_THAT(ErrorOf("\nlog_level: loud\n"), StartsWith("muster.yaml:2: 'log_level: loud' is not allowed"));
+  EXPECT_EQ(ErrorOf("\ncompression: yes\n"),
+            "muster.yaml:2: 'compression: yes' is not allowed: give no or auto");
+  EXPECT_EQ(ErrorOf("compression: auto\n"), "");
   EXPECT_THAT(ErrorOf("\nsocket: here.sock\n"), StartsWith("muster.yaml:2:"));
   EXPECT_THAT(ErrorOf("\nstate_dir:\n"), StartsWith("muster.yaml:2:"));
   EXPECT_THAT(ErrorOf("\nservice_user: ''\n"), StartsWith("muster.yaml:2:"));
   EXPECT_EQ(ErrorOf("node_name: ''\n"), "");
+}
+
+TEST(Config, ExitCodesAreRefusedWithTheirLineWhenTheyCannotBeMeant) {
+  EXPECT_EQ(ParseConfig("exit_codes: 75=infrastructure, 143=preemption\n", "muster.yaml")->exit_codes,
+            "75=infrastructure, 143=preemption");
+  EXPECT_EQ(ErrorOf("exit_codes: ''\n"), "");
+  for (const char* codes :
+       {"75", "75=hardware", "0=user", "256=user", "75=user, 75=preemption", "75=user,"}) {
+    EXPECT_THAT(
+        ErrorOf(std::string("\nexit_codes: ") + codes + "\n"),
+        StartsWith("muster.yaml:2: 'exit_codes: " + std::string(codes) + "' is not allowed: give CODE=CLASS"))
+        << codes;
+  }
+}
+
+TEST(Config, WhatHealthLooksAtIsNamesAndPaths) {
+  EXPECT_EQ(
+      ErrorOf("health_nics: mlx5_0, eth0\nhealth_disks: /tmp, /scratch\nhealth_timeout: 0\nkernel_log: ''\n"),
+      "");
+  EXPECT_THAT(ErrorOf("\nhealth_nics: a/b\n"),
+              StartsWith("muster.yaml:2: 'health_nics: a/b' is not allowed"));
+  EXPECT_THAT(ErrorOf("\nhealth_nics: eth0, ..\n"), StartsWith("muster.yaml:2:"));
+  EXPECT_THAT(ErrorOf("\nhealth_disks: /tmp, scratch\n"), StartsWith("muster.yaml:2:"));
+  EXPECT_THAT(ErrorOf("\nhealth_disk_free: 51\n"), StartsWith("muster.yaml:2:"));
+  EXPECT_THAT(ErrorOf("\nkernel_log: kmsg\n"), StartsWith("muster.yaml:2:"));
 }
 
 TEST(Config, AnEmptyRangeOfPortsIsRefusedWithALine) {

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "tests/unit/daemon/packet_builder.h"
+#include "tests/unit/daemon/private_munge.h"
 
 namespace muster {
 namespace {
@@ -62,12 +63,42 @@ bool NameNodes() {
   return named;
 }
 
+void DaemonFixture::SetUp() {
+  PrivateMunge& munge = PrivateMunge::Get();
+  if (!munge.problem().empty()) GTEST_SKIP() << munge.problem();
+  ASSERT_TRUE(NameNodes());
+  auto lease = PortLease::Take(18'000, 18'999, 1);
+  ASSERT_TRUE(lease) << lease.error().message;
+  lease_ = *std::move(lease);
+}
+
+void DaemonFixture::StartDaemon(uint32_t node) {
+  daemons_[node] = std::make_unique<TestDaemon>(
+      fmt::format("n{}", node + 1), fmt::format("127.0.0.{}", node + 1), lease_->port(), directory_.path());
+}
+
 TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory)
     : config_(ConfigOf(name, address, port, directory)),
       store_(MustOpen(config_.store)),
       engine_(store_, {}),
-      coordinators_(loop_, config_, name, store_),
-      agent_(AgentContext{loop_, config_, name, store_, engine_, reader_, dialer_}) {
+      coordinators_({loop_, config_, name, store_, &reader_}),
+      health_(loop_, {}, [](const HealthOptions&) { return HealthReport{}; }),
+      exchange_(loop_, config_, store_, engine_),
+      agent_(AgentContext{loop_,
+                          config_,
+                          name,
+                          store_,
+                          engine_,
+                          reader_,
+                          dialer_,
+                          sampler_,
+                          health_,
+                          nullptr,
+                          nullptr,
+                          {},
+                          {},
+                          nullptr,
+                          &exchange_}) {
   auto server =
       Server::Start({fmt::format("{}:{}", address, port), name, ::geteuid()},
                     [this](std::shared_ptr<Link> link) { return coordinators_.Accept(std::move(link)); }, {});

@@ -1,6 +1,9 @@
 // musterds of two nodes in one process, and supervisors that a test plays itself.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,12 +14,15 @@
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
+#include "daemon/agent/port_lease.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/worker.h"
 #include "daemon/config/config.h"
 #include "daemon/rpc/link.h"
+#include "daemon/service/checkpoint_exchange.h"
 #include "daemon/service/coordinators.h"
 #include "daemon/wire/wire.h"
+#include "tests/unit/ceph/temporary_directory.h"
 
 namespace muster {
 
@@ -40,10 +46,25 @@ class TestDaemon {
   Engine engine_;
   Worker reader_;
   Worker dialer_;
+  Worker sampler_;
   Coordinators coordinators_;
+  NodeHealth health_;
+  CheckpointExchange exchange_;
   Agent agent_;
   std::unique_ptr<Server> server_;
   std::thread thread_;
+};
+
+// A test with a MUNGE of its own, a store and a port that are free, and no daemon yet. Skipped where there is no MUNGE.
+class DaemonFixture : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  // Node 0 is n1, node 1 is n2. Where both are, the second coordinates: the batch host is the last candidate.
+  void StartDaemon(uint32_t node);
+
+  TemporaryDirectory directory_;
+  std::optional<PortLease> lease_;
+  std::unique_ptr<TestDaemon> daemons_[2];
 };
 
 // A supervisor's side of the local protocol.

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 namespace muster {
 namespace {
@@ -19,7 +20,7 @@ ClusterSpec Spec() {
   spec.role = "worker";
   spec.restart_cause = "rank 1 on n2 exited with code 1";
   spec.restarts_allowed = 5;
-  spec.nodes = {{"n1", {2, 3}, 20100}, {"n2", {0, 1}, 20200}};
+  spec.nodes = {{"n1", {2, 3}, 20100, ""}, {"n2", {0, 1}, 20200, ""}};
   return spec;
 }
 
@@ -28,7 +29,8 @@ const LocalFacts kFacts{"00ff", "/run/muster/musterd.sock", "/run/muster/gangs/1
 // What is set; a key that is to be unset has no value.
 std::map<std::string, std::optional<std::string>> Of(const ClusterSpec& spec, uint32_t node, uint32_t local) {
   std::map<std::string, std::optional<std::string>> environment;
-  for (const std::string& entry : MemberEnvironment(spec, TfCluster(spec), node, local, kFacts)) {
+  for (const std::string& entry :
+       MemberEnvironment(spec, WorldOf(spec, node), TfCluster(spec), node, local, kFacts)) {
     const size_t equals = entry.find('=');
     const bool fresh =
         environment
@@ -88,7 +90,7 @@ ClusterSpec Large(uint32_t nodes) {
   spec.nodes.clear();
   for (uint32_t i = 0; i < nodes; ++i) {
     spec.nodes.push_back(
-        {fmt::format("a-long-node-name-{:05}", i), {4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3}, 20000});
+        {fmt::format("a-long-node-name-{:05}", i), {4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3}, 20000, ""});
   }
   return spec;
 }
@@ -102,7 +104,8 @@ TEST(Environment, ATfConfigThatDoesNotFitIsLeftOutAndAFileIsNamed) {
 TEST(Environment, NoStringIsLongerThanTheKernelTakes) {
   for (const uint32_t nodes : {1U, 900U, 1'000U, 1'100U, 1'200U, 16'000U}) {
     const ClusterSpec spec = Large(nodes);
-    for (const std::string& entry : MemberEnvironment(spec, TfCluster(spec), 0, 0, kFacts)) {
+    for (const std::string& entry :
+         MemberEnvironment(spec, WorldOf(spec, 0), TfCluster(spec), 0, 0, kFacts)) {
       EXPECT_LT(entry.size(), 128U * 1024) << nodes << ": " << entry.substr(0, 40);
     }
   }
@@ -111,6 +114,140 @@ TEST(Environment, NoStringIsLongerThanTheKernelTakes) {
 TEST(Environment, TheWholeSpecIsJsonHoweverLarge) {
   const json cluster = json::parse(TfCluster(Large(2'000)));
   EXPECT_EQ(cluster["worker"].size(), 8'000U);
+}
+
+TEST(Environment, SlurmsVariablesSayWhereTheMemberIsInTheGangNotInTheStep) {
+  ClusterSpec spec = Spec();
+  spec.nodes = {{"n1", {0, 1}, 20100, ""}, {"n5", {2, 3}, 20100, ""}, {"n4", {4}, 20100, ""}};
+  const auto e = Of(spec, 1, 1);
+  EXPECT_EQ(e.at("SLURM_PROCID"), "3");
+  EXPECT_EQ(e.at("SLURM_LOCALID"), "1");
+  EXPECT_EQ(e.at("SLURM_NODEID"), "1");
+  for (const char* key : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"})
+    EXPECT_EQ(e.at(key), "5") << key;
+  for (const char* key : {"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"})
+    EXPECT_EQ(e.at(key), "3") << key;
+  for (const char* key : {"SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST"})
+    EXPECT_EQ(e.at(key), "n[1,5,4]") << key << ": in the order of SLURM_NODEID";
+  EXPECT_EQ(e.at("SLURM_TASKS_PER_NODE"), "2(x2),1");
+  EXPECT_EQ(e.at("SLURM_STEP_TASKS_PER_NODE"), "2(x2),1");
+  EXPECT_EQ(e.at("SLURM_GTIDS"), "2,3");
+}
+
+TEST(Environment, HorovodsCrossRankCountsNodesThatHaveTheLocalRank) {
+  ClusterSpec spec = Spec();
+  spec.nodes = {{"n1", {0}, 20100, ""}, {"n2", {1, 2}, 20100, ""}, {"n3", {3, 4}, 20100, ""}};
+  const auto e = Of(spec, 2, 1);
+  EXPECT_EQ(e.at("HOROVOD_RANK"), "4");
+  EXPECT_EQ(e.at("HOROVOD_SIZE"), "5");
+  EXPECT_EQ(e.at("HOROVOD_LOCAL_SIZE"), "2");
+  EXPECT_EQ(e.at("HOROVOD_CROSS_RANK"), "1");
+  EXPECT_EQ(e.at("HOROVOD_CROSS_SIZE"), "2");
+  EXPECT_EQ(Of(spec, 2, 0).at("HOROVOD_CROSS_SIZE"), "3");
+}
+
+// A heterogeneous job: a chief, two parameter servers on one node, three workers on two, an evaluator, TensorBoard.
+ClusterSpec TensorFlowSpec() {
+  ClusterSpec spec = Spec();
+  spec.nodes = {{"c", {0}, 20000, "chief", wire::RoleKind::kChief},
+                {"p", {4, 5}, 20100, "ps", wire::RoleKind::kService},
+                {"w1", {1, 2}, 20200, ""},
+                {"w2", {3}, 20300, ""},
+                {"e", {6}, 20400, "evaluator", wire::RoleKind::kUntracked},
+                {"t", {7}, 20500, "tensorboard", wire::RoleKind::kSidecar}};
+  return spec;
+}
+
+TEST(Environment, TfConfigHasEveryRoleWithItsOwnIndices) {
+  const auto e = Of(TensorFlowSpec(), 3, 0);
+  const json tf = json::parse(*e.at("TF_CONFIG"));
+  EXPECT_EQ(tf["cluster"], json({{"chief", {"c:20001"}},
+                                 {"ps", {"p:20101", "p:20102"}},
+                                 {"worker", {"w1:20201", "w1:20202", "w2:20301"}}}));
+  EXPECT_EQ(tf["task"], json({{"type", "worker"}, {"index", 2}}));
+  EXPECT_EQ(e.at("MUSTER_RANK"), "3") << "of the whole gang";
+  EXPECT_EQ(e.at("MUSTER_ROLE"), "worker");
+  EXPECT_EQ(e.at("MUSTER_ROLE_RANK"), "2");
+  EXPECT_EQ(e.at("MUSTER_ROLES"), "chief=1,worker=3,ps=2,evaluator=1,tensorboard=1");
+  EXPECT_EQ(e.at("ROLE_NAME"), "worker");
+  EXPECT_EQ(e.at("ROLE_RANK"), "2");
+  EXPECT_EQ(e.at("ROLE_WORLD_SIZE"), "3");
+  EXPECT_FALSE(e.contains("DMLC_ROLE"));
+}
+
+TEST(Environment, TheChiefAndTheWorkersAreOneWorld) {
+  for (const auto& [node, local, rank] :
+       {std::tuple{0U, 0U, "0"}, {2U, 0U, "1"}, {2U, 1U, "2"}, {3U, 0U, "3"}}) {
+    const auto e = Of(TensorFlowSpec(), node, local);
+    EXPECT_EQ(e.at("RANK"), rank);
+    EXPECT_EQ(e.at("WORLD_SIZE"), "4");
+    EXPECT_EQ(e.at("MASTER_ADDR"), "c");
+    EXPECT_EQ(e.at("MASTER_PORT"), "20000");
+    EXPECT_EQ(e.at("GROUP_WORLD_SIZE"), "3");
+    EXPECT_EQ(e.at("SLURM_PROCID"), rank);
+    EXPECT_EQ(e.at("SLURM_NTASKS"), "4");
+    EXPECT_EQ(e.at("SLURM_JOB_NODELIST"), "c,w[1-2]");
+    EXPECT_EQ(e.at("JAX_NUM_PROCESSES"), "4");
+    EXPECT_EQ(e.at("HOROVOD_RANK"), rank);
+  }
+}
+
+TEST(Environment, AnyOtherRoleIsAWorldOfItsOwn) {
+  const auto ps = Of(TensorFlowSpec(), 1, 1);
+  EXPECT_EQ(ps.at("RANK"), "1");
+  EXPECT_EQ(ps.at("MUSTER_RANK"), "5");
+  EXPECT_EQ(ps.at("WORLD_SIZE"), "2");
+  EXPECT_EQ(ps.at("MASTER_ADDR"), "p");
+  EXPECT_EQ(ps.at("MASTER_PORT"), "20100");
+  EXPECT_EQ(ps.at("GROUP_RANK"), "0");
+  EXPECT_EQ(ps.at("SLURM_NNODES"), "1");
+  EXPECT_EQ(Of(TensorFlowSpec(), 5, 0).at("WORLD_SIZE"), "1") << "and not the evaluator's";
+}
+
+TEST(Environment, WhereNobodyTrainsAllAreOneWorld) {
+  ClusterSpec spec = Spec();
+  spec.nodes = {{"p", {0}, 20000, "ps", wire::RoleKind::kService},
+                {"e", {1}, 20100, "evaluator", wire::RoleKind::kUntracked}};
+  EXPECT_EQ(Of(spec, 1, 0).at("RANK"), "1");
+  EXPECT_EQ(Of(spec, 1, 0).at("WORLD_SIZE"), "2");
+}
+
+TEST(Environment, AnEvaluatorIsATaskButNoPartOfTensorFlowsCluster) {
+  const json tf = json::parse(*Of(TensorFlowSpec(), 4, 0).at("TF_CONFIG"));
+  EXPECT_EQ(tf["task"], json({{"type", "evaluator"}, {"index", 0}}));
+  EXPECT_FALSE(tf["cluster"].contains("evaluator"));
+  EXPECT_TRUE(tf["cluster"].contains("chief"));
+}
+
+ClusterSpec MxNetSpec() {
+  ClusterSpec spec = Spec();
+  spec.nodes = {{"s", {0}, 20000, "scheduler"},
+                {"v", {1, 2}, 20100, "server"},
+                {"w1", {3, 4}, 20200, ""},
+                {"w2", {5}, 20300, ""},
+                {"x", {6}, 20400, "log"}};
+  return spec;
+}
+
+TEST(Environment, MxNetsServersWorkersAndSchedulerFindOneAnother) {
+  const std::pair<uint32_t, const char*> roles[] = {{0, "scheduler"}, {1, "server"}, {2, "worker"}};
+  for (const auto& [node, role] : roles) {
+    const auto e = Of(MxNetSpec(), node, 0);
+    EXPECT_EQ(e.at("DMLC_ROLE"), role);
+    EXPECT_EQ(e.at("DMLC_PS_ROOT_URI"), "s");
+    EXPECT_EQ(e.at("DMLC_PS_ROOT_PORT"), "20001");
+    EXPECT_EQ(e.at("DMLC_NUM_SERVER"), "2");
+    EXPECT_EQ(e.at("DMLC_NUM_WORKER"), "3");
+  }
+  EXPECT_FALSE(Of(MxNetSpec(), 4, 0).at("DMLC_ROLE")) << "a role that ps-lite does not know";
+}
+
+TEST(Environment, RolesThatAreOnSeveralNodesApartAreCountedTogether) {
+  ClusterSpec spec = Spec();
+  spec.nodes = {{"a", {0}, 20000, "worker"}, {"b", {1}, 20100, "ps"}, {"c", {2}, 20200, "worker"}};
+  const json tf = json::parse(*Of(spec, 2, 0).at("TF_CONFIG"));
+  EXPECT_EQ(tf["cluster"]["worker"], json({"a:20001", "c:20201"}));
+  EXPECT_EQ(tf["task"]["index"], 1);
 }
 
 }  // namespace

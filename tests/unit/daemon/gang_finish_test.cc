@@ -121,16 +121,17 @@ TEST_F(GangFinish, ASupervisorLostAfterItsProgramEndedWellEndsTheGang) {
   EXPECT_FALSE(rig.gang.succeeded());
 }
 
-TEST_F(GangFinish, ProcessesThatSurviveSigkillEndTheGang) {
+TEST_F(GangFinish, ProcessesThatSurviveSigkillEndTheGangWhereTheirNodeCannotBeReplaced) {
   Rig allowed(2, 1, 3);
   allowed.Run();
+  allowed.Feed(JobFacts{.can_requeue = false});
   allowed.Exit(0, ExitCode(7));
   allowed.Stopped(0, 2);
   EXPECT_FALSE(allowed.Did<FinishGang>()) << "the other node still stops";
   allowed.Stopped(1);
   EXPECT_FALSE(allowed.Did<StartGeneration>());
   ASSERT_TRUE(allowed.Did<FinishGang>());
-  EXPECT_EQ(allowed.Did<FinishGang>()->code, 1);
+  EXPECT_EQ(allowed.Did<FinishGang>()->cause, 0U) << "the first cause is still the member's";
   EXPECT_THAT(allowed.Did<ReportToJob>()->text, HasSubstr("2 processes of generation 1 survive SIGKILL"));
 }
 
@@ -141,7 +142,7 @@ TEST_F(GangFinish, NothingIsStartedOrStoppedAfterTheEnd) {
        {Event(MemberExited{0, 1, {.status = ExitCode(1)}}), Event(NodeStopped{0, 1, 0, 0}),
         Event(Terminating{0, SIGTERM}), Event(CheckpointBad{0, 1, 5, ""}), Event(NodeLeft{0}),
         Event(MemberExecuted{0, 1, 0}), Event(Progressed{9}), Event(TimerFired{Timer::kJoin}),
-        Event(TimerFired{Timer::kReconnect}), Event(TimerFired{Timer::kProgress})}) {
+        Event(NodeSilent{0}), Event(TimerFired{Timer::kProgress})}) {
     rig.Feed(event);
     EXPECT_TRUE(rig.actions.empty()) << event.index();
   }

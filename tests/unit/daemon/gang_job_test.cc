@@ -45,10 +45,10 @@ TEST(GangJob, TheBatchHostIsTheLastCandidate) {
   GangJob job = Job();
   ASSERT_TRUE(job.Complete());
   EXPECT_THAT(job.hosts, ElementsAre("n1", "n2", "n3"));
-  EXPECT_THAT(job.Candidates(), ElementsAre("n2", "n3", "n1"));
+  EXPECT_THAT(job.CandidateNodes(), ElementsAre(1U, 2U, 0U));
   job.node_list = "n1";
   ASSERT_TRUE(job.Complete());
-  EXPECT_THAT(job.Candidates(), ElementsAre("n1"));
+  EXPECT_THAT(job.CandidateNodes(), ElementsAre(0U));
 }
 
 TEST(GangJob, RefusesStepsThatCannotBe) {
@@ -67,6 +67,16 @@ TEST(GangJob, RefusesOptionsThatTheUserMayNotGive) {
   const Status complete = job.Complete();
   ASSERT_FALSE(complete);
   EXPECT_THAT(complete.error().message, HasSubstr("name=../../etc"));
+}
+
+TEST(GangJob, RefusesMoreSparesThanThereAreNodesToSpare) {
+  GangJob job = Job();
+  job.options_text = "spares=2,min=1";
+  ASSERT_TRUE(job.Complete());
+  job.options_text = "spares=3";
+  const Status complete = job.Complete();
+  ASSERT_FALSE(complete);
+  EXPECT_THAT(complete.error().message, HasSubstr("spares=3 of 3 nodes"));
 }
 
 }  // namespace

@@ -100,8 +100,9 @@ TEST(GangJoining, ATaskThatIsEndedWhileTheOthersAreWaitedForEndsTheGang) {
   Rig rig(2);
   rig.Join(0);
   rig.LoseSupervisor(1);
+  rig.Feed(AbsentProbed{});  // it is not because the other node is dead
   EXPECT_EQ(rig.gang.state(), State::kFinished);
-  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("rank 1 on n0: the task was ended from outside"));
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("task 1 on n0: the task was ended from outside"));
 }
 
 TEST(GangJoining, ATaskThatWasEndedBeforeItsNodeJoinedEndsTheGang) {

@@ -22,26 +22,17 @@ TEST_F(GangReconnect, ANodeThatIsAwayStopsNothing) {
   rig.Feed(NodeLeft{1});
   EXPECT_FALSE(rig.Did<StopGeneration>());
   EXPECT_EQ(rig.gang.state(), State::kRunning);
-  EXPECT_EQ(rig.TimerSet(Timer::kReconnect), 30'000);
+  EXPECT_TRUE(rig.Did<Persist>()) << "a coordinator that takes over must know whose members may run on";
 }
 
 TEST_F(GangReconnect, ANodeThatComesBackRunningRunsOn) {
   rig.Feed(NodeLeft{1});
   rig.Join(1, MemberState::kRunning, 1);
   EXPECT_EQ(rig.gang.state(), State::kRunning);
-  EXPECT_EQ(rig.TimerSet(Timer::kReconnect), -1);
   // Its daemon may have restarted, and must learn the generation's facts again.
   ASSERT_TRUE(rig.Did<StartGeneration>());
   EXPECT_EQ(rig.Did<StartGeneration>()->generation, 1U);
   EXPECT_THAT(rig.Did<StartGeneration>()->nodes, ElementsAre(1));
-}
-
-TEST_F(GangReconnect, TheReconnectTimerRunsFromTheFirstNodeThatWentAway) {
-  rig.Feed(NodeLeft{0});
-  rig.Feed(NodeLeft{1});
-  EXPECT_FALSE(rig.TimerSet(Timer::kReconnect));
-  rig.Join(0, MemberState::kRunning, 1);
-  EXPECT_FALSE(rig.TimerSet(Timer::kReconnect)) << "node 1 is still away";
 }
 
 TEST_F(GangReconnect, ANodeThatLeavesTwiceLeftOnce) {
@@ -50,22 +41,16 @@ TEST_F(GangReconnect, ANodeThatLeavesTwiceLeftOnce) {
   EXPECT_TRUE(rig.actions.empty());
 }
 
-TEST_F(GangReconnect, ANodeThatStaysAwayEndsTheGangAndIsNamed) {
+TEST_F(GangReconnect, ANodeThatStaysAwayIsLostWhenItIsSilentAndIsNamed) {
+  rig.Feed(JobFacts{.can_requeue = false});
   rig.Feed(NodeLeft{1});
-  rig.Feed(TimerFired{Timer::kReconnect});
+  rig.Silence(1);
   ASSERT_TRUE(rig.Did<StopGeneration>());
   EXPECT_THAT(rig.Did<StopGeneration>()->nodes, ElementsAre(0));
   rig.Stopped(0);
   EXPECT_EQ(rig.gang.state(), State::kFinished);
   EXPECT_EQ(rig.Did<FinishGang>()->code, 1);
-  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("after 30 s these are still not connected: n1"));
-}
-
-TEST_F(GangReconnect, TheReconnectTimerMeansNothingWhenAllAreBack) {
-  rig.Feed(NodeLeft{1});
-  rig.Join(1, MemberState::kRunning, 1);
-  rig.Feed(TimerFired{Timer::kReconnect});
-  EXPECT_TRUE(rig.actions.empty());
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("node n1 is lost: dead or cut off"));
 }
 
 TEST_F(GangReconnect, AnExitThatHappenedMeanwhileIsSeen) {
@@ -184,7 +169,8 @@ TEST_F(GangReconnectWhileStopping, ASupervisorLostMeanwhileEndsTheGang) {
   EXPECT_EQ(rig.gang.state(), State::kFinished);
 }
 
-TEST_F(GangReconnectWhileStopping, ProcessesThatSurvivedSigkillMeanwhileEndTheGang) {
+TEST_F(GangReconnectWhileStopping, ProcessesThatSurvivedSigkillMeanwhileTakeTheirNodeOut) {
+  rig.Feed(JobFacts{.can_requeue = false});
   rig.Feed(NodeLeft{1});
   rig.Stopped(0);
   NodeJoined joined = rig.Node(1, MemberState::kStopped, 1);
@@ -207,10 +193,11 @@ TEST_F(GangReconnectWhileStopping, AnEarlierExitThatTheNodeTellsWhenItIsBackIsTh
   EXPECT_EQ(timed.gang.last_fault()->task, 3U);
 }
 
-TEST_F(GangReconnectWhileStopping, ANodeThatStaysAwayEndsTheGang) {
+TEST_F(GangReconnectWhileStopping, ANodeThatIsSilentIsNotWaitedFor) {
+  rig.Feed(JobFacts{.can_requeue = false});
   rig.Feed(NodeLeft{1});
   rig.Stopped(0);
-  rig.Feed(TimerFired{Timer::kReconnect});
+  rig.Silence(1);
   EXPECT_EQ(rig.gang.state(), State::kFinished);
 }
 

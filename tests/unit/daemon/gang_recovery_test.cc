@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 // The record says: generation 5 runs, one restart has been used.
 class GangRecovery : public ::testing::Test {
  protected:
-  Rig rig{3, 1, 3, 5, 1, true};
+  Rig rig{Rig::SettingsOf(3, 1), {.generation = 5, .running = true, .user_faults = 1, .active = {0, 1, 2}}};
 };
 
 TEST_F(GangRecovery, WaitsForAllNodesBeforeItDecides) {
@@ -147,16 +147,30 @@ TEST_F(GangRecovery, ALostSupervisorEndsTheGang) {
   NodeJoined lost = rig.Node(2, MemberState::kStopped, 5);
   lost.members[0].exit = gang::Exit{.status = SIGKILL, .supervisor_lost = true};
   rig.Feed(lost);
+  EXPECT_TRUE(rig.Did<StopGeneration>());
+  rig.StopAll();
   EXPECT_FALSE(rig.Did<StartGeneration>());
   EXPECT_EQ(rig.gang.state(), State::kFinished);
   EXPECT_THAT(rig.Did<FinishGang>()->nodes, ElementsAre(0, 1, 2));
 }
 
-TEST_F(GangRecovery, NodesThatDoNotComeBackEndTheGangAndAreNamed) {
+TEST_F(GangRecovery, WaitsForNoJoinTimeoutTheLeasesSayWhoIsMissing) {
+  EXPECT_FALSE(rig.TimerSet(Timer::kJoin));
   rig.Join(0, MemberState::kRunning, 5);
   rig.Feed(TimerFired{Timer::kJoin});
-  EXPECT_EQ(rig.gang.state(), State::kFinished);
-  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("node 1 of the step, node 2 of the step"));
+  EXPECT_EQ(rig.gang.state(), State::kRecovering);
+  EXPECT_TRUE(rig.actions.empty());
+}
+
+TEST_F(GangRecovery, ANodeThatIsNeverHeardIsLostAndNamed) {
+  rig.Join(0, MemberState::kRunning, 5);
+  rig.Join(1, MemberState::kRunning, 5);
+  rig.Silence(2);
+  EXPECT_THAT(rig.NoteOf("node_lost"), HasSubstr("has not been heard since this coordinator began"));
+  ASSERT_TRUE(rig.Did<LoseNode>());
+  EXPECT_EQ(rig.Did<LoseNode>()->node, 2U);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_THAT(rig.Did<StopGeneration>()->nodes, ElementsAre(0, 1));
 }
 
 TEST_F(GangRecovery, AfterSigtermAGenerationThatRunsIsTheLastOne) {

@@ -18,13 +18,20 @@ inline int ExitCode(int code) {
 class Rig {
  public:
   explicit Rig(uint32_t nodes = 2, uint32_t tasks_per_node = 2, uint32_t restarts = 3)
-      : Rig(nodes, tasks_per_node, restarts, 0, 0, false) {}
-  Rig(uint32_t nodes, uint32_t tasks_per_node, uint32_t restarts, uint64_t generation, uint32_t restarts_used,
-      bool recovering)
-      : tasks_per_node_(tasks_per_node),
-        gang({.id = "12.0", .node_count = nodes, .task_count = nodes * tasks_per_node, .restarts = restarts},
-             generation, restarts_used, recovering) {
+      : Rig(SettingsOf(nodes, tasks_per_node, restarts)) {}
+  explicit Rig(const Settings& settings, const Memory& memory = {})
+      : tasks_per_node_(settings.task_count / settings.node_count), gang(settings, memory) {
     actions = gang.Begin();
+  }
+  static Settings SettingsOf(uint32_t nodes, uint32_t tasks_per_node, uint32_t restarts = 3) {
+    return {.id = "12.0", .node_count = nodes, .task_count = nodes * tasks_per_node, .restarts = restarts};
+  }
+  // One role, of whose nodes so many wait to replace others, and which goes on with so few.
+  static Settings WithSpares(uint32_t nodes, uint32_t tasks_per_node, uint32_t spares, uint32_t min = 0) {
+    Settings settings = SettingsOf(nodes, tasks_per_node);
+    settings.roles[0].spares = spares;
+    settings.roles[0].min_nodes = min;
+    return settings;
   }
 
   void Feed(const Event& event) { actions = gang.Handle(event); }
@@ -45,9 +52,10 @@ class Rig {
   void JoinAll() {
     for (uint32_t node = 0; node < gang.nodes().size(); ++node) Join(node);
   }
+  // All members of the generation run; `actions` are those of the last one.
   void ExecuteAll(int64_t time_ns = 0) {
     for (uint32_t task = 0; task < gang.members().size(); ++task) {
-      Feed(MemberExecuted{task, gang.generation(), time_ns});
+      if (gang.members()[task].rank) Feed(MemberExecuted{task, gang.generation(), time_ns});
     }
   }
   void Run() {
@@ -70,10 +78,15 @@ class Rig {
     StopAll();
     ExecuteAll();
   }
+  // All that are connected say that they have stopped, until that is enough.
   void StopAll() {
     const uint64_t generation = gang.generation();
-    for (uint32_t node = 0; node < gang.nodes().size(); ++node) Feed(NodeStopped{node, generation, 20001, 0});
+    for (uint32_t node = 0; node < gang.nodes().size(); ++node) {
+      if (gang.state() == State::kStopping && gang.nodes()[node].present)
+        Feed(NodeStopped{node, generation, 20001, 0});
+    }
   }
+  void Silence(uint32_t node) { Feed(NodeSilent{node, 0}); }
 
   // The last event's first action of type T, if any.
   template <typename T>
@@ -82,6 +95,14 @@ class Rig {
       if (const auto* found = std::get_if<T>(&action)) return *found;
     }
     return std::nullopt;
+  }
+  template <typename T>
+  [[nodiscard]] std::vector<T> All() const {
+    std::vector<T> all;
+    for (const Action& action : actions) {
+      if (const auto* found = std::get_if<T>(&action)) all.push_back(*found);
+    }
+    return all;
   }
   [[nodiscard]] std::optional<int64_t> TimerSet(Timer timer) const {
     std::optional<int64_t> ms;

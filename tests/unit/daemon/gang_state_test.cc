@@ -31,6 +31,8 @@ class GangStateFiles : public ::testing::Test {
     state.local_tasks = 2;
     for (size_t i = 0; i < wire::kTokenBytes; ++i) state.token.push_back(static_cast<char>(i * 17));
     state.tasks = {2, 3};
+    state.started_generation = 3;
+    state.started_restore = 0;
     return state;
   }
   [[nodiscard]] std::string Path(const std::string& gang = "12.0-r1") const {
@@ -52,6 +54,18 @@ TEST_F(GangStateFiles, AGangComesBackAsItWas) {
   EXPECT_EQ(states[0].local_tasks, 2U);
   EXPECT_THAT(states[0].tasks, ElementsAre(2, 3));
   EXPECT_EQ(states[0].token, State().token);
+  EXPECT_EQ(states[0].started_generation, 3U);
+  EXPECT_EQ(states[0].started_restore, 0U) << "step 0 is a step, not the lack of one";
+}
+
+TEST_F(GangStateFiles, ThatAGenerationBeganFromNothingIsKept) {
+  GangState state = State();
+  state.started_restore.reset();
+  ASSERT_TRUE(SaveGangState(directory_.path(), state));
+  const auto states = LoadGangStates(directory_.path());
+  ASSERT_EQ(states.size(), 1U);
+  EXPECT_EQ(states[0].started_generation, 3U);
+  EXPECT_FALSE(states[0].started_restore);
 }
 
 TEST_F(GangStateFiles, SavingAgainReplacesIt) {

@@ -7,6 +7,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto hosts = muster::ExpandHostlist({reinterpret_cast<const char*>(data), size});
   if (!hosts) return 0;
   if (hosts->empty() || hosts->size() > muster::kMaxHosts) std::abort();
+  // Written and read again it is the same.
+  const auto same = muster::ExpandHostlist(muster::CompressHostlist(*hosts));
+  if (!same || *same != *hosts) std::abort();
   for (const std::string& host : *hosts) {
     if (host.empty() || host.size() > muster::kMaxHostName) std::abort();
     // A name is a list of one.

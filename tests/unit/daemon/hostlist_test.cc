@@ -46,6 +46,30 @@ TEST(Hostlist, RefusesNamesSoLongThatAListOfThemWouldFillTheMemory) {
   EXPECT_FALSE(ExpandHostlist("n[" + std::string(60'000, '0') + "-65535]"));
 }
 
+TEST(Hostlist, IsWrittenAsShortAsItsNumbersAllowAndInItsOrder) {
+  const std::pair<std::vector<std::string>, const char*> table[] = {
+      {{}, ""},
+      {{"n1"}, "n1"},
+      {{"login"}, "login"},
+      {{"n1", "n2", "n3"}, "n[1-3]"},
+      {{"n1", "n3", "n4", "login", "n9", "n10"}, "n[1,3-4],login,n[9-10]"},
+      {{"n2", "n1"}, "n[2,1]"},
+      {{"n08", "n09", "n10", "n11"}, "n[08-11]"},
+      {{"n8", "n09", "n10"}, "n[8,09-10]"},
+      {{"n99", "n100"}, "n[99-100]"},
+      {{"n099", "n100"}, "n[099-100]"},
+      {{"a1", "b2"}, "a1,b2"},
+      {{"1", "2"}, "[1-2]"},
+      {{"n1", "n1"}, "n[1,1]"},
+      {{"x12345678901234567890", "x12345678901234567891"}, "x12345678901234567890,x12345678901234567891"},
+  };
+  for (const auto& [hosts, list] : table) {
+    EXPECT_EQ(CompressHostlist(hosts), list);
+    if (hosts.empty()) continue;
+    EXPECT_EQ(*ExpandHostlist(list), hosts);
+  }
+}
+
 TEST(Hostlist, TheMessageShowsTheBeginningOfALongList) {
   const auto hosts = ExpandHostlist(std::string(5'000, ' '));
   EXPECT_LT(hosts.error().message.size(), 300U);

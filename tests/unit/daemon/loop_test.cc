@@ -225,6 +225,24 @@ TEST(Loop, WatchingAgainReplacesEventsAndHandler) {
   EXPECT_THAT(heard, ElementsAre(2));
 }
 
+TEST(Loop, TimersOfAPeriodFireTogether) {
+  Loop loop;
+  int turns = 0;
+  std::vector<int> turn_of;
+  const std::function<void()> count = [&] {
+    ++turns;
+    loop.After(std::chrono::milliseconds(1), count);
+  };
+  const auto note = [&] { turn_of.push_back(turns); };
+  loop.After(std::chrono::milliseconds(1), count);
+  loop.AfterPeriod(std::chrono::milliseconds(200), note);
+  loop.After(std::chrono::milliseconds(50), [&] { loop.AfterPeriod(std::chrono::milliseconds(200), note); });
+  loop.AfterPeriod(std::chrono::milliseconds(400), [&] { loop.Stop(); });
+  loop.Run();
+  ASSERT_EQ(turn_of.size(), 2U);
+  EXPECT_EQ(turn_of[0], turn_of[1]);
+}
+
 TEST(Loop, WatchingWhatIsNoDescriptorThrows) {
   Loop loop;
   EXPECT_THROW(loop.Watch(-1, EPOLLIN, [](uint32_t) {}), std::system_error);

@@ -19,10 +19,16 @@ void ReadAs(muster::wire::Type type, std::string_view packet) {
         Touch(hello->node_list);
         Touch(hello->node_name);
         Touch(hello->options);
+        Touch(hello->components);
         muster::GangJob job = muster::StepOf(*hello);
         if (muster::CompleteStep(hello->body, &job)) {
-          if (job.hosts.size() > job.task_count || job.Candidates().size() != job.hosts.size()) std::abort();
+          if (job.hosts.size() > job.task_count || job.CandidateNodes().size() != job.hosts.size())
+            std::abort();
           if (job.Key().size() > 100 || job.Id().size() > 64) std::abort();
+          wire::SupervisorHello placed = hello->body;
+          if (muster::PlaceInGang(job, job.hosts.front(), &placed) &&
+              (placed.node_id >= job.hosts.size() || placed.task_id >= job.task_count))
+            std::abort();
         }
       }
       break;

@@ -83,6 +83,67 @@ TEST(SupervisorHelloPacket, NumbersThatContradictOneAnotherAreRefused) {
   EXPECT_TRUE(refused([](auto& h) { h.local_id = 2; }));
 }
 
+// A task of the second component, which Slurm numbers by itself: its second node, second task there.
+wire::SupervisorHello HelloOfComponent() {
+  wire::SupervisorHello hello{};
+  hello.job_id = 13;
+  hello.node_id = 1;
+  hello.node_count = 2;
+  hello.task_count = 3;
+  hello.local_task_count = 2;
+  hello.task_id = 2;
+  hello.local_id = 1;
+  return hello;
+}
+
+std::string PacketOfComponent(wire::SupervisorHello hello, const std::string& components) {
+  const std::string nodes = "n[1-3]";
+  const std::string options = "role=worker";
+  hello.node_list_bytes = static_cast<uint32_t>(nodes.size());
+  hello.options_bytes = static_cast<uint32_t>(options.size());
+  hello.components_bytes = static_cast<uint32_t>(components.size());
+  return BuildPacket(hello, wire::Type::kSupervisorHello, nodes + options + components);
+}
+
+const char* const kComponents = "job=12 tasks=1(x2),2\n12 n2 role=chief,restarts=0\n13 n[1,3] role=worker\n";
+
+TEST(SupervisorHelloPacket, OfAComponentIsPlacedInTheWholeGang) {
+  const std::string packet = PacketOfComponent(HelloOfComponent(), kComponents);
+  const auto read = ReadSupervisorHello(packet);
+  ASSERT_TRUE(read);
+  GangJob job = StepOf(*read);
+  EXPECT_EQ(job.Id(), "12.0");
+  const Status complete = CompleteStep(read->body, &job);
+  ASSERT_TRUE(complete) << complete.error().message;
+  wire::SupervisorHello hello = read->body;
+  const Status placed = PlaceInGang(job, "n3", &hello);
+  ASSERT_TRUE(placed) << placed.error().message;
+  EXPECT_EQ(hello.job_id, 12U);
+  EXPECT_EQ(hello.node_id, 2U);
+  EXPECT_EQ(hello.node_count, 3U);
+  EXPECT_EQ(hello.task_id, 3U) << "after those of the nodes before";
+  EXPECT_EQ(hello.task_count, 4U);
+}
+
+TEST(SupervisorHelloPacket, OfAComponentMustBeOneOfThatComponentsTasks) {
+  const auto placed = [](const std::string& self, const std::function<void(wire::SupervisorHello&)>& change) {
+    wire::SupervisorHello hello = HelloOfComponent();
+    change(hello);
+    const std::string packet = PacketOfComponent(hello, kComponents);
+    const auto read = ReadSupervisorHello(packet);
+    GangJob job = StepOf(*read);
+    hello = read->body;
+    return CompleteStep(hello, &job) && PlaceInGang(job, self, &hello);
+  };
+  EXPECT_TRUE(placed("n3", [](auto&) {}));
+  EXPECT_FALSE(placed("n1", [](auto&) {})) << "which has one task";
+  EXPECT_FALSE(placed("n2", [](auto&) {})) << "which is the chief's";
+  EXPECT_FALSE(placed("n9", [](auto&) {}));
+  EXPECT_FALSE(placed("n3", [](auto& h) { h.job_id = 12; }));
+  EXPECT_FALSE(placed("n3", [](auto& h) { h.node_count = 3; }));
+  EXPECT_FALSE(placed("n3", [](auto& h) { h.local_id = 2; }));
+}
+
 TEST(SupervisorHelloPacket, AHostileNodeListIsRefusedWithoutFillingTheMemory) {
   const std::string packet = HelloPacket(Hello(), "n[" + std::string(60'000, '0') + "-65535]");
   const auto hello = ReadSupervisorHello(packet);

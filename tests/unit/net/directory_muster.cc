@@ -1,6 +1,6 @@
 // A stand-in for libmuster in the trainer's own tests: the same C API over a directory named by
-// MUSTER_TEST_DIRECTORY, a file for each shard. A checkpoint is committed when all shards of its step are
-// there.
+// MUSTER_TEST_DIRECTORY, a file for each shard, which begins with the number of members that saved it. A checkpoint is
+// committed when all shards of its step are there.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -55,11 +55,18 @@ struct muster_handle {
   [[nodiscard]] std::filesystem::path Request() const {
     return directory / ("checkpoint-now." + std::to_string(rank));
   }
+  // By how many members a step was saved, 0 when it was not.
+  [[nodiscard]] unsigned World(std::uint64_t of_step) const {
+    std::ifstream in(Shard(of_step, 0), std::ios::binary);
+    std::string world;
+    return Read(in, world) ? static_cast<unsigned>(std::strtoul(world.c_str(), nullptr, 10)) : 0;
+  }
   [[nodiscard]] bool Committed(std::uint64_t of_step) const {
-    for (unsigned r = 0; r < size; ++r) {
+    const unsigned world = World(of_step);
+    for (unsigned r = 0; r < world; ++r) {
       if (!std::filesystem::exists(Shard(of_step, r))) return false;
     }
-    return true;
+    return world != 0;
   }
   [[nodiscard]] std::uint64_t Latest() const {
     std::uint64_t latest = MUSTER_LATEST;
@@ -123,6 +130,7 @@ int muster_save_commit(muster_handle* m) {
   const std::filesystem::path aside = m->directory / ("part-" + std::to_string(m->rank));
   {
     std::ofstream out(aside, std::ios::binary);
+    Write(out, std::to_string(m->size));
     for (const Entry& entry : m->entries) {
       Write(out, entry.name);
       Write(out, entry.meta);
@@ -147,11 +155,20 @@ int muster_wait(muster_handle* m, std::uint64_t step, int timeout_ms) {
   return MUSTER_OK;
 }
 
-int muster_restore_open(muster_handle* m, std::uint64_t, muster_restore** out) {
+int muster_restore_info(muster_handle* m, std::uint64_t, std::uint64_t* found_step,
+                        std::uint32_t* world_size) {
   const std::uint64_t step = m->Latest();
   if (step == MUSTER_LATEST) return MUSTER_E_NOT_FOUND;
+  *found_step = step;
+  *world_size = m->World(step);
+  return MUSTER_OK;
+}
+int muster_restore_open_shard(muster_handle* m, std::uint64_t step, std::uint32_t rank,
+                              muster_restore** out) {
+  std::ifstream in(m->Shard(step, rank), std::ios::binary);
+  std::string world;
+  if (!Read(in, world)) return MUSTER_E_INVALID;
   auto* restore = new muster_restore{step, {}};
-  std::ifstream in(m->Shard(step, m->rank), std::ios::binary);
   Entry entry;
   while (Read(in, entry.name) && Read(in, entry.meta) && Read(in, entry.data))
     restore->entries.push_back(entry);

@@ -52,23 +52,25 @@ struct Generation {
   TrainOptions options = Small();
   std::function<std::string(int rank)> directory;           // empty: not started by Muster
   std::function<bool(int rank, int asked)> stop_requested;  // asked once a step
+  int members = kMembers;
 };
 
 std::vector<int> RunGeneration(const Generation& generation, const Check& check) {
+  const int members = generation.members;
   const std::uint16_t port = FreePort();
-  return RunMembers(kMembers, [&](int rank) {
+  return RunMembers(members, [&](int rank) {
     if (generation.directory) {
       ::setenv("MUSTER_TEST_DIRECTORY", generation.directory(rank).c_str(), 1);
       ::setenv("RANK", std::to_string(rank).c_str(), 1);
-      ::setenv("WORLD_SIZE", std::to_string(kMembers).c_str(), 1);
+      ::setenv("WORLD_SIZE", std::to_string(members).c_str(), 1);
     }
     Result<std::unique_ptr<Checkpoints>> checkpoints =
-        Checkpoints::Open(generation.options.model, rank, kMembers);
+        Checkpoints::Open(generation.options.model, rank, members);
     if (!checkpoints) return Fail(checkpoints.error().message);
     if ((*checkpoints == nullptr) == static_cast<bool>(generation.directory))
       return Fail("in a gang or not?");
     Result<std::unique_ptr<Collectives>> group =
-        MakeCollectives("gloo", test::LoopbackGroup(rank, kMembers, port));
+        MakeCollectives("gloo", test::LoopbackGroup(rank, members, port));
     if (!group) return Fail(group.error().message);
     std::vector<std::string> said;
     int asked = 0;
@@ -122,6 +124,24 @@ TEST(Trainer, ARunThatLostAMemberEndsWithTheBitsOfOneThatDidNot) {
   const std::vector<float> healed = TrainToTheEnd({.directory = In(directory)}, "resumed from step 4");
   EXPECT_TRUE(SameBits(clean, healed));
   EXPECT_FALSE(clean.empty());
+}
+
+TEST(Trainer, AGangThatShrinksAndGrowsGoesOnWithTheSameWeights) {
+  const ScratchDirectory directory;
+  Generation generation{.directory = In(directory), .members = 4};
+  const auto train = [&](int members, std::uint64_t steps, const std::string& expected) {
+    generation.members = members;
+    generation.options.steps = steps;
+    return TrainToTheEnd(generation, expected);
+  };
+  const std::vector<float> four = train(4, 4, "");
+  EXPECT_TRUE(SameBits(four, train(3, 4, "resumed from step 4"))) << "nothing is left to do but to restore";
+  const std::vector<float> three = train(3, 8, "resumed from step 4");
+  EXPECT_FALSE(SameBits(four, three)) << "it has learned";
+  EXPECT_TRUE(SameBits(three, train(4, 8, "resumed from step 8")));
+  EXPECT_TRUE(SameBits(three, train(1, 8, "resumed from step 8")));
+  const std::vector<float> again = train(4, 12, "resumed from step 8");
+  EXPECT_TRUE(SameBits(again, train(3, 12, "resumed from step 12")));
 }
 
 TEST(Trainer, ARunThatIsAlreadyAtItsEndGivesTheSameWeightsAgain) {

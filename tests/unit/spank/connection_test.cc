@@ -1,7 +1,10 @@
 // musterd goes, comes back, or says nothing.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/unit/spank/rig.h"
 
@@ -182,6 +185,77 @@ TEST(Lease, AnyMessageRenewsIt) {
     rig.Stop(0);  // of a generation long past
   }
   EXPECT_TRUE(IsAlive(pid));
+}
+
+// musterd's page of beats, as the test writes it.
+class Page {
+ public:
+  explicit Page(int seals = F_SEAL_SHRINK) : fd(memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    EXPECT_EQ(ftruncate(fd.get(), wire::kBeatPageBytes), 0);
+    EXPECT_TRUE(seals == 0 || fcntl(fd.get(), F_ADD_SEALS, seals) == 0);
+    Write(0, wire::kBeatPageMagic);
+  }
+  void Beat() const { Write(8, static_cast<uint64_t>(MonotonicMs()) * 1'000'000); }
+  UniqueFd fd;
+
+ private:
+  void Write(off_t at, uint64_t value) const {
+    EXPECT_EQ(pwrite(fd.get(), &value, sizeof(value), at), static_cast<ssize_t>(sizeof(value)));
+  }
+};
+
+void HandOver(Rig& rig, const Page& page) {
+  wire::BeatPageHandover body{};
+  wire::SetHeader(&body, Type::kBeatPage);
+  rig.Send(&body, sizeof(body), page.fd.get());
+}
+
+TEST(Lease, BeatsOnAPageRenewItAndEndWhenTheyDo) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(600);
+  const Page page;
+  HandOver(rig, page);
+  rig.Expect<wire::BeatPageHandover>(Type::kBeatPageRead);
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  for (int i = 0; i < 20; ++i) {
+    page.Beat();
+    EXPECT_FALSE(rig.Next(milliseconds(100)));
+  }
+  EXPECT_TRUE(IsAlive(pid));
+  const auto exited = rig.Expect<wire::Exited>(Type::kExited);
+  EXPECT_EQ(WTERMSIG(exited.wait_status), SIGKILL);
+  EXPECT_NE(rig.ReadStderr("\n").find("silent"), std::string::npos);
+}
+
+TEST(Lease, ThePageOfAConnectionThatHasEndedCountsNoMore) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  const Page page;
+  HandOver(rig, page);
+  rig.Expect<wire::BeatPageHandover>(Type::kBeatPageRead);
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  rig.Disconnect();
+  rig.Accept();
+  rig.Welcome(300);
+  EXPECT_TRUE(Until([&] {
+    page.Beat();
+    return !IsAlive(pid);
+  }));
+}
+
+TEST(Lease, APageThatMayShrinkUnderItsReaderIsLeftAlone) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  HandOver(rig, Page(0));
+  HandOver(rig, Page(F_SEAL_GROW));
+  EXPECT_FALSE(rig.Next(milliseconds(100)));
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
 }
 
 TEST(Lease, OfZeroNeverEnds) {

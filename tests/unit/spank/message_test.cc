@@ -121,6 +121,34 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
       {"restarts=1000,join=24h,role=ps-1,name=run.7_b", ""},
       {"join=90", ""},
       {"join=5m", ""},
+      {"spares=1024,min=65536,grow=yes,hang=10m,grace=0,requeue=no,kind=sidecar,after=worker:done,role=log",
+       ""},
+      {"hang=off", ""},
+      {"grace=1h", ""},
+      {"min=0", ""},
+      {"grow=no", ""},
+      {"after=ps", ""},
+      {"spares=1025", "not a good value"},
+      {"spares=", "not a good value"},
+      {"min=65537", "not a good value"},
+      {"grow=maybe", "not a good value"},
+      {"grow", "not a good value"},
+      {"hang=0", "not a good value"},
+      {"hang=25h", "not a good value"},
+      {"hang=offf", "not a good value"},
+      {"grace=2h", "not a good value"},
+      {"requeue=1", "not a good value"},
+      {"kind=ps", "not a good value"},
+      {"kind=trackedx", "not a good value"},
+      {"after=", "not a good value"},
+      {"after=:done", "not a good value"},
+      {"after=a:done:done", "not a good value"},
+      {"after=" + std::string(64, 'n'), "not a good value"},
+      {"spares=1,grow=yes",
+       "grow=yes needs min=N: without it the gang never has fewer nodes than it began with; the keys"},
+      {"min=0,grow=yes", "grow=yes needs min=N"},
+      {"role=ps,after=ps", "after=ps names the role itself; the keys"},
+      {"after=worker:done", "after=worker names the role itself"},
       {"restarts=1001", "'restarts=1001' is not a good value"},
       {"restarts=-1", "not a good value"},
       {"restarts=", "not a good value"},
@@ -143,7 +171,7 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
   };
   for (const OptionCase& test : table) {
     wire::GangOptions options;
-    char error[512] = "";
+    char error[wire::kMaxOptionError] = "";
     const bool good =
         wire::ParseGangOptions(test.value.data(), test.value.size(), &options, error, sizeof(error));
     EXPECT_EQ(good, test.error.empty()) << test.value;
@@ -153,6 +181,91 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
     if (test.error.find("key") == std::string::npos && test.error.find("value") == std::string::npos)
       continue;
     EXPECT_NE(std::string(error).find(wire::kGangKeys), std::string::npos) << error;
+  }
+}
+
+wire::GangOptions Parsed(const std::string& value) {
+  wire::GangOptions options;
+  char error[wire::kMaxOptionError] = "";
+  EXPECT_TRUE(wire::ParseGangOptions(value.data(), value.size(), &options, error, sizeof(error))) << error;
+  return options;
+}
+
+TEST(GangOptions, EveryKeyIsKept) {
+  const wire::GangOptions all = Parsed(
+      "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,requeue=no,role=log,kind=sidecar,"
+      "after=worker:done,name=run");
+  EXPECT_EQ(all.restarts, 7U);
+  EXPECT_EQ(all.join_seconds, 120U);
+  EXPECT_EQ(all.spares, 2U);
+  EXPECT_EQ(all.min_nodes, 3U);
+  EXPECT_TRUE(all.grow);
+  EXPECT_EQ(all.hang_seconds, 90U);
+  EXPECT_FALSE(all.hang_off);
+  EXPECT_EQ(all.grace_seconds, 60U);
+  EXPECT_FALSE(all.requeue);
+  EXPECT_STREQ(all.role, "log");
+  EXPECT_EQ(all.kind, wire::RoleKind::kSidecar);
+  EXPECT_STREQ(all.after, "worker");
+  EXPECT_TRUE(all.after_done);
+  EXPECT_STREQ(all.name, "run");
+  EXPECT_TRUE(Parsed("hang=off").hang_off);
+  EXPECT_FALSE(Parsed("after=ps").after_done);
+}
+
+TEST(GangOptions, WhatIsNotGivenHasItsDefault) {
+  const wire::GangOptions none = Parsed("");
+  EXPECT_EQ(none.restarts, 3U);
+  EXPECT_EQ(none.spares, 0U);
+  EXPECT_EQ(none.min_nodes, 0U);
+  EXPECT_FALSE(none.grow);
+  EXPECT_EQ(none.hang_seconds, 0U);
+  EXPECT_FALSE(none.hang_off);
+  EXPECT_EQ(none.grace_seconds, 30U);
+  EXPECT_TRUE(none.requeue);
+  EXPECT_STREQ(none.after, "");
+  EXPECT_EQ(none.kind, wire::RoleKind::kTracked);
+}
+
+TEST(GangOptions, ARolesNameSaysWhatItIsUnlessKindDoes) {
+  const std::pair<const char*, wire::RoleKind> table[] = {
+      {"role=chief", wire::RoleKind::kChief},
+      {"role=master", wire::RoleKind::kChief},
+      {"role=ps", wire::RoleKind::kService},
+      {"role=scheduler", wire::RoleKind::kService},
+      {"role=server", wire::RoleKind::kService},
+      {"role=evaluator", wire::RoleKind::kUntracked},
+      {"role=tensorboard", wire::RoleKind::kSidecar},
+      {"role=worker", wire::RoleKind::kTracked},
+      {"role=anything", wire::RoleKind::kTracked},
+      {"kind=untracked,role=ps", wire::RoleKind::kUntracked},
+      {"role=chief,kind=tracked", wire::RoleKind::kTracked},
+  };
+  for (const auto& [value, kind] : table) EXPECT_EQ(Parsed(value).kind, kind) << value;
+}
+
+TEST(GangOptions, NodesThatDoNotAddUpAreNamed) {
+  struct Case {
+    const char* value;
+    uint32_t nodes;
+    const char* error;
+  };
+  const Case table[] = {
+      {"", 1, ""},
+      {"spares=1", 2, ""},
+      {"spares=1,min=3", 4, ""},
+      {"min=4", 4, ""},
+      {"spares=1", 1, "spares=1 of 1 nodes"},
+      {"spares=5", 4, "spares=5 of 4 nodes"},
+      {"min=5", 4, "min=5 is more than the 4 nodes"},
+      {"spares=1,min=4", 4,
+       "min=4 is more than the 3 nodes that the gang runs on (4, of which spares=1 wait)"},
+  };
+  for (const Case& test : table) {
+    char error[wire::kMaxOptionError] = "";
+    EXPECT_EQ(wire::CheckNodes(Parsed(test.value), test.nodes, error, sizeof(error)), *test.error == '\0')
+        << test.value;
+    EXPECT_NE(std::string(error).find(test.error), std::string::npos) << error;
   }
 }
 

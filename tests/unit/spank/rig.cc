@@ -44,6 +44,12 @@ Host HostOfThisProcess() {
   host.set_environment = [](void*, const char* key, const char* value) { return setenv(key, value, 1) == 0; };
   host.unset_environment = [](void*, const char* key) { return unsetenv(key) == 0; };
   host.log = [](void*, const char*) {};
+  host.get_environment = [](void*, const char* key, char* value, size_t size) {
+    const char* found = getenv(key);
+    if (found == nullptr || strlen(found) >= size) return false;
+    strcpy(value, found);
+    return true;
+  };
   return host;
 }
 

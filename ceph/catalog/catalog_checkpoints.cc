@@ -1,0 +1,347 @@
+// The part of Catalog that changes the list of checkpoints, and removes what none of them has any more.
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "ceph/catalog/catalog.h"
+#include "ceph/catalog/checkpoint_entry.h"
+#include "ceph/catalog/digest.h"
+#include "ceph/catalog/head_entries.h"
+#include "ceph/catalog/object_names.h"
+#include "daemon/base/crash_point.h"
+
+namespace muster {
+namespace {
+
+using head_entries::EntryName;
+using head_entries::Guarded;
+using head_entries::SetLatest;
+
+constexpr size_t kMaxManifestBytes = 64u << 20;
+constexpr size_t kRemovers = 8;
+constexpr int kAttempts = 20;  // of a change, while others change the same head
+
+Error FenceMoved(const std::string& key, const Fence& had, const Fence& now) {
+  return {Errc::kConflict, key + " is now under term " + std::to_string(now.term) + ", generation " +
+                               std::to_string(now.generation) + "; this writer has term " +
+                               std::to_string(had.term) + ", generation " + std::to_string(had.generation)};
+}
+
+// Removes objects, several at a time. What fails stays and is an orphan. Gives how many are gone.
+size_t RemoveAll(Store& store, const std::string& space, const std::vector<std::string>& names) {
+  std::atomic<size_t> next{0};
+  std::atomic<size_t> gone{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < names.size(); i = next++) {
+      if (store.Remove({space, names[i]})) ++gone;
+      CrashPoint("catalog.object_removed");
+    }
+  };
+  std::vector<std::thread> helpers;
+  const size_t threads = std::min(kRemovers, names.size() / 4);
+  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  return gone;
+}
+
+std::vector<CheckpointInfo>::const_iterator Find(const std::vector<CheckpointInfo>& checkpoints,
+                                                 uint64_t step) {
+  return std::find_if(checkpoints.begin(), checkpoints.end(), [&](const auto& c) { return c.step == step; });
+}
+
+// Takes the steps out of the list, and gives what they were.
+std::vector<CheckpointInfo> TakeOut(const std::vector<uint64_t>& steps,
+                                    std::vector<CheckpointInfo>* checkpoints) {
+  const auto leaves = [&](const CheckpointInfo& c) {
+    return std::find(steps.begin(), steps.end(), c.step) != steps.end();
+  };
+  std::vector<CheckpointInfo> out;
+  std::copy_if(checkpoints->begin(), checkpoints->end(), std::back_inserter(out), leaves);
+  std::erase_if(*checkpoints, leaves);
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Retention& retention) {
+  const std::string text = manifest.Encode();
+  if (manifest.key != key_)
+    return Error{Errc::kInvalid, "the manifest is of " + manifest.key + ", not of " + key_};
+  if (text.size() > kMaxManifestBytes) {
+    return Error{Errc::kInvalid, "the manifest of checkpoint " + std::to_string(manifest.step) + " of " +
+                                     key_ + " is above 64 MiB: use larger chunks"};
+  }
+  if (const Result<Manifest> check = Manifest::Decode(text); !check) {
+    return Error{Errc::kInvalid, "checkpoint " + std::to_string(manifest.step) + " of " + key_ +
+                                     " is not committed: " + check.error().message};
+  }
+  CheckpointInfo info;
+  info.step = manifest.step;
+  info.fence = manifest.fence;
+  info.bytes = manifest.TotalBytes();
+  info.world_size = manifest.world_size;
+  info.created_ns = manifest.created_ns;
+  info.manifest = ManifestName(key_, manifest.step, manifest.fence);
+  info.manifest_digest = DigestOf(text);
+
+  const std::lock_guard lock(*changing_);
+  bool written = false;
+  const auto give_up = [&](Error error) {
+    // Nobody can have listed it; if it stays it is an orphan.
+    if (written) (void)store_->Remove({space_, info.manifest});
+    return error;
+  };
+  for (int attempt = 1;; ++attempt) {
+    Result<GangHead> head = Load();
+    if (!head) return head.error();
+    if (head->fence != manifest.fence) return give_up(FenceMoved(key_, manifest.fence, head->fence));
+    if (Status status = CheckShared(manifest, head->checkpoints); !status) return give_up(status.error());
+    if (!std::exchange(written, true)) {
+      if (Status status = store_->Write({space_, info.manifest}, text); !status) return status.error();
+      CrashPoint("catalog.manifest_written");
+    }
+    HeadUpdate update = Guarded(*head);
+    // What is in the head after this: one entry a step, and what is to be kept.
+    std::vector<CheckpointInfo> left = std::move(head->checkpoints);
+    std::vector<CheckpointInfo> gone = TakeOut({info.step}, &left);
+    if (!gone.empty()) info.pinned = gone.front().pinned;
+    std::erase_if(gone, [&](const auto& c) { return c.manifest == info.manifest; });
+    left.push_back(info);
+    std::sort(left.begin(), left.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+    const std::vector<uint64_t> steps_gone = StepsToLeave(left, retention, info.step);
+    for (const uint64_t step : steps_gone) update.remove.push_back(EntryName(step));
+    for (CheckpointInfo& checkpoint : TakeOut(steps_gone, &left)) gone.push_back(std::move(checkpoint));
+    update.set[EntryName(info.step)] = EncodeCheckpointEntry(info);
+    SetLatest(left, &update);
+    Status status = store_->UpdateHead(HeadName(), update);
+    if (!status && status.error().code == Errc::kConflict && attempt < kAttempts) continue;
+    if (!status && status.error().code != Errc::kUnavailable) return give_up(status.error());
+    if (!status) {
+      // It may have been done all the same.
+      const Result<GangHead> after = Load();
+      const bool done =
+          after && std::any_of(after->checkpoints.begin(), after->checkpoints.end(), [&](const auto& c) {
+            return c.manifest == info.manifest && c.manifest_digest == info.manifest_digest && c.good;
+          });
+      if (!done) return status.error();
+    }
+    CrashPoint("catalog.head_updated");
+    known_.insert_or_assign(info.manifest, ObjectSet(manifest));
+    RemoveObjects(gone);
+    return steps_gone;
+  }
+}
+
+Result<std::vector<uint64_t>> Catalog::Drop(
+    const std::function<Result<std::vector<uint64_t>>(const GangHead&)>& choose) {
+  const std::lock_guard lock(*changing_);
+  std::vector<uint64_t> steps;
+  std::vector<CheckpointInfo> gone;
+  const Status changed = Change([&](GangHead* head, HeadUpdate* update) -> Status {
+    const Result<std::vector<uint64_t>> chosen = choose(*head);
+    if (!chosen) return chosen.error();
+    steps = *chosen;
+    gone = TakeOut(steps, &head->checkpoints);
+    for (const uint64_t step : steps) update->remove.push_back(EntryName(step));
+    return {};
+  });
+  if (!changed) return changed.error();
+  CrashPoint("catalog.dropped");
+  RemoveObjects(gone);
+  return steps;
+}
+
+Status Catalog::Pin(uint64_t step, const std::string& name) {
+  const std::lock_guard lock(*changing_);
+  return Change([&](GangHead* head, HeadUpdate* update) -> Status {
+    for (const CheckpointInfo& other : head->checkpoints) {
+      if (name.empty() || other.step == step || other.pinned != name) continue;
+      return Error{Errc::kConflict, "the checkpoint of step " + std::to_string(other.step) +
+                                        " is pinned as '" + name + "': unpin it first, or give another name"};
+    }
+    const auto found = Find(head->checkpoints, step);
+    if (found == head->checkpoints.end())
+      return Error{Errc::kNotFound, key_ + " has no checkpoint of step " + std::to_string(step)};
+    if (found->manifest.empty()) return Error{Errc::kCorrupt, found->reason};
+    CheckpointInfo pinned = *found;
+    pinned.pinned = name;
+    update->set[EntryName(step)] = EncodeCheckpointEntry(pinned);
+    return {};
+  });
+}
+
+Status Catalog::MarkBad(const Fence& fence, uint64_t step, const std::string& reason) {
+  const std::lock_guard lock(*changing_);
+  return Change([&](GangHead* head, HeadUpdate* update) -> Status {
+    if (head->fence != fence) return FenceMoved(key_, fence, head->fence);
+    const auto found = std::find_if(head->checkpoints.begin(), head->checkpoints.end(),
+                                    [&](const auto& c) { return c.step == step; });
+    if (found == head->checkpoints.end())
+      return Error{Errc::kNotFound, key_ + " has no checkpoint of step " + std::to_string(step)};
+    // One whose entry does not read counts as bad already, and is left as it is for whoever looks into it.
+    if (found->manifest.empty()) return {};
+    const auto mark = [&](CheckpointInfo& checkpoint, const std::string& why) {
+      checkpoint.good = false;
+      checkpoint.reason = why;
+      update->set[EntryName(checkpoint.step)] = EncodeCheckpointEntry(checkpoint);
+    };
+    mark(*found, reason);
+    const std::string_view object = ObjectNamedIn(reason, key_);
+    for (CheckpointInfo& other : head->checkpoints) {
+      if (!object.empty() && other.good && Has(other, object))
+        mark(other, "as the checkpoint of step " + std::to_string(step) + ": " + reason);
+    }
+    return {};
+  });
+}
+
+// Whether it consists of this object among others; false, too, when its manifest cannot be read now.
+bool Catalog::Has(const CheckpointInfo& checkpoint, std::string_view object) {
+  const Result<ObjectSet> objects = ObjectsOf({checkpoint});
+  return objects && objects->Contains(object);
+}
+
+Status Catalog::Change(const std::function<Status(GangHead* head, HeadUpdate* update)>& change) {
+  for (int attempt = 1;; ++attempt) {
+    Result<GangHead> head = Load();
+    if (!head) return head.error();
+    HeadUpdate update = Guarded(*head);
+    const Fence fence = head->fence;
+    if (Status status = change(&*head, &update); !status) return status;
+    SetLatest(head->checkpoints, &update);
+    Status status = store_->UpdateHead(HeadName(), update);
+    if (status) return {};
+    if (status.error().code == Errc::kUnavailable) {
+      // It may have been done all the same: then the entries are as they were to be.
+      const Result<Head> now = store_->ReadHead(HeadName());
+      if (!now || now->fence != fence.Encode()) return status;
+      const auto is_so = [&](const auto& entry) {
+        const auto found = now->entries.find(entry.first);
+        return found != now->entries.end() && found->second == entry.second;
+      };
+      const auto is_gone = [&](const std::string& name) { return !now->entries.contains(name); };
+      const bool done = std::all_of(update.set.begin(), update.set.end(), is_so) &&
+                        std::all_of(update.remove.begin(), update.remove.end(), is_gone);
+      return done ? Status() : status;
+    }
+    if (status.error().code != Errc::kConflict || attempt == kAttempts) return status;
+  }
+}
+
+Result<ObjectSet> Catalog::ObjectsOf(const std::vector<CheckpointInfo>& checkpoints) {
+  ObjectSet all;
+  for (const CheckpointInfo& checkpoint : checkpoints) {
+    if (checkpoint.manifest.empty()) continue;
+    auto known = known_.find(checkpoint.manifest);
+    if (known == known_.end()) {
+      const Result<Manifest> manifest = LoadManifest(checkpoint);
+      if (!manifest && manifest.error().code != Errc::kCorrupt) return manifest.error();
+      known = known_.emplace(checkpoint.manifest, manifest ? ObjectSet(*manifest) : ObjectSet()).first;
+    }
+    all.Add(known->second);
+  }
+  return all;
+}
+
+Status Catalog::CheckShared(const Manifest& manifest, const std::vector<CheckpointInfo>& listed) {
+  const auto shares = [](const Shard& shard) { return !shard.elsewhere.empty(); };
+  if (std::none_of(manifest.shards.begin(), manifest.shards.end(), shares)) return {};
+  const Result<ObjectSet> there = ObjectsOf(listed);
+  if (!there) return there.error();
+  // What it was based on may have been dropped since a newer one has been committed.
+  const bool overtaken = std::any_of(listed.begin(), listed.end(), [&](const CheckpointInfo& c) {
+    return c.good && c.step > manifest.step;
+  });
+  for (const Shard& shard : manifest.shards) {
+    for (const ChunkRun& run : shard.elsewhere) {
+      // What this generation has written and not committed stays until the next one has begun.
+      if (!overtaken && ParseObjectName(key_, run.prefix)->fence.generation == manifest.fence.generation)
+        continue;
+      for (uint64_t chunk = run.first; chunk < run.first + run.count; ++chunk) {
+        const std::string name = ChunkName(run.prefix, chunk);
+        if (there->Contains(name)) continue;
+        return Error{Errc::kCorrupt, "checkpoint " + std::to_string(manifest.step) + " of " + key_ +
+                                         " shares " + name + ", which no listed checkpoint has any more"};
+      }
+    }
+  }
+  return {};
+}
+
+// What the listed checkpoints consist of, now. One that is dropped by somebody else while its manifest is read is not listed
+// any more, so the list is read again.
+Result<ObjectSet> Catalog::Needed() {
+  for (int attempt = 1;; ++attempt) {
+    const Result<GangHead> head = Load();
+    if (!head) return head.error();
+    Result<ObjectSet> all = ObjectsOf(head->checkpoints);
+    if (!all) return all;
+    const Result<GangHead> again = Load();
+    if (!again) return again.error();
+    const bool same =
+        std::all_of(head->checkpoints.begin(), head->checkpoints.end(), [&](const CheckpointInfo& c) {
+          const auto found = Find(again->checkpoints, c.step);
+          return found != again->checkpoints.end() && found->manifest == c.manifest;
+        });
+    if (same) {
+      std::erase_if(known_, [&](const auto& item) {
+        return std::none_of(again->checkpoints.begin(), again->checkpoints.end(),
+                            [&](const CheckpointInfo& c) { return c.manifest == item.first; });
+      });
+      return all;
+    }
+    if (attempt == kAttempts)
+      return Error{Errc::kUnavailable, "the checkpoints of " + key_ + " change all the time"};
+  }
+}
+
+// The objects of checkpoints that have left the head, but what the listed ones consist of. When the store does not answer
+// they stay, and are orphans.
+void Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
+  if (gone.empty()) return;
+  const Result<ObjectSet> dead = ObjectsOf(gone);
+  const Result<ObjectSet> needed = Needed();
+  if (!dead || !needed) return;
+  RemoveAll(*store_, space_, dead->Without(*needed));
+  for (const CheckpointInfo& checkpoint : gone) {
+    if (!checkpoint.manifest.empty()) (void)store_->Remove({space_, checkpoint.manifest});
+  }
+}
+
+Result<size_t> Catalog::CollectOrphans(const Fence& fence) {
+  // The list before the head: what is committed after the list was made is of the current generation.
+  const Result<std::vector<std::string>> names = store_->List(space_, DataPrefix(key_));
+  if (!names) return names.error();
+  const Result<GangHead> head = Load();
+  if (!head) return head.error();
+  if (head->fence != fence) return FenceMoved(key_, fence, head->fence);
+  const Result<ObjectSet> needed = [&] {
+    const std::lock_guard lock(*changing_);
+    return ObjectsOf(head->checkpoints);
+  }();
+  if (!needed) return needed.error();
+  // All that was written for a listed checkpoint stays too, for its manifest may be damaged. By step and generation, not
+  // by term: it may have shards that were written under an older term.
+  std::set<std::string> manifests;
+  std::set<std::pair<uint64_t, uint64_t>> listed;
+  std::set<uint64_t> unreadable;
+  for (const CheckpointInfo& checkpoint : head->checkpoints) {
+    manifests.insert(checkpoint.manifest);
+    listed.emplace(checkpoint.step, checkpoint.fence.generation);
+    if (checkpoint.manifest.empty()) unreadable.insert(checkpoint.step);
+  }
+  std::vector<std::string> orphans;
+  for (const std::string& name : *names) {
+    const auto of = ParseObjectName(key_, name);
+    if (!of || of->fence.generation >= fence.generation) continue;
+    if (manifests.contains(name) || needed->Contains(name)) continue;
+    if (listed.contains({of->step, of->fence.generation}) || unreadable.contains(of->step)) continue;
+    orphans.push_back(name);
+  }
+  return RemoveAll(*store_, space_, orphans);
+}
+
+}  // namespace muster

@@ -1,0 +1,225 @@
+// The C functions of muster.h that put a save together.
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ceph/client/handle.h"
+#include "ceph/client/slice.h"
+#include "ceph/engine/shard_format.h"
+#include "ceph/muster.h"
+
+using muster::client::CheckSlice;
+using muster::client::Enter;
+using muster::client::FormatSlice;
+using muster::client::IsEntryName;
+using muster::client::kNever;
+using muster::client::kSliceText;
+using muster::client::NameTable;
+using muster::client::NoMemory;
+using muster::client::Session;
+using muster::client::Staging;
+
+namespace {
+
+size_t RoundUp(size_t value, size_t to) {
+  return (value + to - 1) / to * to;
+}
+
+// Room for `bytes` bytes of shard in all; the sentence names musterd's limit.
+int MakeRoom(muster_handle* m, size_t bytes) {
+  const uint64_t limit = m->session.welcome().max_shard_bytes;
+  if (limit != 0 && bytes > limit) {
+    return m->session.Fail(MUSTER_E_TOO_LARGE, "a shard of %zu bytes is above musterd's limit of %llu bytes",
+                           bytes, static_cast<unsigned long long>(limit));
+  }
+  const int error = m->filling->Reserve(bytes);
+  return error == 0 ? MUSTER_OK : NoMemory(m, bytes, error);
+}
+
+int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
+  if (const int status = Enter(m); status != MUSTER_OK) return status;
+  const auto number = static_cast<unsigned long long>(step);
+  if (m->filling != nullptr) {
+    return m->session.Fail(MUSTER_E_INVALID, "the save of step %llu has neither been committed nor aborted",
+                           static_cast<unsigned long long>(m->filling->step));
+  }
+  if (step == MUSTER_LATEST) return m->session.Fail(MUSTER_E_INVALID, "MUSTER_LATEST is no step to save");
+  if (m->saved && step <= m->last_saved) {
+    return m->session.Fail(MUSTER_E_INVALID, "step %llu is not above step %llu, which this handle has saved",
+                           number, static_cast<unsigned long long>(m->last_saved));
+  }
+  if (const int status = m->session.Advance(); status != MUSTER_OK) return status;
+  Staging* staging = m->session.FreeStaging();
+  if (staging == nullptr && !wait) {
+    m->session.GiveUpDelayed();
+    const char* why = m->session.WhyDelayed();
+    return m->session.Fail(MUSTER_E_BUSY, "both staging buffers are still being written%s%s",
+                           why != nullptr ? ": " : "", why != nullptr ? why : "");
+  }
+  if (staging == nullptr) {
+    const int status = m->session.Until(kNever, [](Session* session) {
+      if (session->FreeStaging() != nullptr) return true;
+      session->GiveUpDelayed();
+      return false;
+    });
+    if (status != MUSTER_OK) return status;
+    staging = m->session.FreeStaging();
+  }
+  m->filling = staging;
+  const size_t most = SIZE_MAX / 8;
+  if (const int status = MakeRoom(m, sizeof(muster::ShardHeader) + (hint < most ? hint : most));
+      status != MUSTER_OK) {
+    m->filling = nullptr;
+    return status;
+  }
+  staging->use = Staging::Use::kFilling;
+  staging->holds = false;
+  staging->step = step;
+  m->used = sizeof(muster::ShardHeader);
+  m->entries = 0;
+  m->index.Clear();
+  m->names.Clear();
+  return MUSTER_OK;
+}
+
+int BadName(muster_handle* m) {
+  return m->session.Fail(MUSTER_E_INVALID, "an entry's name has 1 to %d bytes and no control characters",
+                         MUSTER_NAME_MAX);
+}
+
+// An entry whose bytes are to be written to *data.
+int Reserve(muster_handle* m, const char* name, const char* meta, size_t bytes, void** data) {
+  if (m->filling == nullptr) return m->session.Fail(MUSTER_E_INVALID, "no save has been begun");
+  const size_t name_bytes = name != nullptr ? strnlen(name, MUSTER_NAME_MAX + 1) : 0;
+  const size_t meta_bytes = meta != nullptr ? strnlen(meta, MUSTER_META_MAX + 1) : 0;
+  if (!IsEntryName(name, name_bytes)) return BadName(m);
+  if (meta_bytes > MUSTER_META_MAX) {
+    return m->session.Fail(MUSTER_E_INVALID, "the metadata of '%s' is above %d bytes", name, MUSTER_META_MAX);
+  }
+  size_t known = 0;
+  if (m->names.Find(name, name_bytes, &known)) {
+    return m->session.Fail(MUSTER_E_INVALID, "'%s' is in this save already", name);
+  }
+  if (bytes > SIZE_MAX / 8 || m->entries == UINT32_MAX) {
+    return m->session.Fail(MUSTER_E_TOO_LARGE, "'%s' does not fit into a shard", name);
+  }
+  const size_t begin = RoundUp(m->used, muster::kShardAlignment);
+  if (const int status = MakeRoom(m, begin + bytes); status != MUSTER_OK) return status;
+
+  const muster::ShardEntry entry{begin, bytes, static_cast<uint32_t>(name_bytes),
+                                 static_cast<uint32_t>(meta_bytes)};
+  const size_t before = m->index.size();
+  const size_t size = sizeof(entry) + name_bytes + meta_bytes;
+  if (!m->index.Append(&entry, sizeof(entry)) || !m->index.Append(name, name_bytes) ||
+      !m->index.Append(meta, meta_bytes) || !m->index.AppendZeros(RoundUp(size, 8) - size) ||
+      m->names.Add(name, name_bytes) != NameTable::Insert::kDone) {
+    m->index.Truncate(before);
+    return NoMemory(m, begin + bytes, ENOMEM);
+  }
+  // The gap too: the memory may hold an older save, and equal states shall give equal bytes.
+  memset(m->filling->data() + m->used, 0, begin - m->used);
+  *data = m->filling->data() + begin;
+  m->used = begin + bytes;
+  ++m->entries;
+  return MUSTER_OK;
+}
+
+int Add(muster_handle* m, const char* name, const char* meta, const void* data, size_t bytes) {
+  if (data == nullptr && bytes != 0) {
+    return m->session.Fail(MUSTER_E_INVALID, "the data of '%.255s' is NULL", name != nullptr ? name : "");
+  }
+  void* to = nullptr;
+  const int status = Reserve(m, name, meta, bytes, &to);
+  if (status == MUSTER_OK && to != nullptr && data != nullptr && bytes > 0) memcpy(to, data, bytes);
+  return status;
+}
+
+}  // namespace
+
+extern "C" {
+
+int muster_save_begin(muster_handle* m, uint64_t step, size_t bytes_hint) {
+  return Begin(m, step, bytes_hint, true);
+}
+
+int muster_save_begin_nowait(muster_handle* m, uint64_t step, size_t bytes_hint) {
+  return Begin(m, step, bytes_hint, false);
+}
+
+int muster_save_add(muster_handle* m, const char* name, const char* meta, const void* data, size_t bytes) {
+  if (const int status = Enter(m); status != MUSTER_OK) return status;
+  return Add(m, name, meta, data, bytes);
+}
+
+int muster_save_reserve(muster_handle* m, const char* name, const char* meta, size_t bytes, void** data) {
+  if (const int status = Enter(m); status != MUSTER_OK) return status;
+  if (data == nullptr)
+    return m->session.Fail(MUSTER_E_INVALID, "there is nowhere to put the memory of an entry");
+  return Reserve(m, name, meta, bytes, data);
+}
+
+int muster_save_add_slice(muster_handle* m, const char* name, const char* meta, const muster_slice* part,
+                          const void* data, size_t bytes) {
+  if (const int status = Enter(m); status != MUSTER_OK) return status;
+  if (m->filling == nullptr) return m->session.Fail(MUSTER_E_INVALID, "no save has been begun");
+  const size_t name_bytes = name != nullptr ? strnlen(name, MUSTER_NAME_MAX + 1) : 0;
+  const size_t meta_bytes = meta != nullptr ? strnlen(meta, MUSTER_SLICE_META_MAX + 1) : 0;
+  if (name == nullptr || !IsEntryName(name, name_bytes)) return BadName(m);
+  if (meta_bytes > MUSTER_SLICE_META_MAX) {
+    return m->session.Fail(MUSTER_E_INVALID, "the metadata of '%s' is above %d bytes", name,
+                           MUSTER_SLICE_META_MAX);
+  }
+  char text[kSliceText];
+  if (const char* wrong = CheckSlice(part, bytes, text); wrong != nullptr)
+    return m->session.Fail(MUSTER_E_INVALID, "'%s' %s", name, wrong);
+  // A second part of the name is an entry of its own.
+  char entry[MUSTER_NAME_MAX + 16];
+  strcpy(entry, name);
+  uint32_t number = 0;
+  size_t known = 0;
+  while (m->names.Find(entry, strlen(entry), &known)) {
+    ++number;
+    snprintf(entry, sizeof(entry), "%s#%u", name, number);
+  }
+  char whole[MUSTER_META_MAX + 1];
+  const size_t at = FormatSlice(*part, number, whole);
+  if (meta_bytes > 0) memcpy(whole + at, meta, meta_bytes);
+  whole[at + meta_bytes] = '\0';
+  return Add(m, entry, whole, data, bytes);
+}
+
+int muster_save_commit(muster_handle* m) {
+  if (const int status = Enter(m); status != MUSTER_OK) return status;
+  Staging* staging = m->filling;
+  if (staging == nullptr) return m->session.Fail(MUSTER_E_INVALID, "no save has been begun");
+  const size_t index_at = RoundUp(m->used, muster::kShardAlignment);
+  if (const int status = MakeRoom(m, index_at + m->index.size()); status != MUSTER_OK) {
+    muster_save_abort(m);
+    return status;
+  }
+  memset(staging->data() + m->used, 0, index_at - m->used);
+  if (m->index.size() > 0) memcpy(staging->data() + index_at, m->index.data(), m->index.size());
+  muster::ShardHeader header{};
+  memcpy(header.magic, muster::kShardMagic, sizeof(header.magic));
+  header.version = muster::kShardVersion;
+  header.entries = m->entries;
+  header.index_offset = index_at;
+  header.index_bytes = m->index.size();
+  memcpy(staging->data(), &header, sizeof(header));
+  staging->bytes = index_at + m->index.size();
+
+  m->filling = nullptr;
+  m->saved = true;
+  m->last_saved = staging->step;
+  m->session.ClearFlag(muster::wire::kShouldCheckpoint);
+  m->session.Commit(staging);
+  return m->session.Advance();
+}
+
+void muster_save_abort(muster_handle* m) {
+  if (m == nullptr || m->filling == nullptr) return;
+  m->filling->use = Staging::Use::kFree;
+  m->filling = nullptr;
+}
+
+}  // extern "C"

@@ -1,0 +1,72 @@
+// What is behind the pointers of muster.h, and how its functions begin.
+#pragma once
+
+#include <new>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ceph/client/bytes.h"
+#include "ceph/client/name_table.h"
+#include "ceph/client/session.h"
+#include "ceph/client/shard_view.h"
+#include "ceph/client/slice_source.h"
+#include "ceph/muster.h"
+
+struct muster_handle {
+  muster::client::Session session;
+  pid_t process = 0;  // which opened it: a forked child must not talk on its parent's connection
+
+  // The save that is being put together.
+  muster::client::Staging* filling = nullptr;
+  size_t used = 0;  // bytes of the shard so far
+  uint32_t entries = 0;
+  muster::client::Bytes index;
+  muster::client::NameTable names;
+
+  bool saved = false;
+  uint64_t last_saved = 0;
+  muster_restore* restores = nullptr;  // the open ones
+  muster::client::SliceSource slices;
+};
+
+struct muster_restore {
+  muster_handle* owner = nullptr;  // for its error sentence; nullptr when that handle has been closed
+  muster_restore* next = nullptr;
+  uint64_t step = 0;
+  void* map = nullptr;
+  size_t bytes = 0;
+  muster::client::ShardView view;
+};
+
+namespace muster::client {
+
+template <typename T>
+T* Make() {
+  void* memory = calloc(1, sizeof(T));
+  return memory != nullptr ? new (memory) T : nullptr;
+}
+
+template <typename T>
+void Destroy(T* object) {
+  if (object == nullptr) return;
+  object->~T();
+  free(object);
+}
+
+// The beginning of every call that may talk to musterd.
+inline int Enter(muster_handle* m) {
+  m->session.ClearError();
+  if (m->process == getpid()) return MUSTER_OK;
+  return m->session.Fail(MUSTER_E_INVALID,
+                         "this handle belongs to process %d; a forked process cannot use its parent's handle",
+                         static_cast<int>(m->process));
+}
+
+inline int NoMemory(muster_handle* m, size_t bytes, int error) {
+  return m->session.Fail(MUSTER_E_NO_MEMORY, "no memory for a shard of %zu bytes: %s", bytes,
+                         strerror(error));
+}
+
+}  // namespace muster::client

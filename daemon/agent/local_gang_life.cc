@@ -1,0 +1,323 @@
+// The part of LocalGang that knows whether its members may run, what they do, and how the node is.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "daemon/agent/local_gang.h"
+#include "daemon/agent/local_socket.h"
+#include "daemon/base/clock.h"
+#include "daemon/beat/key.h"
+#include "daemon/hang/stacks.h"
+#include "daemon/health/kernel_log.h"
+#include "daemon/health/process_usage.h"
+#include "daemon/rpc/link.h"
+
+namespace muster {
+namespace {
+
+// Facts that have to do with a death: the kernel speaks before a process dies of it, or in the same moment.
+constexpr int64_t kFactsBeforeNs = 10'000'000'000;
+constexpr int64_t kFactsAfterNs = 1'000'000'000;
+constexpr int kMaxFacts = 8;
+constexpr auto kAnnouncement = std::chrono::seconds(2);
+constexpr auto kStacksDeadline = std::chrono::milliseconds(800);
+constexpr size_t kMaxStacksText = 16 * 1024;  // of one member, in a message
+
+}  // namespace
+
+// ---- the lease
+
+// With the gang's first supervisor here: they are beaten from the start, so that those whose musterd was restarted
+// know it. The lease itself begins when a coordinator has answered.
+void LocalGang::BeginAttendance() {
+  if (context_.beat == nullptr || attendance_) return;
+  AttendOptions options;
+  options.gang = job_.Id();
+  options.self = node_;
+  options.coordinator = coordinator_;
+  for (const uint32_t node : job_.CandidateNodes())
+    options.candidates.push_back(static_cast<lease::NodeIndex>(node));
+  options.grace_until = grace_until_;
+  attendance_ = context_.beat->Attend(std::move(options), MakeAgentEvents());
+  context_.dialer.Do([weak = weak_from_this(), hosts = job_.hosts, mailbox = context_.loop.mailbox(),
+                      port = static_cast<uint16_t>(context_.config.port)] {
+    mailbox->Post([weak, addresses = ResolveBeatAddresses(hosts, port)]() mutable {
+      const auto self = weak.lock();
+      if (self && self->attendance_) self->attendance_->SetAddresses(std::move(addresses));
+    });
+  });
+}
+
+void LocalGang::OnAttended(const v1::Attended& attended) {
+  if (!attendance_ || !link_ || attended.coordinator() >= job_.hosts.size()) return;
+  auto key = UnwrapKey(link_->key(), attended.wrapped_key(), fmt::format("{} {}", job_.Id(), term_));
+  if (!key) {
+    spdlog::error("gang {}: {}", job_.Id(), key.error().message);
+    return;
+  }
+  beat_key_ = *std::move(key);
+  coordinator_ = attended.coordinator();
+  unattended_since_ = 0;
+  SaveState();
+  attendance_->Follow(term_, coordinator_, beat_key_, lease::WitnessSet::Of(attended.witnesses()));
+}
+
+void LocalGang::BeatSupervisor(Member& member) {
+  if (attendance_ && member.connection != nullptr && member.beat == 0)
+    member.beat = attendance_->AddSupervisor(member.connection->fd());
+}
+
+AgentEvents LocalGang::MakeAgentEvents() {
+  AgentEvents events;
+  events.attended = [this](uint64_t /*term*/) { LeaseBegins(); };
+  events.fence = [this] { FenceMembers(); };
+  events.abandoned = [this](uint64_t term) {
+    spdlog::warn("gang {}: {}, the coordinator of term {}, is dead to most of the gang; waiting for another",
+                 job_.Id(), CoordinatorHost(), term);
+  };
+  events.claim = [this](uint64_t term) { TakeOver(term, {}, true); };
+  events.take_over = [this](uint64_t term, const lease::WitnessSet& closed) {
+    TakeOver(term, closed, false);
+  };
+  events.successor = [this](uint64_t term, uint32_t node) {
+    if (term < term_ || node >= job_.hosts.size()) return;
+    spdlog::info("gang {}: {} coordinates, term {}", job_.Id(), job_.hosts[node], term);
+    AdoptTerm(term);
+    Redial(node);
+  };
+  events.stop_ordered = [this](uint64_t term, uint64_t generation) {
+    if (term < term_ || generation <= stop_generation_) return;
+    v1::Stop stop;
+    stop.set_generation(generation);
+    OnStop(stop);
+  };
+  return events;
+}
+
+void LocalGang::LeaseBegins() {
+  attended_ = true;
+  grace_until_ = 0;
+  StartWaiting();
+}
+
+bool LocalGang::MayStart() const {
+  return !attendance_ || attendance_->MayStart();
+}
+
+// What could not be started because the lease had not begun, or was not fresh.
+void LocalGang::StartWaiting() {
+  context_.loop.Cancel(std::exchange(start_timer_, 0));
+  if (waiting_start_) OnStart(*std::exchange(waiting_start_, std::nullopt));
+}
+
+// The right to run has ended: this node is cut off, or the coordinator is and nobody has taken its place.
+void LocalGang::FenceMembers() {
+  attended_ = false;
+  KillFenced();
+  // The other end may be gone long since without a word: a new link finds out who coordinates now, and what became of
+  // the gang, as soon as the network is back.
+  if (link_) Hang(fmt::format("musterd on {} is not heard any more", CoordinatorHost()));
+}
+
+void LocalGang::KillFenced() {
+  uint64_t newest = 0;
+  for (auto& [task, member] : members_) {
+    if (member.state == wire::MemberState::kRunning || member.state == wire::MemberState::kExited)
+      newest = std::max(newest, member.generation);
+  }
+  if (newest == 0) return;
+  spdlog::warn(
+      "gang {}: no word from {} or most of the gang for {} ms: the members of generation {} are killed",
+      job_.Id(), CoordinatorHost(), context_.config.lease_ms, newest);
+  if (sampler_) sampler_->Stop();
+  for (auto& [task, member] : members_) {
+    if (member.state == wire::MemberState::kRunning && !member.exit) {
+      // Should the coordinator hear of it at all: it is news to it. From now on it has ended, whoever is told first, and
+      // by whichever registration.
+      member.state = wire::MemberState::kExited;
+      member.exit.emplace();
+      member.exit->set_task(task);
+      member.exit->set_generation(member.generation);
+      member.exit->set_status(SIGKILL);
+      member.exit->set_time_ns(RealtimeNs());
+      member.exit->set_program("fenced: cut off from the gang");
+      auto message = Message();
+      *message.mutable_exited() = *member.exit;
+      Up(std::move(message));
+    }
+  }
+  v1::Stop stop;
+  stop.set_generation(newest);
+  OnStop(stop);
+}
+
+// It is this node's turn. `claim`: the answer decides whether the members may run on.
+void LocalGang::TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim) {
+  if (!context_.take_over || taking_over_ || finish_) {
+    if (claim && attendance_) attendance_->Claimed(term, false);
+    return;
+  }
+  spdlog::warn("gang {}: {} does not answer; this node takes over after term {}", job_.Id(),
+               CoordinatorHost(), term);
+  taking_over_ = true;
+  TakeOverRequest request;
+  request.after_term = term;
+  request.key = beat_key_;
+  request.closed = closed;
+  request.done = [weak = weak_from_this(), term, claim](bool taken) {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->taking_over_ = false;
+    if (claim && self->attendance_) self->attendance_->Claimed(term, taken);
+    // Its announcement will come through the beats too; this is sooner.
+    if (taken) return self->Redial(self->node_);
+    self->LearnCoordinator();
+  };
+  context_.take_over(job_, std::move(request));
+}
+
+// Who has lost a compare-and-swap gives the winner time to announce itself, then reads who it is: it may have died since.
+void LocalGang::LearnCoordinator() {
+  if (!context_.read_coordinator || learn_timer_ != 0) return;
+  learn_timer_ = context_.loop.After(kAnnouncement, [this] {
+    learn_timer_ = 0;
+    context_.read_coordinator(job_, [weak = weak_from_this()](std::optional<RecordedCoordinator> found) {
+      if (const auto self = weak.lock()) self->Learned(found);
+    });
+  });
+}
+
+void LocalGang::Learned(const std::optional<RecordedCoordinator>& found) {
+  if (finish_ || !attendance_) return;
+  if (!found) return LearnCoordinator();
+  const auto host = std::find(job_.hosts.begin(), job_.hosts.end(), found->host);
+  if (found->term < term_ || host == job_.hosts.end()) return;
+  const auto node = static_cast<uint32_t>(host - job_.hosts.begin());
+  const bool news = found->term > term_ || node != coordinator_;
+  AdoptTerm(found->term);
+  // Also when the term is known: the lease may not know it.
+  attendance_->Follow(term_, node, beat_key_, found->witnesses);
+  if (!news) return;
+  spdlog::info("gang {}: {} coordinates by the record, term {}", job_.Id(), found->host, found->term);
+  Redial(node);
+}
+
+// ---- the node
+
+void LocalGang::CheckHealth() {
+  context_.health.CheckAnew([weak = weak_from_this()](const HealthReport& report) {
+    const auto self = weak.lock();
+    if (!self || !report.sick()) return;
+    self->sick_ = report.Reason();
+    auto message = self->Message();
+    message.mutable_health()->set_sick(self->sick_);
+    self->Up(std::move(message));
+  });
+}
+
+void LocalGang::AddKernelFacts(int64_t time_ns, pid_t pid, v1::MemberExited* exit) const {
+  if (context_.kernel_log == nullptr) return;
+  for (const KernelFact& fact : context_.kernel_log->Near(time_ns, kFactsBeforeNs, kFactsAfterNs)) {
+    if (exit->facts_size() == kMaxFacts) return;
+    if (!Concerns(fact, pid)) continue;
+    v1::KernelFact* said = exit->add_facts();
+    said->set_fact_class(static_cast<uint32_t>(fact.fact_class));
+    said->set_text(fact.text);
+    said->set_meaning(fact.meaning);
+  }
+}
+
+void LocalGang::Wish(bool drain, const std::string& reason) {
+  if (!drain) sick_.clear();
+  auto message = Message();
+  message.mutable_wish()->set_drain(drain);
+  message.mutable_wish()->set_reason(reason);
+  Up(std::move(message));
+}
+
+// ---- what the members do
+
+// A generation has been started here.
+void LocalGang::WatchMembers() {
+  if (!sampler_) {
+    std::optional<std::chrono::milliseconds> limit;
+    if (job_.options.hang_seconds > 0) limit = std::chrono::seconds(job_.options.hang_seconds);
+    sampler_ = std::make_unique<hang::Sampler>(
+        context_.loop, context_.sampler, hang::SamplerSettingsFor(limit), hang::ActivityBelow,
+        [this](const std::vector<hang::MemberReport>& reports) { SendReports(reports); });
+  }
+  std::vector<hang::LocalMember> members;
+  for (const auto& [task, member] : members_) {
+    if (member.connection != nullptr && member.generation == start_->generation() &&
+        member.state == wire::MemberState::kRunning)
+      members.push_back({member.rank, member.connection->peer().pid});
+  }
+  sampler_->Start(members);
+}
+
+void LocalGang::SendReports(const std::vector<hang::MemberReport>& reports) {
+  if (!start_) return;
+  auto message = Message();
+  message.mutable_reports()->set_generation(start_->generation());
+  for (const hang::MemberReport& report : reports) {
+    v1::MemberReport* r = message.mutable_reports()->add_members();
+    r->set_rank(report.rank);
+    r->set_has_step(report.step.has_value());
+    r->set_step(report.step.value_or(0));
+    progress_ = std::max(progress_, report.step.value_or(0));
+    r->set_calls(report.calls);
+    r->set_age_ns(report.age_ns);
+    r->set_checkpoint_busy(report.checkpoint_busy);
+    r->set_suspended(report.suspended);
+    if (!report.activity) continue;
+    r->set_has_activity(true);
+    r->set_cpu_ns(report.activity->cpu_ns);
+    r->set_io_bytes(report.activity->io_bytes);
+    r->set_blocked_threads(report.activity->blocked_threads);
+    r->set_gpu(!report.activity->gpu_busy ? 0 : *report.activity->gpu_busy ? 2 : 1);
+  }
+  Up(std::move(message));
+}
+
+// What a generation has reached counts when it is judged, however short it was.
+void LocalGang::SayProgress() {
+  if (!sampler_) return;
+  const std::vector<hang::MemberReport> reports = sampler_->Now();
+  const bool any = std::any_of(reports.begin(), reports.end(),
+                               [&](const hang::MemberReport& r) { return r.step && *r.step > progress_; });
+  if (any) SendReports(reports);
+}
+
+void LocalGang::OnCaptureStacks(const v1::CaptureStacks& order) {
+  if (!start_ || order.generation() != start_->generation()) return;
+  std::vector<pid_t> supervisors;
+  std::vector<uint32_t> ranks;
+  for (const auto& [task, member] : members_) {
+    if (member.connection == nullptr || member.generation != order.generation()) continue;
+    supervisors.push_back(member.connection->peer().pid);
+    ranks.push_back(member.rank);
+  }
+  hang::CaptureStacks(context_.loop, hang::StacksProgram(), supervisors, kStacksDeadline,
+                      [weak = weak_from_this(), ranks,
+                       generation = order.generation()](const std::vector<hang::MemberStacks>& stacks) {
+                        const auto self = weak.lock();
+                        if (!self) return;
+                        auto message = self->Message();
+                        message.mutable_stacks()->set_generation(generation);
+                        for (size_t i = 0; i < stacks.size() && i < ranks.size(); ++i) {
+                          v1::Stacks::Member* member = message.mutable_stacks()->add_members();
+                          member->set_rank(ranks[i]);
+                          std::string text = hang::StacksText(stacks[i].lines);
+                          if (!stacks[i].complete) text += "(" + stacks[i].error + ")\n";
+                          member->set_text(text.substr(0, kMaxStacksText));
+                          member->set_summary(hang::StacksSummary(stacks[i].lines));
+                        }
+                        self->Up(std::move(message));
+                      });
+}
+
+}  // namespace muster

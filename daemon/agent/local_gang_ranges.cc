@@ -1,0 +1,88 @@
+// The part of LocalGang that gives parts of shards to the members' programs: for slices of tensors, which a gang of another
+// size takes from those who saved them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "ceph/muster.h"
+#include "daemon/agent/client_answers.h"
+#include "daemon/agent/local_gang.h"
+#include "daemon/base/crash_point.h"
+
+namespace muster {
+
+void LocalGang::OnReadRange(Client& client, const wire::ReadRange& request) {
+  wire::RangeRead answer{};
+  answer.step = request.step;
+  answer.offset = request.offset;
+  if (answer.step == wire::kNoStep && start_->restore()) answer.step = start_->restore_step();
+  if (answer.step == wire::kNoStep) {
+    return SendResult(*client.connection, wire::Type::kRangeRead, answer, MUSTER_E_NOT_FOUND,
+                      fmt::format("gang {} has no checkpoint yet", job_.Id()));
+  }
+  if (client.restoring) {
+    return SendResult(*client.connection, wire::Type::kRangeRead, answer, MUSTER_E_BUSY,
+                      "a restore of this member is on its way already");
+  }
+  client.restoring = true;
+  ShowSaving(client.rank);
+  CrashPoint("agent.read_range");
+  ReadRangeTo(client.rank, client.generation, answer, request.bytes, request.rank);
+}
+
+// `asked` bytes of the shard of `whose`.
+void LocalGang::ReadRangeTo(uint32_t rank, uint64_t generation, wire::RangeRead answer, uint64_t asked,
+                            uint32_t whose) {
+  if (!manifests_) manifests_ = std::make_shared<ManifestCache>(context_.store, job_.Space(), job_.Key());
+  const auto done = [weak = weak_from_this(), &loop = context_.loop, rank, generation, answer, asked, whose](
+                        wire::RangeRead said, Result<UniqueFd> memory) {
+    // std::function must be copyable; a descriptor is not.
+    auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));
+    loop.Post([weak, rank, generation, answer, asked, whose, said, shared]() mutable {
+      const auto self = weak.lock();
+      if (!self || !self->start_ || self->start_->generation() != generation) return;
+      const auto again = [weak, rank, generation, answer, asked, whose] {
+        if (const auto gang = weak.lock()) gang->ReadRangeTo(rank, generation, answer, asked, whose);
+      };
+      if (!*shared && self->AskLater(rank, generation, shared->error(), again)) return;
+      if (!*shared) self->ReportIfBad(rank, generation, said.step, shared->error());
+      Client* asker = self->ClientOf(rank, generation);
+      if (asker == nullptr) return;
+      asker->restoring = false;
+      self->ShowSaving(rank);
+      if (*shared) {
+        return SendResult(*asker->connection, wire::Type::kRangeRead, said, MUSTER_OK, "", (*shared)->get());
+      }
+      SendResult(*asker->connection, wire::Type::kRangeRead, said, CodeOf(shared->error().code),
+                 shared->error().message);
+    });
+  };
+  context_.reader.Do([manifests = manifests_, &engine = context_.engine, space = job_.Space(), answer, asked,
+                      whose, done]() mutable {
+    const auto found = manifests->Get(answer.step);
+    if (!found) return done(answer, found.error());
+    const Manifest& manifest = **found;
+    // A step is saved once under one fence.
+    answer.checkpoint = manifest.fence.term << 32 ^ manifest.fence.generation;
+    if (whose >= manifest.world_size) {
+      return done(answer,
+                  Error{Errc::kInvalid,
+                        fmt::format("the checkpoint of step {} has no shard of rank {}: it was saved by "
+                                    "{} members",
+                                    answer.step, whose, manifest.world_size)});
+    }
+    const Shard& shard = manifest.shards[whose];
+    answer.shard_bytes = shard.bytes;
+    if (answer.offset > shard.bytes) {
+      return done(answer, Error{Errc::kInvalid, fmt::format("the shard of rank {} has {} bytes, none at {}",
+                                                            whose, shard.bytes, answer.offset)});
+    }
+    answer.bytes = std::min(asked, shard.bytes - answer.offset);
+    engine.ReadRange(space, shard, answer.offset, answer.bytes,
+                     [done, answer](Result<UniqueFd> memory) { done(answer, std::move(memory)); });
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,268 @@
+// The part of LocalGang that gives checkpoints to the members' programs: one's own shard, or any other's for a program
+// that goes on with another number of members than saved it.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "ceph/catalog/catalog.h"
+#include "ceph/muster.h"
+#include "daemon/agent/client_answers.h"
+#include "daemon/agent/local_gang.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/crash_point.h"
+
+namespace muster {
+namespace {
+
+constexpr std::chrono::milliseconds kAskAgain{1'000};
+
+// Whose shard of a checkpoint a request is for.
+Result<uint32_t> ShardOf(const Manifest& manifest, uint32_t asked, uint32_t own, uint32_t world, bool saves) {
+  if (asked != wire::kOwnShard) {
+    if (asked < manifest.world_size) return asked;
+    return Error{Errc::kInvalid,
+                 fmt::format("the checkpoint of step {} has no shard of rank {}: it was saved by {} "
+                             "members",
+                             manifest.step, asked, manifest.world_size)};
+  }
+  if (!saves) {
+    return Error{Errc::kInvalid,
+                 "only those who train have shards of their own in a checkpoint: read theirs with "
+                 "muster_restore_open_shard (in Python Gang.restore_shards)"};
+  }
+  if (manifest.world_size == world) return own;
+  return Error{
+      Errc::kInvalid,
+      fmt::format("the checkpoint of step {} was saved by {} members, this gang has {}: read its shards with "
+                  "muster_restore_info and muster_restore_open_shard (in Python Gang.restore_shards), and "
+                  "divide them anew",
+                  manifest.step, manifest.world_size, world)};
+}
+
+}  // namespace
+
+void LocalGang::OnRestore(Client& client, const wire::Restore& restore) {
+  // One at a time: each takes a shard's memory.
+  if (client.restoring) {
+    wire::Restored body{};
+    body.step = restore.step;
+    SendResult(*client.connection, wire::Type::kRestored, body, MUSTER_E_BUSY,
+               "a restore of this member is on its way already");
+    return;
+  }
+  uint64_t step = restore.step;
+  if (step == wire::kNoStep && start_->restore()) step = start_->restore_step();
+  if (step == wire::kNoStep) {
+    wire::Restored body{};
+    SendResult(*client.connection, wire::Type::kRestored, body, MUSTER_E_NOT_FOUND,
+               fmt::format("gang {} has no checkpoint yet", job_.Id()));
+    return;
+  }
+  client.restoring = true;
+  ShowSaving(client.rank);
+  CrashPoint("agent.restore");
+  const int64_t begun_ns = BoottimeNs();
+  const bool own = restore.rank == wire::kOwnShard || restore.rank == client.rank;
+  if (own && RestoreFromMemory(client, step, begun_ns)) return;
+  if (own && RestoreFromPartner(client.rank, client.generation, step, begun_ns)) return;
+  RestoreFromStore(client.rank, client.generation, step, restore.rank, begun_ns);
+}
+
+// A member's own shard when this node has it no more.
+void LocalGang::RestoreOwn(uint32_t rank, uint64_t generation, uint64_t step, int64_t begun_ns) {
+  if (RestoreFromPartner(rank, generation, step, begun_ns)) return;
+  RestoreFromStore(rank, generation, step, wire::kOwnShard, begun_ns);
+}
+
+// False when it is not here. What is here and proves to be something else is looked for elsewhere.
+bool LocalGang::RestoreFromMemory(Client& client, uint64_t step, int64_t begun_ns) {
+  if (!start_->restore() || step != start_->restore_step() || !Saves()) return false;
+  const uint64_t saved_in = start_->restore_generation();
+  const HeldShard* held = held_.Find(client.rank, saved_in, step);
+  if (held == nullptr || held->world_size != world_.spec.MemberCount()) return false;
+  context_.engine.CheckStaged(
+      held->shard, *held->memory,
+      [weak = weak_from_this(), &loop = context_.loop, rank = client.rank, generation = client.generation,
+       step, saved_in, begun_ns, memory = held->memory, shard = held->shard](const Status& checked) {
+        loop.Post([weak, rank, generation, step, saved_in, begun_ns, memory, shard, checked] {
+          const auto self = weak.lock();
+          if (!self || !self->start_ || self->start_->generation() != generation) return;
+          UniqueFd copy(checked ? ::fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0) : -1);
+          if (copy.valid()) {
+            self->TellRestored(rank, generation, shard.bytes, true, 0, begun_ns);
+            return self->RestoreDone(rank, generation, step, std::move(copy), shard);
+          }
+          spdlog::info("gang {}: rank {}, step {}: not from memory: {}", self->job_.Id(), rank, step,
+                       checked ? std::strerror(errno) : checked.error().message);
+          self->Let(self->held_.Drop(rank, saved_in, step));
+          self->RestoreOwn(rank, generation, step, begun_ns);
+        });
+      });
+  return true;
+}
+
+void LocalGang::RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t step, uint32_t asked,
+                                 int64_t begun_ns) {
+  const auto done = [weak = weak_from_this(), &loop = context_.loop, rank, generation, step, asked, begun_ns](
+                        Result<UniqueFd> memory, const Shard& shard) {
+    // std::function must be copyable; a descriptor is not.
+    auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));
+    loop.Post([weak, rank, generation, step, asked, begun_ns, shard, shared] {
+      const auto self = weak.lock();
+      if (!self) return;
+      const auto again = [weak, rank, generation, step, asked, begun_ns] {
+        if (const auto gang = weak.lock()) gang->RestoreFromStore(rank, generation, step, asked, begun_ns);
+      };
+      if (!*shared && self->AskLater(rank, generation, shared->error(), again)) return;
+      if (*shared && shard.rank == rank)
+        self->TellRestored(rank, generation, shard.bytes, false, 0, begun_ns);
+      self->RestoreDone(rank, generation, step, std::move(*shared), shard);
+    });
+  };
+  context_.reader.Do([store = context_.store, &engine = context_.engine, space = job_.Space(),
+                      key = job_.Key(), step, asked, rank, world = world_.spec.MemberCount(), saves = Saves(),
+                      done] {
+    auto manifest = Catalog(store, space, key).LoadManifest(step);
+    if (!manifest) return done(manifest.error(), {});
+    const Result<uint32_t> which = ShardOf(*manifest, asked, rank, world, saves);
+    if (!which) return done(which.error(), {});
+    const Shard& shard = manifest->shards[*which];
+    engine.ReadShard(space, shard,
+                     [done, shard](Result<UniqueFd> memory) { done(std::move(memory), shard); });
+  });
+}
+
+void LocalGang::TellRestored(uint32_t rank, uint64_t generation, uint64_t bytes, bool from_memory,
+                             uint64_t from_partner, int64_t begun_ns) {
+  if (!start_ || start_->generation() != generation) return;
+  auto message = Message();
+  v1::ShardRestored* restored = message.mutable_shard_restored();
+  restored->set_rank(rank);
+  restored->set_generation(generation);
+  restored->set_bytes(bytes);
+  restored->set_from_memory(from_memory);
+  restored->set_from_partner(from_partner);
+  restored->set_elapsed_ns(BoottimeNs() - begun_ns);
+  Up(std::move(message));
+}
+
+// A store that does not answer is asked again for as long as the member waits: no program is to end because of it. False:
+// it is no such error, or nobody waits.
+bool LocalGang::AskLater(uint32_t rank, uint64_t generation, const Error& error,
+                         std::function<void()> again) {
+  if (error.code != Errc::kUnavailable || !start_ || start_->generation() != generation ||
+      ClientOf(rank, generation) == nullptr) {
+    return false;
+  }
+  spdlog::warn("gang {}: rank {} waits for its state: {}; the store is asked again", job_.Id(), rank,
+               error.message);
+  if (!delay_said_) {
+    delay_said_ = 0;
+    TellJobOfDelay(generation,
+                   fmt::format("members wait for their state: {}; the store is asked again", error.message));
+  }
+  context_.loop.After(kAskAgain, [weak = weak_from_this(), rank, generation, again = std::move(again)] {
+    const auto self = weak.lock();
+    if (self && self->start_ && self->start_->generation() == generation &&
+        self->ClientOf(rank, generation) != nullptr) {
+      again();
+    }
+  });
+  return true;
+}
+
+// To unmap gigabytes takes time that the loop has not.
+void LocalGang::Let(HeldShards::Dropped dropped) {
+  if (!dropped.empty()) context_.reader.Do([dropped = std::move(dropped)] {});
+}
+
+void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, Result<UniqueFd> memory,
+                            const Shard& shard) {
+  if (!start_ || start_->generation() != generation) return;
+  if (!memory) ReportIfBad(rank, generation, step, memory.error());
+  // All of its objects have just been found to be good.
+  if (memory && shard.rank == rank && start_->restore() && step == start_->restore_step())
+    SetBase(rank, step, shard);
+  if (memory) delay_said_.reset();
+  Client* client = ClientOf(rank, generation);
+  if (client == nullptr) return;
+  client->restoring = false;
+  ShowSaving(rank);
+  wire::Restored body{};
+  body.step = step;
+  body.bytes = shard.bytes;
+  if (memory) {
+    SendResult(*client->connection, wire::Type::kRestored, body, MUSTER_OK, "", memory->get());
+  } else {
+    SendResult(*client->connection, wire::Type::kRestored, body, CodeOf(memory.error().code),
+               memory.error().message);
+  }
+}
+
+// Only the generation's own starting point sends the gang back; another step is the program's own question.
+void LocalGang::ReportIfBad(uint32_t rank, uint64_t generation, uint64_t step, const Error& error) {
+  if (!start_->restore() || step != start_->restore_step()) return;
+  if (error.code != Errc::kCorrupt && error.code != Errc::kNotFound) return;
+  auto message = Message();
+  v1::CheckpointBad* bad = message.mutable_checkpoint_bad();
+  bad->set_task(rank);
+  bad->set_generation(generation);
+  bad->set_step(step);
+  bad->set_reason(error.message);
+  Up(std::move(message));
+}
+
+void LocalGang::OnDescribe(Client& client, const wire::Describe& describe) {
+  wire::Described answer{};
+  answer.step = describe.step;
+  if (answer.step == wire::kNoStep && start_->restore()) answer.step = start_->restore_step();
+  if (answer.step == wire::kNoStep) {
+    return SendResult(*client.connection, wire::Type::kDescribed, answer, MUSTER_E_NOT_FOUND,
+                      fmt::format("gang {} has no checkpoint yet", job_.Id()));
+  }
+  if (client.restoring) {
+    return SendResult(*client.connection, wire::Type::kDescribed, answer, MUSTER_E_BUSY,
+                      "a restore of this member is on its way already");
+  }
+  client.restoring = true;
+  ShowSaving(client.rank);
+  DescribeTo(client.rank, client.generation, answer);
+}
+
+void LocalGang::DescribeTo(uint32_t rank, uint64_t generation, wire::Described answer) {
+  auto done = [weak = weak_from_this(), rank, generation, answer](const Result<Manifest>& manifest) mutable {
+    const auto self = weak.lock();
+    if (!self || !self->start_ || self->start_->generation() != generation) return;
+    const auto again = [weak, rank, generation, answer] {
+      if (const auto gang = weak.lock()) gang->DescribeTo(rank, generation, answer);
+    };
+    if (!manifest && self->AskLater(rank, generation, manifest.error(), again)) return;
+    if (!manifest) self->ReportIfBad(rank, generation, answer.step, manifest.error());
+    Client* asker = self->ClientOf(rank, generation);
+    if (asker == nullptr) return;
+    asker->restoring = false;
+    self->ShowSaving(rank);
+    if (!manifest) {
+      return SendResult(*asker->connection, wire::Type::kDescribed, answer, CodeOf(manifest.error().code),
+                        manifest.error().message);
+    }
+    answer.world_size = manifest->world_size;
+    for (const Shard& shard : manifest->shards) answer.bytes += shard.bytes;
+    SendResult(*asker->connection, wire::Type::kDescribed, answer, MUSTER_OK, "");
+  };
+  context_.reader.Do([store = context_.store, &loop = context_.loop, space = job_.Space(), key = job_.Key(),
+                      step = answer.step, done] {
+    loop.Post([done, manifest = Catalog(store, space, key).LoadManifest(step)]() mutable { done(manifest); });
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,434 @@
+// The part of LocalGang that talks to the coordinator: finds it, registers there, and carries out what it orders.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "daemon/agent/gang_state.h"
+#include "daemon/agent/local_gang.h"
+#include "daemon/agent/send.h"
+#include "daemon/base/clock.h"
+#include "daemon/proto/node_table.h"
+#include "daemon/rpc/link.h"
+#include "daemon/slurm/local_job.h"
+
+namespace muster {
+namespace {
+
+constexpr int kFirstBackoffMs = 50;
+constexpr int kMaxBackoffMs = 1000;
+// The coordinator's own join timeout comes first: it can name all that is missing.
+constexpr uint32_t kJoinMarginSeconds = 5;
+// For the first answer; a coordinator that is taking the record over of a slow store gives none yet.
+constexpr auto kAnswer = std::chrono::seconds(10);
+constexpr auto kStartRetry = std::chrono::milliseconds(50);
+constexpr auto kEndJob = std::chrono::seconds(10);               // for what SIGKILL does not remove at once
+constexpr auto kSlurmEndsIt = std::chrono::milliseconds(3'000);  // for slurmctld's word to arrive at slurmd
+constexpr auto kSlurmdCounts = std::chrono::milliseconds(100);
+// Without a coordinator for so long, other candidates are asked.
+constexpr int64_t kRotateNs = 5'000'000'000;
+
+// Bytes that shards of dead programs may keep.
+uint64_t RecoveryMemory(const Config& config) {
+  const auto pages = static_cast<uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L));
+  const auto page_bytes = static_cast<uint64_t>(std::max(::sysconf(_SC_PAGESIZE), 0L));
+  return pages * page_bytes / 100 * static_cast<uint64_t>(config.recovery_memory);
+}
+
+}  // namespace
+
+uint32_t LocalGang::JoinSeconds() const {
+  return job_.options.join_seconds + kJoinMarginSeconds;
+}
+
+// Whether the states of all members here are known: after a restart of musterd only with their supervisors' words.
+bool LocalGang::KnowsMembers() const {
+  return members_.size() >= local_tasks_ &&
+         std::all_of(members_.begin(), members_.end(), [](const auto& item) { return item.second.known; });
+}
+
+void LocalGang::MaybeRegister() {
+  if (!KnowsMembers()) return;
+  if (reconnect_timer_ != 0) {
+    context_.loop.Cancel(reconnect_timer_);
+    reconnect_timer_ = 0;
+  }
+  SaveState();
+  if (link_ || connect_timer_ != 0) return;
+  TakePorts();
+  if (std::exchange(checked_, true)) return Connect();
+  // A sick node is not to become part of the gang at all.
+  checking_ = true;
+  context_.health.Check([weak = weak_from_this()](const HealthReport& report) {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->sick_ = report.Reason();
+    self->ConfirmJob();
+  });
+}
+
+void LocalGang::SaveState() {
+  GangState state{job_,  node_,     local_tasks_,        token_,          {}, coordinator_,
+                  term_, beat_key_, started_generation_, started_restore_};
+  for (const auto& [task, member] : members_) state.tasks.push_back(task);
+  if (Status saved = SaveGangState(context_.config.state_dir, state); !saved) {
+    spdlog::warn("gang {}: {}; a restart of musterd would lose it", job_.Id(), saved.error().message);
+  }
+}
+
+// Not before there is something to register: MaybeRegister comes back to it.
+void LocalGang::Connect() {
+  if (!confirmed_ || !KnowsMembers()) return;
+  const uint64_t number = ++link_number_;
+  const std::string host = CoordinatorHost();
+  answered_ = false;
+  context_.loop.Cancel(answer_timer_);
+  answer_timer_ = context_.loop.After(kAnswer, [this] {
+    answer_timer_ = 0;
+    if (!answered_ && link_) Hang(fmt::format("musterd on {} does not answer", CoordinatorHost()));
+  });
+  const std::weak_ptr<LocalGang> weak = weak_from_this();
+  // A link may end after the loop has.
+  const std::shared_ptr<Mailbox> mailbox = context_.loop.mailbox();
+  LinkEvents events;
+  events.message = [weak, number, mailbox](std::string payload) {
+    mailbox->Post([weak, number, payload = std::move(payload)] {
+      const auto self = weak.lock();
+      v1::CoordinatorMessage message;
+      if (self && self->link_number_ == number && message.ParseFromString(payload))
+        self->FromCoordinator(message);
+    });
+  };
+  events.closed = [weak, number, mailbox](const std::string& why) {
+    mailbox->Post([weak, number, why] {
+      const auto self = weak.lock();
+      if (self && self->link_number_ == number) self->Disconnected(why);
+    });
+  };
+  link_ = OpenLink(host, fmt::format("{}:{}", host, context_.config.port), std::move(events),
+                   [this](std::function<void()> work) { context_.dialer.Do(std::move(work)); });
+  Register();
+}
+
+// Only here can it be noticed that this node's tasks are not complete, or that there is no coordinator at
+// all.
+void LocalGang::JoinTimedOut() {
+  const uint32_t seconds = JoinSeconds();
+  if (members_.size() < local_tasks_) {
+    Dismiss(fmt::format("gang {}: after {} s only {} of the {} tasks of {} are here", job_.Id(), seconds,
+                        members_.size(), local_tasks_, context_.self));
+  } else {
+    Dismiss(fmt::format("gang {}: after {} s no coordinator has started it{}{}", job_.Id(), seconds,
+                        why_not_connected_.empty() ? "" : ": ", why_not_connected_));
+  }
+}
+
+// Gives up on a link that does not say that it has ended.
+void LocalGang::Hang(const std::string& why) {
+  ++link_number_;
+  link_->Close(why);
+  Disconnected(why);
+}
+
+void LocalGang::Disconnected(const std::string& why) {
+  link_.reset();
+  why_not_connected_ = why;
+  registered_ = false;
+  waiting_start_.reset();  // the registration will say that nothing was started
+  context_.loop.Cancel(std::exchange(answer_timer_, 0));
+  context_.loop.Cancel(std::exchange(connect_timer_, 0));
+  if (over_called_) return;
+  // Beats say when a coordinator that was obeyed is dead. Who has none looks for one.
+  const int64_t now = BoottimeNs();
+  if (attended_) unattended_since_ = 0;
+  if (!attended_ && unattended_since_ == 0) unattended_since_ = now;
+  if (!attended_ && now - unattended_since_ > kRotateNs) Rotate();
+  spdlog::log(backoff_ms_ == kFirstBackoffMs ? spdlog::level::info : spdlog::level::debug,
+              "gang {}: no link to the coordinator: {}", job_.Id(), why);
+  connect_timer_ = context_.loop.After(std::chrono::milliseconds(backoff_ms_), [this] {
+    connect_timer_ = 0;
+    Connect();
+  });
+  backoff_ms_ = std::min(backoff_ms_ * 2, kMaxBackoffMs);
+}
+
+// The next candidate after the one that does not answer.
+void LocalGang::Rotate() {
+  const std::vector<uint32_t> candidates = job_.CandidateNodes();
+  const auto now = std::find(candidates.begin(), candidates.end(), coordinator_);
+  coordinator_ = now == candidates.end() || now + 1 == candidates.end() ? candidates.front() : *(now + 1);
+}
+
+// To another node, at once.
+void LocalGang::Redial(uint32_t coordinator) {
+  coordinator_ = coordinator;
+  ++link_number_;
+  if (link_) link_->Close("another node coordinates");
+  link_.reset();
+  registered_ = false;
+  waiting_start_.reset();  // of another coordinator, which will be told that nothing was started
+  context_.loop.Cancel(std::exchange(connect_timer_, 0));
+  backoff_ms_ = kFirstBackoffMs;
+  Connect();
+}
+
+void LocalGang::Register() {
+  auto message = Message();
+  v1::Register* r = message.mutable_register_();
+  r->set_job_id(job_.job_id);
+  r->set_step_id(job_.step_id);
+  r->set_restart_count(job_.restart_count);
+  r->set_uid(job_.uid);
+  r->set_gid(job_.gid);
+  r->set_node(node_);
+  r->set_node_count(static_cast<uint32_t>(job_.hosts.size()));
+  r->set_task_count(job_.task_count);
+  r->set_node_name(context_.self);
+  r->set_node_list(job_.node_list);
+  r->set_options(job_.options_text);
+  r->set_components(job_.components_text);
+  r->set_term(term_);
+  r->set_coordinator(coordinator_);
+  r->set_sick(sick_);
+  r->set_started_generation(started_generation_);
+  r->set_started_restore(started_restore_.has_value());
+  r->set_started_restore_step(started_restore_.value_or(0));
+  r->set_lease_port(next_ports_ ? next_ports_->port() : ports_ ? ports_->port() : 0);
+  for (const auto& [task, member] : members_) {
+    v1::Member* m = r->add_members();
+    m->set_task(task);
+    m->set_local_id(member.local_id);
+    m->set_state(static_cast<uint32_t>(member.state));
+    m->set_generation(member.generation);
+    m->set_unkillable(member.unkillable);
+    if (member.exit) *m->mutable_exited() = *member.exit;
+  }
+  registered_ = true;
+  Up(std::move(message));
+  for (const auto& [key, written] : unacknowledged_) {
+    auto again = Message();
+    *again.mutable_shard_written() = written;
+    Up(std::move(again));
+  }
+}
+
+// What is said while there is no link is in the next Register: members' states, shards not acknowledged.
+void LocalGang::Up(v1::AgentMessage message) {
+  if (link_ && registered_) link_->Send(message.SerializeAsString());
+}
+
+void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
+  answered_ = true;
+  if (!message.has_elsewhere() && !std::exchange(told_, true)) MaybeOver();
+  backoff_ms_ = kFirstBackoffMs;
+  // A coordinator that has been replaced and does not know it yet is not obeyed.
+  if (message.term() != 0 && message.term() < term_) return;
+  AdoptTerm(message.term());
+  switch (message.kind_case()) {
+    case v1::CoordinatorMessage::kStart: {
+      v1::Start start = message.start();
+      if (Status whole = UnpackNodes(&start); !whole) return Hang(whole.error().message);
+      return OnStart(start);
+    }
+    case v1::CoordinatorMessage::kStop:
+      return OnStop(message.stop());
+    case v1::CoordinatorMessage::kFinish:
+      return OnFinish(message.finish());
+    case v1::CoordinatorMessage::kReport:
+      return OnReport(message.report());
+    case v1::CoordinatorMessage::kCommitted:
+      return OnCommitted(message.committed());
+    case v1::CoordinatorMessage::kNotify:
+      return OnNotify(message.notify());
+    case v1::CoordinatorMessage::kRefused:
+      return OnRefused(message.refused());
+    case v1::CoordinatorMessage::kAttended:
+      return OnAttended(message.attended());
+    case v1::CoordinatorMessage::kCaptureStacks:
+      return OnCaptureStacks(message.capture_stacks());
+    case v1::CoordinatorMessage::kStorage:
+      storage_ = message.storage();
+      return;
+    case v1::CoordinatorMessage::kElsewhere:
+      return OnElsewhere(message.elsewhere());
+    default:
+      return;
+  }
+}
+
+// Stops that the coordinator before ordered bind the next one no more: it may not know their numbers.
+void LocalGang::AdoptTerm(uint64_t term) {
+  if (term <= term_) return;
+  if (start_ && start_->generation() <= stop_generation_) {
+    DropClients("the generation is over");
+    start_.reset();
+    place_.reset();
+  }
+  term_ = term;
+  stop_generation_ = 0;
+  node_stopped_.reset();
+}
+
+void LocalGang::OnStart(const v1::Start& start) {
+  context_.loop.Cancel(std::exchange(join_timer_, 0));
+  if (finish_ || start.generation() <= stop_generation_) return;
+  // Nothing is started on a node that does not know that its lease is good.
+  if (!MayStart()) {
+    waiting_start_ = start;
+    if (start_timer_ == 0) {
+      start_timer_ = context_.loop.After(kStartRetry, [this] {
+        start_timer_ = 0;
+        StartWaiting();
+      });
+    }
+    return;
+  }
+  const bool again = start_ && start_->generation() == start.generation();
+  if (!again) {
+    DropClients("a new generation has started");
+    StopWriting(start.generation());
+    saved_.clear();
+    bases_.clear();
+    Let(held_.Begin(start.restore() ? start.restore_generation() : 0, start.restore_step(),
+                    RecoveryMemory(context_.config)));
+    unacknowledged_.clear();
+    notify_flags_ = 0;
+    progress_ = 0;
+  }
+  start_ = start;
+  place_.reset();
+  spec_ = {};
+  spec_.gang = job_.Id();
+  spec_.generation = start.generation();
+  spec_.role = job_.options.role;
+  spec_.restart_cause = start.cause();
+  spec_.restarts_allowed = job_.options.restarts;
+  for (const v1::NodeSpec& node : start.nodes()) {
+    if (node.node() == node_) place_ = spec_.nodes.size();
+    ClusterSpec::Node& spec = spec_.nodes.emplace_back();
+    spec.name = node.name();
+    spec.ranks.assign(node.ranks().begin(), node.ranks().end());
+    spec.lease_port = static_cast<uint16_t>(node.lease_port());
+    spec.role = node.role();
+    // A kind that only a newer coordinator knows is none that this node must treat apart.
+    if (node.kind() <= static_cast<uint32_t>(wire::RoleKind::kSidecar))
+      spec.kind = static_cast<wire::RoleKind>(node.kind());
+  }
+  BeginPartner();
+  if (!place_ || static_cast<size_t>(start.nodes(static_cast<int>(*place_)).tasks_size()) !=
+                     spec_.nodes[*place_].ranks.size()) {
+    place_.reset();
+    return;  // a spare: it waits
+  }
+  world_ = WorldOf(spec_, static_cast<uint32_t>(*place_));
+  if (started_generation_ != start.generation()) {
+    started_generation_ = start.generation();
+    started_restore_ = start.restore() ? std::optional<uint64_t>(start.restore_step()) : std::nullopt;
+    SaveState();
+  }
+  const v1::NodeSpec& mine = start.nodes(static_cast<int>(*place_));
+  for (int i = 0; i < mine.tasks_size(); ++i) {
+    if (const auto found = members_.find(mine.tasks(i)); found != members_.end())
+      found->second.rank = mine.ranks(i);
+  }
+  tf_cluster_ = TfCluster(spec_);
+  if (tf_cluster_.size() > kMaxTfConfig - 1024) {
+    spdlog::warn("gang {}: TF_CONFIG is too long for the environment; MUSTER_CLUSTER_SPEC names a file",
+                 job_.Id());
+    std::ofstream(StatePath() + ".cluster") << tf_cluster_;
+  }
+  if (!again && next_ports_) ports_ = std::exchange(next_ports_, std::nullopt);
+  for (auto& [task, member] : members_) StartMember(task, member);
+  if (!again) WatchMembers();
+}
+
+void LocalGang::OnStop(const v1::Stop& stop) {
+  if (stop.generation() < stop_generation_) return;
+  stop_generation_ = stop.generation();
+  if (waiting_start_ && waiting_start_->generation() <= stop_generation_) waiting_start_.reset();
+  // An old order that comes again, in a new term, is not about what runs now.
+  if (!start_ || start_->generation() <= stop_generation_) {
+    SayProgress();
+    if (sampler_) sampler_->Stop();
+  }
+  node_stopped_.reset();  // every order is answered: another coordinator may be asking
+  for (auto& [task, member] : members_) {
+    if (member.generation <= stop_generation_) StopMember(member);
+  }
+  MaybeNodeStopped();
+}
+
+void LocalGang::OnFinish(const v1::Finish& finish) {
+  context_.loop.Cancel(std::exchange(join_timer_, 0));
+  finish_ = finish;
+  for (auto& [task, member] : members_) FinishMember(task, member);
+  MaybeOver();
+}
+
+void LocalGang::OnReport(const v1::Report& report) {
+  auto found = members_.find(report.task());
+  if (found == members_.end() || found->second.connection == nullptr) return;
+  const std::string_view text = Fit(report.text());
+  wire::Report body{};
+  body.text_bytes = static_cast<uint32_t>(text.size());
+  SendBody(*found->second.connection, wire::Type::kReport, body, text);
+}
+
+void LocalGang::OnRefused(const v1::Refused& refused) {
+  // With no task left there is nothing to end: what the job has here by now may be its next run.
+  if (!refused.job_is_over() || !HasSupervisors()) return Dismiss(refused.text());
+  why_ended_ = refused.text();
+  if (!refused.slurm_ends_it()) return EndJob();
+  // slurmd's SIGTERM to the tasks says that it has heard (SupervisorPacket).
+  if (end_timer_ == 0) EndJobAfter(kSlurmEndsIt, kAnswer);
+}
+
+// While the coordinator is heard: one that has died may not have told Slurm yet, and the next one does so first.
+void LocalGang::EndJobAfter(std::chrono::milliseconds time, std::chrono::milliseconds more) {
+  end_timer_ = context_.loop.After(time, [this, more] {
+    if (MayStart() || more <= kStartRetry) return EndJob();
+    EndJobAfter(kStartRetry, more - kStartRetry);
+  });
+}
+
+// Its script must not go on when its srun returns, and its slurmstepds have nobody to report to.
+void LocalGang::EndJob() {
+  context_.loop.Cancel(end_timer_);
+  // slurmd counts the steps that have answered its signal.
+  const auto first = std::exchange(end_timer_, 0) != 0 ? kSlurmdCounts : std::chrono::milliseconds(0);
+  context_.dialer.Do([weak = weak_from_this(), job = job_.JobOf(node_), text = why_ended_, first,
+                      mailbox = context_.loop.mailbox()] {
+    std::this_thread::sleep_for(first);
+    const Status ended = EndJobHere(job, kEndJob);
+    mailbox->Post([weak, ended, text] {
+      if (!ended) spdlog::error("{}", ended.error().message);
+      if (const auto self = weak.lock()) self->Dismiss(text);
+    });
+  });
+}
+
+void LocalGang::OnElsewhere(const v1::Elsewhere& elsewhere) {
+  if (elsewhere.known() && elsewhere.node() < job_.hosts.size() && elsewhere.node() != coordinator_)
+    return Redial(elsewhere.node());
+  Hang(fmt::format("musterd on {} does not coordinate this gang", CoordinatorHost()));
+}
+
+// Ends the gang on this node, with code 1 and a reason.
+void LocalGang::Dismiss(const std::string& why) {
+  spdlog::error("gang {}: {}", job_.Id(), why);
+  context_.loop.Cancel(std::exchange(join_timer_, 0));
+  finish_ = v1::Finish();
+  finish_->set_has_code(true);
+  finish_->set_code(1);
+  for (auto& [task, member] : members_) {
+    if (member.connection != nullptr) Refuse(*member.connection, wire::Refusal::kInvalid, "muster: " + why);
+  }
+  MaybeOver();
+}
+
+}  // namespace muster

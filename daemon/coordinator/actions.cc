@@ -1,0 +1,266 @@
+// What the state machine orders.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "daemon/coordinator/coordinator.h"
+#include "daemon/proto/node_table.h"
+#include "daemon/rpc/link.h"
+
+namespace muster {
+namespace {
+
+constexpr auto kRetry = std::chrono::milliseconds(1000);
+// For the record that says that the gang is given up; after that most of the gang will do.
+constexpr auto kEndDurable = std::chrono::seconds(10);
+
+}  // namespace
+
+void Coordinator::Feed(const gang::Event& event) {
+  if (deposed_) return;
+  const gang::State before = gang_->state();
+  const uint64_t generation = gang_->generation();
+  Carry(gang_->Handle(event));
+  if (before == gang::State::kRecovering && gang_->state() != before) CommitWaiting();
+  WatchProgress(before, generation);
+  MaybeOver();  // the end may come when no agent is there any more
+}
+
+void Coordinator::Carry(std::vector<gang::Action> actions) {
+  for (const gang::Action& action : actions) {
+    std::visit([this](const auto& a) { Do(a); }, action);
+  }
+}
+
+void Coordinator::Do(const gang::StartGeneration& action) {
+  // A start that is still to be sent waits for what it had to wait for.
+  start_durable_ = action.durable || (start_durable_ && !to_start_.empty());
+  to_start_.insert(action.nodes.begin(), action.nodes.end());
+  // Before the record is made: it says what the generation starts from.
+  if (rejecting_ == 0) PrepareStart();
+  MaybeSendStarts();
+}
+
+// Not before a checkpoint that is bad is marked so, nor, if it must be, before the record is in the store.
+void Coordinator::MaybeSendStarts() {
+  if (to_start_.empty() || rejecting_ > 0) return;
+  if (start_durable_ && durable_generation_ < gang_->generation()) return;
+  SendStart(std::exchange(to_start_, {}));
+}
+
+void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
+  if (PrepareStart()) Do(gang::Persist{});
+  auto message = NewMessage();
+  *message.mutable_start() = *start_;
+  // The same for all, and long where there are thousands.
+  const std::string payload = message.SerializeAsString();
+  for (const uint32_t node : nodes) SendPayload(node, payload);
+  WatchStorage();
+}
+
+// True when it was not there yet.
+bool Coordinator::PrepareStart() {
+  if (start_ && start_->generation() == gang_->generation() && start_->term() == fence_.term) return false;
+  BuildStart();
+  return true;
+}
+
+// Made once a generation, so that a node that asks again gets the same.
+void Coordinator::BuildStart() {
+  // A generation that a coordinator before this one has started keeps what it started from.
+  const auto started = inherited_.find(gang_->generation());
+  const bool inherited = started != inherited_.end();
+  const bool again = start_ && start_->generation() == gang_->generation();  // in a new term
+  if (inherited) {
+    restore_ = started->second;
+  } else if (!again) {
+    restore_ = latest_;
+    pending_.clear();
+    committed_.clear();
+  }
+  v1::Start start;
+  start.set_term(fence_.term);
+  start.set_generation(gang_->generation());
+  for (const uint32_t index : gang_->active()) {
+    const gang::Gang::Node& node = gang_->nodes()[index];
+    v1::NodeSpec* spec = start.add_nodes();
+    spec->set_name(node.name);
+    spec->set_node(index);
+    spec->set_role(gang_->RoleOf(index).name);
+    spec->set_kind(static_cast<uint32_t>(gang_->RoleOf(index).kind));
+    spec->set_lease_port(node.lease_port);
+    for (const uint32_t task : node.tasks) {
+      spec->add_tasks(task);
+      spec->add_ranks(gang_->members()[task].rank.value_or(0));
+    }
+  }
+  start.set_restore(restore_.has_value());
+  start.set_restore_step(restore_.value_or(0));
+  if (const auto saved = restore_ ? saved_in_.find(*restore_) : saved_in_.end(); saved != saved_in_.end())
+    start.set_restore_generation(saved->second);
+  start.set_cause(restart_cause_);
+  PackNodes(&start);
+  start_ = std::move(start);
+  gang_->SetOrigin(restore_ ? fmt::format("from the checkpoint of step {}", *restore_)
+                            : "from the beginning: there is no checkpoint");
+  if (gang_->generation() > 1 && !inherited && !again) {
+    AddHistory("restore", restore_
+                              ? fmt::format("generation {} starts from the checkpoint of step {}",
+                                            gang_->generation(), *restore_)
+                              : fmt::format("generation {} starts from the beginning: there is no checkpoint",
+                                            gang_->generation()));
+  }
+}
+
+void Coordinator::Do(const gang::StopGeneration& action) {
+  to_start_.clear();
+  LeaseStop(action.generation);
+  auto message = NewMessage();
+  message.mutable_stop()->set_generation(action.generation);
+  for (const uint32_t node : action.nodes) Send(node, message);
+  AddHistory("stopping", fmt::format("generation {} is stopped", action.generation));
+}
+
+void Coordinator::Do(const gang::FinishGang& action) {
+  finish_ = FinishOf(action.succeeded, action.cause, action.code);
+  to_finish_.insert(action.nodes.begin(), action.nodes.end());
+  if (!action.succeeded) WaitForEndRecord();
+  MaybeSendFinish();
+}
+
+void Coordinator::WaitForEndRecord() {
+  if (finish_timer_ != 0) return;
+  finish_timer_ = loop_.After(kEndDurable, [this] {
+    end_waited_ = true;
+    MaybeSendFinish();
+    MaybeRequeue();
+  });
+}
+
+// That it has succeeded is true whoever says it. It is given up only by a coordinator that still has the record, or that
+// most of the gang follows while the store does not answer.
+void Coordinator::MaybeSendFinish() {
+  if (to_finish_.empty() || deposed_) return;
+  if (!gang_->succeeded() && !end_durable_ && !WaitedForEndRecord()) return;
+  auto message = NewMessage();
+  *message.mutable_finish() = *finish_;
+  for (const uint32_t node : std::exchange(to_finish_, {})) Send(node, message);
+  SetDownLater();
+}
+
+// Long enough for the record, and most of the gang follows.
+bool Coordinator::WaitedForEndRecord() const {
+  // Nothing has run: nobody else can have taken it over.
+  return end_waited_ && (context_.beat == nullptr || quorum_ || gang_->generation() == 0);
+}
+
+v1::Finish Coordinator::FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code) {
+  v1::Finish finish;
+  finish.set_succeeded(succeeded);
+  finish.set_has_cause(cause.has_value());
+  finish.set_cause(cause.value_or(0));
+  finish.set_has_code(code.has_value());
+  finish.set_code(code.value_or(0));
+  return finish;
+}
+
+void Coordinator::Do(const gang::Persist& /*action*/) {
+  if (raising_) {
+    persist_again_ = true;
+    return;
+  }
+  const Fence from = fence_;
+  fence_.generation = std::max(fence_.generation, gang_->generation());
+  worker_->Do([weak = weak_from_this(), catalog = catalog_, from, to = fence_, record = Record().Encode(),
+               ended = gang_->state() == gang::State::kFinished,
+               requeueing = gang_->state() == gang::State::kRequeueing, &loop = loop_, id = job_.Id()] {
+    lease::Nanos asked = Beat::Now();
+    // Nothing may overtake: what is queued behind waits, as a checkpoint must for its generation's record.
+    const Status written = catalog->AdvanceForSure(from, to, record, [&](const Error& error) {
+      if (weak.expired()) return false;
+      spdlog::warn("gang {}: record not written: {}; trying again", id, error.message);
+      std::this_thread::sleep_for(kRetry);
+      asked = Beat::Now();
+      return !weak.expired();
+    });
+    loop.Post([weak, written, generation = to.generation, asked, ended, requeueing] {
+      const auto self = weak.lock();
+      if (!self || self->deposed_) return;
+      if (!written && written.error().code == Errc::kConflict) return self->Deposed(written.error().message);
+      if (!written)
+        return spdlog::error("gang {}: record not written: {}", self->job_.Id(), written.error().message);
+      if (std::exchange(self->durable_generation_, std::max(self->durable_generation_, generation)) <
+          generation)
+        self->CollectOrphans();
+      self->end_durable_ |= ended;
+      self->requeue_durable_ |= requeueing;
+      self->LeaseStoreConfirmed(asked);
+      self->MaybeSendStarts();
+      self->MaybeSendFinish();
+      self->MaybeRequeue();
+    });
+  });
+}
+
+void Coordinator::Do(const gang::ReportToJob& action) {
+  auto message = NewMessage();
+  message.mutable_report()->set_task(action.task);
+  message.mutable_report()->set_text(action.text);
+  if (action.task < gang_->members().size()) Send(gang_->members()[action.task].node, message);
+}
+
+void Coordinator::Do(const gang::Note& action) {
+  if (action.kind == "fault" || action.kind == "planned")
+    restart_cause_ = gang_->last_fault() ? gang_->last_fault()->what : action.text;
+  if (action.kind == "fault") {
+    cause_ = restart_cause_;
+    Comment(action.text);
+  }
+  AddHistory(action.kind, action.text, action.generation);
+}
+
+void Coordinator::Do(const gang::TellMembers& action) {
+  auto message = NewMessage();
+  message.mutable_notify()->set_should_checkpoint(action.should_checkpoint);
+  message.mutable_notify()->set_should_exit(action.should_exit);
+  Broadcast(message);
+}
+
+void Coordinator::Do(const gang::SetTimer& action) {
+  const auto found = timers_.find(action.timer);
+  if (found != timers_.end()) {
+    loop_.Cancel(found->second);
+    timers_.erase(found);
+  }
+  if (action.ms < 0) return;
+  timers_[action.timer] = loop_.After(std::chrono::milliseconds(action.ms), [this, timer = action.timer] {
+    timers_.erase(timer);
+    Feed(gang::TimerFired{timer});
+  });
+}
+
+void Coordinator::Do(const gang::RejectCheckpoint& action) {
+  ++rejecting_;
+  AddHistory("checkpoint_bad",
+             fmt::format("the checkpoint of step {} does not verify: {}", action.step, action.reason));
+  worker_->Do(
+      [weak = weak_from_this(), catalog = catalog_, fence = fence_, action, &loop = loop_, id = job_.Id()] {
+        const Status marked = catalog->MarkBad(fence, action.step, action.reason);
+        if (!marked) spdlog::error("gang {}: {}", id, marked.error().message);
+        const auto head = catalog->Load();
+        loop.Post([weak, head, step = action.step] {
+          const auto self = weak.lock();
+          if (!self) return;
+          if (head) self->latest_ = head->latest;
+          // Also when the store could not say so: this gang does not start from it again.
+          if (self->latest_ == step) self->latest_.reset();
+          --self->rejecting_;
+          self->MaybeSendStarts();
+        });
+      });
+}
+
+}  // namespace muster

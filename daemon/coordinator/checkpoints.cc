@@ -1,0 +1,258 @@
+// Checkpoints: collects the shards of a step, and commits it.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/crash_point.h"
+#include "daemon/config/retention.h"
+#include "daemon/coordinator/coordinator.h"
+#include "daemon/proto/shard_message.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMaxFailed = 16;  // a member has two saves on their way at most
+
+// Before a commit is tried again; doubles so often.
+constexpr std::chrono::milliseconds kCommitPause{250};
+constexpr int kMostDoublings = 4;
+constexpr int kMostWaiting = 2;  // commits
+
+}  // namespace
+
+void Coordinator::ShardWritten(const v1::ShardWritten& written) {
+  const auto answer = [&](const std::string& error) {
+    TellCommitted(written.generation(), written.step(), error);
+  };
+  if (written.generation() != gang_->generation()) return;  // of an older one: it will never be complete
+  // A member whose musterd has restarted saves again what it was not told to be committed.
+  if (committed_.contains(written.step())) return answer("");
+  if (!written.error().empty()) {
+    SaveFailed(written);
+    if (!written.given_up()) {
+      storage_full_ = true;
+      WatchStorage();
+    }
+    pending_.erase(written.step());
+    return answer(written.error());
+  }
+  const auto failed = failed_.find(written.step());
+  if (failed != failed_.end() && failed->second.generation == written.generation() &&
+      failed->second.told.insert(written.shard().rank()).second) {
+    return answer(failed->second.error);
+  }
+  Shard shard = TakeShard(written.shard());
+  Pending& pending = pending_[written.step()];
+  if (pending.generation != written.generation()) pending = Pending{.generation = written.generation()};
+  if (pending.committing || shard.rank >= gang_->members().size()) return;
+  pending.shards[shard.rank] = std::move(shard);
+  MaybeCommit(written.step());
+}
+
+void Coordinator::ShardDelayed(const v1::ShardDelayed& delayed) {
+  if (delayed.generation() != gang_->generation()) return;
+  CheckpointDelayed(delayed.step(), delayed.error());
+}
+
+// Once, until there is a commit: each save meets the same store.
+void Coordinator::CheckpointDelayed(uint64_t step, const std::string& why) {
+  if (delay_told_) return;
+  delay_told_ = step;
+  AddHistory("checkpoint_delayed",
+             fmt::format("step {}: {}; training goes on, the newest saves stay in memory and are tried again",
+                         step, why));
+}
+
+void Coordinator::SaveFailed(const v1::ShardWritten& written) {
+  FailedSave& failed = failed_[written.step()];
+  if (failed.generation != written.generation() || failed.told.contains(written.shard().rank())) {
+    // Once a try: what ails one member's save mostly ails all. Of those that were given up `checkpoint_delayed` tells.
+    if (!written.given_up()) {
+      AddHistory("checkpoint_failed", fmt::format("step {}, rank {}: {}", written.step(),
+                                                  written.shard().rank(), written.error()));
+    }
+    failed = {written.generation(), written.error(), {}};
+  }
+  failed.told.insert(written.shard().rank());
+  if (const auto pending = pending_.find(written.step()); pending != pending_.end()) {
+    for (const auto& [rank, shard] : pending->second.shards) failed.told.insert(rank);
+  }
+  if (failed_.size() > kMaxFailed) failed_.erase(failed_.begin());
+}
+
+void Coordinator::MaybeCommit(uint64_t step) {
+  Pending& pending = pending_[step];
+  // While recovering it is not known yet which nodes make up the generation: agents say again what they have saved
+  // with their first words. While the term is being raised neither fence is certain to be good.
+  if (gang_->state() == gang::State::kRecovering || raising_) return;
+  if (gang_->WorldSize() == 0 || pending.committing) return;
+  pending.shards.erase(pending.shards.lower_bound(gang_->WorldSize()), pending.shards.end());
+  if (pending.shards.size() < gang_->WorldSize()) return;
+  CrashPoint("coordinator.shards_complete");
+  Commit(step);
+}
+
+// What has been written meanwhile, now that it is known whose shards make a checkpoint, and under which fence.
+void Coordinator::CommitWaiting() {
+  std::erase_if(pending_, [&](const auto& item) { return item.second.generation != gang_->generation(); });
+  std::vector<uint64_t> steps;
+  for (const auto& [step, pending] : pending_) steps.push_back(step);
+  for (const uint64_t step : steps) MaybeCommit(step);
+}
+
+void Coordinator::Commit(uint64_t step) {
+  Pending& pending = pending_[step];
+  pending.committing = true;
+  auto manifest = std::make_shared<Manifest>();
+  manifest->key = job_.Key();
+  manifest->step = step;
+  manifest->world_size = gang_->WorldSize();
+  manifest->created_ns = RealtimeNs();
+  for (auto& [rank, shard] : pending.shards) manifest->shards.push_back(std::move(shard));
+  pending.shards.clear();
+  pending.manifest = std::move(manifest);
+  TryCommit(step);
+}
+
+void Coordinator::TryCommit(uint64_t step) {
+  Pending& pending = pending_[step];
+  ++pending.attempts;
+  worker_->Do([weak = weak_from_this(), catalog = catalog_, manifest = pending.manifest, fence = fence_,
+               retention = RetentionOf(config_), &loop = loop_] {
+    Manifest fenced = *manifest;
+    fenced.fence = fence;
+    const auto removed = catalog->Commit(fenced, retention);
+    const Status status = removed ? Status() : Status(removed.error());
+    loop.Post([weak, status, generation = fence.generation, step = fenced.step, bytes = fenced.TotalBytes()] {
+      CrashPoint("coordinator.commit_done");
+      if (const auto self = weak.lock()) self->CommitDone(generation, step, bytes, status);
+    });
+  });
+}
+
+// A store that is full or away may take it later. Of those that wait only the newest are kept, as in the members' memory.
+bool Coordinator::CommitLater(uint64_t generation, uint64_t step, const Error& error) {
+  const bool may_pass = error.code == Errc::kUnavailable || error.code == Errc::kExhausted;
+  const auto found = pending_.find(step);
+  if (!may_pass || deposed_ || generation != gang_->generation() || found == pending_.end() ||
+      found->second.generation != generation || found->second.manifest == nullptr) {
+    return false;
+  }
+  CheckpointDelayed(step, error.message);
+  const auto newer = std::count_if(found, pending_.end(), [&](const auto& item) {
+    return item.first > step && item.second.generation == generation && item.second.manifest != nullptr;
+  });
+  if (newer >= kMostWaiting || (!committed_.empty() && *committed_.rbegin() > step)) {
+    pending_.erase(found);
+    TellCommitted(generation, step, "it was given up for newer ones: " + error.message);
+    return true;
+  }
+  const auto pause = kCommitPause * (1 << std::min(found->second.attempts - 1, kMostDoublings));
+  loop_.After(pause, [weak = weak_from_this(), generation, step, error] {
+    const auto self = weak.lock();
+    if (!self || self->deposed_ || generation != self->gang_->generation()) return;
+    const auto waiting = self->pending_.find(step);
+    if (waiting == self->pending_.end() || waiting->second.generation != generation) return;
+    // Which fence is good is not certain now.
+    if (self->gang_->state() == gang::State::kRecovering || self->raising_) {
+      self->CommitLater(generation, step, error);
+    } else {
+      self->TryCommit(step);
+    }
+  });
+  return true;
+}
+
+// Whether all members' shards of a step are durable, and the store is asked for the commit.
+bool Coordinator::Committing() const {
+  return std::any_of(pending_.begin(), pending_.end(), [&](const auto& item) {
+    return item.second.generation == gang_->generation() && item.second.manifest != nullptr;
+  });
+}
+
+void Coordinator::TellCommitted(uint64_t generation, uint64_t step, const std::string& error) {
+  auto message = NewMessage();
+  message.mutable_committed()->set_generation(generation);
+  message.mutable_committed()->set_step(step);
+  message.mutable_committed()->set_error(error);
+  Broadcast(message);
+}
+
+void Coordinator::ShardRestored(const v1::ShardRestored& restored) {
+  if (restored.generation() != gang_->generation()) return;
+  if (restored_.generation != restored.generation())
+    restored_ = Restored{.generation = restored.generation()};
+  if (!restored_.ranks.insert(restored.rank()).second) return;
+  restored_.bytes += restored.bytes();
+  restored_.longest_ns = std::max(restored_.longest_ns, restored.elapsed_ns());
+  const bool partner = !restored.from_memory() && restored.from_partner() == restored.bytes();
+  (restored.from_memory() ? restored_.from_memory
+   : partner              ? restored_.from_partners
+                          : restored_.from_store) += 1;
+  if (restored.from_memory()) restored_.memory_bytes += restored.bytes();
+  restored_.partner_bytes += std::min(restored.from_partner(), restored.bytes());
+  if (restored_.ranks.size() != gang_->WorldSize()) return;
+  AddHistory(
+      "restored",
+      fmt::format("generation {} has its state: {} shards from memory, {} from partners, {} from the "
+                  "store; {} bytes ({}, {} and {}), the slowest {:.1f} ms",
+                  restored_.generation, restored_.from_memory, restored_.from_partners, restored_.from_store,
+                  restored_.bytes, restored_.memory_bytes, restored_.partner_bytes,
+                  restored_.bytes - restored_.memory_bytes - restored_.partner_bytes,
+                  static_cast<double>(restored_.longest_ns) / 1e6));
+}
+
+// Removes what saves have left that were torn in older generations. All objects are listed for it, so not too often.
+void Coordinator::CollectOrphans() {
+  if (collect_timer_ != 0) return;
+  const int64_t now = BoottimeNs() / 1'000'000;
+  if (now < collect_again_ms_) {
+    collect_timer_ = loop_.After(std::chrono::milliseconds(collect_again_ms_ - now), [this] {
+      collect_timer_ = 0;
+      CollectOrphans();
+    });
+    return;
+  }
+  collect_again_ms_ = now + config_.collect_pause_ms;
+  // On a thread of its own: commits do not wait for it.
+  if (!collector_) collector_ = std::make_unique<Worker>();
+  Fence fence = fence_;
+  fence.generation = durable_generation_;
+  collector_->Do([catalog = catalog_, fence, id = job_.Id()] {
+    const auto removed = catalog->CollectOrphans(fence);
+    if (removed && *removed > 0)
+      spdlog::info("gang {}: removed {} objects of unfinished checkpoints", id, *removed);
+    // Another generation has begun meanwhile: it collects.
+    if (removed || removed.error().code == Errc::kConflict) return;
+    spdlog::warn("gang {}: what unfinished checkpoints have left is not removed yet: {}", id,
+                 removed.error().message);
+  });
+}
+
+void Coordinator::CommitDone(uint64_t generation, uint64_t step, uint64_t bytes, const Status& status) {
+  if (!status && CommitLater(generation, step, status.error())) return;
+  if (generation == gang_->generation()) pending_.erase(step);
+  if (status) {
+    if (delay_told_ && *delay_told_ <= step) delay_told_.reset();
+    if (generation == gang_->generation()) committed_.insert(step);
+    if (!latest_ || *latest_ < step) latest_ = step;
+    saved_in_[step] = generation;
+    // The last ones are enough: what is not known here is read from the store.
+    while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)
+      saved_in_.erase(saved_in_.begin());
+    AddHistory("checkpoint", fmt::format("step {} is committed, {} bytes", step, bytes));
+    StorageCommitted(bytes);
+    Feed(gang::CheckpointCommitted{step});
+  } else {
+    spdlog::warn("gang {}: checkpoint of step {}: {}", job_.Id(), step, status.error().message);
+    AddHistory("checkpoint_failed", fmt::format("step {}: {}", step, status.error().message));
+  }
+  TellCommitted(generation, step, status ? "" : status.error().message);
+}
+
+}  // namespace muster

@@ -1,0 +1,316 @@
+// Which nodes live: this coordinator's side of daemon/lease, and the terms that go with it.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "daemon/base/clock.h"
+#include "daemon/beat/key.h"
+#include "daemon/beat/probe.h"
+#include "daemon/coordinator/coordinator.h"
+#include "daemon/rpc/link.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMaxFormer = 8;
+constexpr auto kProbeTimeout = std::chrono::milliseconds(200);
+constexpr auto kProbeEvery = std::chrono::milliseconds(100);
+constexpr auto kRaiseRetry = std::chrono::milliseconds(300);
+
+}  // namespace
+
+// `previous`: the record of an earlier term under which members may run; null: nothing has run.
+void Coordinator::BeginLeases(const GangRecord* previous) {
+  if (context_.beat == nullptr) return;
+  beat_key_ = origin_.key.empty() ? MakeBeatKey() : origin_.key;
+  lead_ = LeadOptions();
+  lead_.inherited = previous != nullptr;
+  lead_.promised = origin_.promised;
+  lead_.closed = origin_.closed;
+  lead_.asked_at = asked_at_;
+  lead_.taken_at = Beat::Now();
+  former_.clear();
+  if (previous != nullptr) {
+    for (const std::vector<uint32_t>& set : previous->former) former_.push_back(lease::WitnessSet::Of(set));
+    former_.push_back(lease::WitnessSet::Of(previous->witnesses));
+    if (former_.size() > kMaxFormer) former_.erase(former_.begin(), former_.end() - kMaxFormer);
+    for (const uint32_t node : previous->away) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
+  }
+  witnesses_ = PickWitnesses();
+}
+
+// Behind the record that names the witnesses: whoever comes next must know whom to ask. And names may take their time to
+// resolve.
+void Coordinator::LeadWhenDurable() {
+  if (context_.beat == nullptr) return;
+  worker_->Do([weak = weak_from_this(), hosts = job_.hosts, port = static_cast<uint16_t>(config_.port),
+               &loop = loop_] {
+    loop.Post([weak, addresses = ResolveBeatAddresses(hosts, port)]() mutable {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->addresses_ = std::move(addresses);
+      self->Lead();
+    });
+  });
+}
+
+// The first that may be used, in the order in which they would take over. One that the record calls lost and that is here
+// has healed.
+lease::WitnessSet Coordinator::PickWitnesses() const {
+  lease::WitnessSet set;
+  for (const uint32_t node : job_.CandidateNodes()) {
+    const auto agent = agents_.find(node);
+    const bool here = agent != agents_.end() && agent->second.link;
+    if (gang_ && gang_->nodes()[node].lost && !here) continue;
+    set.Add(static_cast<lease::NodeIndex>(node));
+  }
+  return set;
+}
+
+void Coordinator::Lead() {
+  if (deposed_ || !gang_) return;
+  lead_.gang = job_.Id();
+  lead_.key = beat_key_;
+  lead_.term = fence_.term;
+  lead_.self = NodeOf(self_).value_or(0);
+  lead_.addresses = addresses_;
+  lead_.witnesses = witnesses_;
+  lead_.former = former_;
+  lead_.watched.clear();
+  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+    if (lead_.inherited && !gang_->nodes()[node].lost)
+      lead_.watched.push_back(static_cast<lease::NodeIndex>(node));
+  }
+  leadership_.reset();
+  heard_.clear();
+  refusing_.clear();
+  quorum_ = false;
+  leadership_ = context_.beat->Lead(lead_, MakeLeadEvents());
+  for (const auto& [node, agent] : agents_) {
+    if (agent.link && !agent.name.empty()) Attend(node);
+  }
+  // Those that have come and gone before there was a lease: they are waited for no longer than others.
+  for (uint32_t node = 0; node < gang_->nodes().size() && !lead_.inherited; ++node) {
+    const gang::Gang::Node& n = gang_->nodes()[node];
+    if (!n.joined || n.present || n.lost) continue;
+    leadership_->NodeAttached(node);
+    leadership_->NodeClosed(node);
+  }
+  if (lead_.inherited) Probe();
+  ProbeAbsent();
+}
+
+// Nodes of an earlier term that have not been heard yet: where the port refuses, the host lives and its musterd does not,
+// and its members run on for `reconnect`.
+void Coordinator::Probe() {
+  loop_.Cancel(std::exchange(probe_timer_, 0));
+  std::vector<uint32_t> nodes;
+  std::vector<BeatAddress> addresses;
+  for (const lease::NodeIndex node : lead_.watched) {
+    if (heard_.contains(node) || refusing_.contains(node) || node >= addresses_.size()) continue;
+    if (gang_->nodes()[node].lost || lead_.closed.Contains(node)) continue;
+    nodes.push_back(node);
+    addresses.push_back(addresses_[node]);
+  }
+  if (nodes.empty()) return;
+  if (!prober_) prober_ = std::make_unique<Worker>();
+  prober_->Do([weak = weak_from_this(), nodes = std::move(nodes), addresses = std::move(addresses),
+               term = fence_.term, &loop = loop_] {
+    std::vector<uint32_t> closed;
+    const std::vector<Port> ports = ProbePorts(addresses, kProbeTimeout);
+    for (size_t i = 0; i < ports.size(); ++i) {
+      if (ports[i] == Port::kRefuses) closed.push_back(nodes[i]);
+    }
+    loop.Post([weak, closed = std::move(closed), term] {
+      if (const auto self = weak.lock()) self->Probed(closed, term);
+    });
+  });
+}
+
+void Coordinator::Probed(const std::vector<uint32_t>& closed, uint64_t term) {
+  if (deposed_ || !leadership_ || term != fence_.term) return;
+  for (const uint32_t node : closed) {
+    if (heard_.contains(node) || gang_->nodes()[node].lost) continue;
+    if (const auto agent = agents_.find(node); agent != agents_.end() && agent->second.link) continue;
+    refusing_.insert(node);
+    LeaseOfClosed(node);
+  }
+  probe_timer_ = loop_.After(kProbeEvery, [this] {
+    probe_timer_ = 0;
+    if (leadership_) Probe();
+  });
+}
+
+LeadEvents Coordinator::MakeLeadEvents() {
+  LeadEvents events;
+  events.heard = [this](uint32_t node) {
+    heard_.insert(node);
+    MaybeRenewWitnesses();
+  };
+  events.silent = [this](uint32_t node) {
+    gang::NodeSilent silent{node, RealtimeNs() - config_.silence_ms * 1'000'000};
+    if (node < gang_->nodes().size()) Feed(silent);
+  };
+  events.stopped = [this](uint32_t node, uint64_t generation) {
+    // Its link may be gone: then this is how it is known.
+    if (generation >= gang_->generation() && node < gang_->nodes().size() && !gang_->nodes()[node].present)
+      Feed(gang::NodeStopped{node, gang_->generation(), 0, 0});
+  };
+  events.quorum = [this] {
+    quorum_ = true;
+    MaybeSendFinish();
+    if (gang_->state() != gang::State::kFinished)
+      AddHistory("quorum", "most of the gang's witnesses are heard");
+  };
+  events.lost_quorum = [this] {
+    quorum_ = false;
+    // Of a gang that has ended nobody is to be heard any more.
+    if (gang_->state() == gang::State::kFinished || gang_->state() == gang::State::kRequeueing) return;
+    AddHistory("quorum_lost", "most of the gang's witnesses are not heard: nobody's lease is renewed");
+  };
+  events.confirm_in_store = [this] { ConfirmInStore(); };
+  events.term_spent = [this] { RaiseTerm(); };
+  events.deposed = [this](uint64_t term) { Deposed(fmt::format("term {} has begun", term)); };
+  return events;
+}
+
+// The answer to a registration: from now on its beats count, unless the first record is still being written.
+void Coordinator::Attend(uint32_t node) {
+  const auto found = agents_.find(node);
+  if (found == agents_.end() || !found->second.link) return;
+  if (!leadership_) return Send(node, NewMessage());  // only that somebody is here
+  leadership_->NodeAttached(node);
+  auto message = NewMessage();
+  v1::Attended* attended = message.mutable_attended();
+  const std::string context = fmt::format("{} {}", job_.Id(), fence_.term);
+  attended->set_wrapped_key(WrapKey(found->second.link->key(), beat_key_, context));
+  attended->set_coordinator(lead_.self);
+  for (const lease::NodeIndex witness : witnesses_) attended->add_witnesses(witness);
+  for (const uint32_t candidate : job_.CandidateNodes()) attended->add_candidates(candidate);
+  Send(node, message);
+}
+
+void Coordinator::LeaseOfClosed(uint32_t node) {
+  if (leadership_) leadership_->NodeClosed(node);
+}
+
+void Coordinator::LeaseRemoved(uint32_t node) {
+  if (leadership_) leadership_->NodeRemoved(node);
+}
+
+void Coordinator::LeaseStop(uint64_t generation) {
+  if (leadership_) leadership_->SetStop(generation);
+  lead_.stop_generation = std::max(lead_.stop_generation, generation);
+}
+
+void Coordinator::LeaseStoreConfirmed(lease::Nanos asked_at) {
+  if (leadership_) leadership_->StoreConfirmed(asked_at);
+}
+
+void Coordinator::ConfirmInStore() {
+  // Not behind what the worker may be stuck with: it has the store's own time limit, and is asked again.
+  if (confirming_) return;
+  confirming_ = true;
+  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, &loop = loop_] {
+    const lease::Nanos asked = Beat::Now();
+    const Result<GangHead> head = catalog->Load();
+    loop.Post([weak, head, asked] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->confirming_ = false;
+      if (!head || !self->leadership_) return;
+      if (head->fence.term == self->fence_.term) return self->leadership_->StoreConfirmed(asked);
+      // While the term is being raised a newer one may be this one's own.
+      if (head->fence.term > self->fence_.term && !self->raising_)
+        self->leadership_->Depose(head->fence.term);
+    });
+  });
+}
+
+// ---- terms
+
+// A new term of the same coordinator: some node cannot come back in this one, or other nodes are to be witnesses.
+void Coordinator::RaiseTerm() {
+  if (raising_ || deposed_) return;
+  raising_ = true;
+  asked_at_ = Beat::Now();
+  const Fence from = fence_;
+  const Fence to{fence_.term + 1, fence_.generation};
+  GangRecord record = Record();
+  record.term = to.term;
+  record.former.push_back(record.witnesses);
+  const lease::WitnessSet next = PickWitnesses();
+  record.witnesses.assign(next.begin(), next.end());
+  worker_->Do([weak = weak_from_this(), catalog = catalog_, from, to, text = record.Encode(), &loop = loop_] {
+    const Status raised = catalog->AdvanceForSure(from, to, text, [&](const Error&) {
+      if (weak.expired()) return false;
+      std::this_thread::sleep_for(kRaiseRetry);
+      return !weak.expired();
+    });
+    loop.Post([weak, raised, to] {
+      if (const auto self = weak.lock()) self->TermRaised(raised, to);
+    });
+  });
+}
+
+void Coordinator::TermRaised(const Status& raised, const Fence& to) {
+  raising_ = false;
+  if (deposed_) return;
+  if (!raised) {
+    AddHistory("term", fmt::format("the term was not raised: {}", raised.error().message));
+    if (std::exchange(persist_again_, false)) Do(gang::Persist{});
+    CommitWaiting();
+    // Whether it was written is not known when the store did not answer: reading tells.
+    return ConfirmInStore();
+  }
+  fence_.term = to.term;
+  if (former_.size() >= kMaxFormer) former_.erase(former_.begin());
+  former_.push_back(witnesses_);
+  witnesses_ = PickWitnesses();
+  AddHistory("term", fmt::format("term {} begins", fence_.term));
+  lead_.inherited = true;
+  lead_.promised = false;
+  lead_.closed = {};
+  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+    const gang::Gang::Node& n = gang_->nodes()[node];
+    if (n.joined && !n.present && !n.lost) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
+  }
+  lead_.asked_at = asked_at_;
+  lead_.taken_at = Beat::Now();
+  Lead();
+  persist_again_ = false;
+  Do(gang::Persist{});
+  // Checkpoints of this generation are written in the new term from here on.
+  const gang::State state = gang_->state();
+  if (state == gang::State::kRunning || state == gang::State::kStarting) {
+    std::vector<uint32_t> present;
+    for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+      if (gang_->nodes()[node].present && gang_->nodes()[node].started) present.push_back(node);
+    }
+    Do(gang::StartGeneration{gang_->generation(), present, false});
+  }
+  CommitWaiting();
+}
+
+// Everybody follows this term: nodes of older witness sets need not be asked any more. And when nodes that are lost
+// are among the witnesses, others take their place before more are lost.
+void Coordinator::MaybeRenewWitnesses() {
+  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+    const gang::Gang::Node& n = gang_->nodes()[node];
+    if (!n.lost && n.joined && !heard_.contains(node)) return;
+  }
+  former_.clear();
+  const bool stale = std::any_of(witnesses_.begin(), witnesses_.end(),
+                                 [&](lease::NodeIndex node) { return gang_->nodes()[node].lost; });
+  if (stale && gang_->state() == gang::State::kRunning) RaiseTerm();
+}
+
+void Coordinator::EndLeases() {
+  leadership_.reset();
+}
+
+}  // namespace muster

@@ -1,0 +1,218 @@
+// What the gang has to do with Slurm beyond its step: the job's facts and its end, nodes down or drained, requeue.
+#include "daemon/slurm/slurm.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "daemon/base/clock.h"
+#include "daemon/coordinator/coordinator.h"
+#include "daemon/rpc/link.h"
+
+namespace muster {
+namespace {
+
+constexpr auto kPoll = std::chrono::seconds(60);  // limits may be changed while the job runs
+constexpr auto kRetry = std::chrono::seconds(5);
+constexpr int64_t kMarginShare = 4;
+constexpr size_t kMinWitnesses = 2;  // nodes that must be there for one to be called down
+
+}  // namespace
+
+void Coordinator::AskSlurm() {
+  slurm_timer_ = 0;
+  if (context_.slurm == nullptr || deposed_) return;
+  context_.slurm->JobInfo(
+      job_.job_id, Slurm::Sharing::kSkip, [weak = weak_from_this()](Result<SlurmJob> facts) {
+        const auto self = weak.lock();
+        if (!self || self->deposed_) return;
+        if (facts) {
+          self->TakeFacts(*facts);
+        } else {
+          spdlog::warn("gang {}: {}", self->job_.Id(), facts.error().message);
+        }
+        self->slurm_timer_ = self->loop_.After(facts ? std::chrono::milliseconds(kPoll) : kRetry,
+                                               [raw = self.get()] { raw->AskSlurm(); });
+      });
+}
+
+void Coordinator::TakeFacts(const SlurmJob& facts) {
+  gang::JobFacts known;
+  if (facts.batch) known.batch_node = NodeOf(facts.batch_host);
+  known.can_requeue = facts.batch && facts.requeueable;
+  Feed(known);
+  loop_.Cancel(std::exchange(end_timer_, 0));
+  const int64_t now_s = RealtimeNs() / 1'000'000'000;
+  if (facts.state == "RUNNING" && facts.preempt_time > 0) {
+    announced_ = gang::Announced::kPreemption;
+    return Feed(gang::EndNear{gang::CauseClass::kPreemption, facts.grace_seconds * 500LL});
+  }
+  if (facts.end_time == 0 || facts.state != "RUNNING") return;
+  const int64_t left_ms = (facts.end_time - now_s) * 1000;
+  // A short job keeps most of its time for its work.
+  const int64_t limit_ms = (facts.end_time - facts.start_time) * 1000;
+  const int64_t margin_ms = std::min(config_.time_limit_margin_ms, limit_ms / kMarginShare);
+  if (margin_ms <= 0 || left_ms <= 0) return;
+  end_timer_ =
+      loop_.After(std::chrono::milliseconds(std::max<int64_t>(left_ms - margin_ms, 0)), [this, margin_ms] {
+        end_timer_ = 0;
+        announced_ = gang::Announced::kTimeLimit;
+        // The requeue itself needs a part of what is left.
+        Feed(gang::EndNear{gang::CauseClass::kTimeLimit, margin_ms / 2});
+      });
+}
+
+// SIGTERM from Slurm may be preemption's, with time left: then the job can go on elsewhere.
+void Coordinator::OnTerminating(const v1::Terminating& message) {
+  // Every task says so, some when the answer is there already: each time the reason is not known until Slurm is asked.
+  gang::Terminating event{message.task(), message.signal(), context_.slurm != nullptr};
+  Feed(event);
+  if (!event.undecided || std::exchange(asking_why_, true)) return;
+  context_.slurm->JobInfo(job_.job_id, Slurm::Sharing::kSkip,
+                          [weak = weak_from_this(), event](Result<SlurmJob> facts) mutable {
+                            const auto self = weak.lock();
+                            if (!self) return;
+                            self->asking_why_ = false;
+                            if (self->deposed_) return;
+                            if (facts && facts->state == "RUNNING" && facts->preempt_time > 0) {
+                              return self->TakeFacts(*facts);
+                            }
+                            // Unless it was this coordinator that had it requeued.
+                            if (facts && facts->batch && facts->restart_count > self->job_.restart_count &&
+                                self->gang_->state() != gang::State::kRequeueing)
+                              self->RequeuedBySlurm();
+                            event.undecided = false;
+                            self->Feed(event);
+                          });
+}
+
+// By a preemption that leaves no time, or by somebody's scontrol requeue. Slurm has it wait for the lifetime of its
+// credentials (BeginTime, two minutes) before it may run again.
+void Coordinator::RequeuedBySlurm() {
+  AddHistory("requeue", job_.options.requeue
+                            ? "Slurm has requeued the job: it may run again as soon as there is room"
+                            : "Slurm has requeued the job");
+  if (!job_.options.requeue) return;
+  context_.slurm->Requeue(job_.job_id, job_.restart_count, {}, "", Slurm::Script::kRuns,
+                          [id = job_.Id()](const Status& done) {
+                            if (!done) spdlog::warn("gang {}: {}", id, done.error().message);
+                          });
+}
+
+void Coordinator::Do(const gang::LoseNode& action) {
+  Agent& agent = agents_[action.node];
+  if (agent.link) std::exchange(agent.link, nullptr)->Close("this node was silent for too long");
+  LeaseRemoved(action.node);
+  if (context_.slurm == nullptr) return;
+  size_t present = 0;
+  for (const gang::Gang::Node& node : gang_->nodes()) present += node.present ? 1 : 0;
+  if (present < kMinWitnesses) {
+    AddHistory("slurm",
+               fmt::format("{} is not set DOWN: there is no second observer", job_.hosts[action.node]));
+    return;
+  }
+  // One that has a successor may still find a node silent, the successor's for example: only the newest tells Slurm.
+  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, action, &loop = loop_] {
+    const Result<GangHead> head = catalog->Load();
+    loop.Post([weak, head, action] {
+      const auto self = weak.lock();
+      if (!self || self->deposed_) return;
+      // While the term is being raised a newer one may be this one's own.
+      if (head && head->fence.term > self->fence_.term && !self->raising_)
+        return self->Deposed(fmt::format("term {} has begun", head->fence.term));
+      self->SetDown(action, head ? Status() : Status(head.error()));
+    });
+  });
+}
+
+void Coordinator::SetDown(const gang::LoseNode& action, const Status& newest) {
+  const auto say = [weak = weak_from_this(), host = job_.hosts[action.node]](const Status& done) {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->AddHistory("slurm", done ? fmt::format("{} is set DOWN", host)
+                                   : fmt::format("{} is not set DOWN: {}", host, done.error().message));
+  };
+  if (!newest) return say(newest);
+  const gang::State state = gang_->state();
+  // Should slurmd live there it kills the job's script then, and Slurm calls the job failed: the requeue does both at once.
+  if (gang_->IsBatchHost(action.node) && state != gang::State::kFinished)
+    return down_later_.push_back(action);
+  const bool over = state == gang::State::kFinished || state == gang::State::kRequeueing;
+  if (!over && job_.components.EndWith(action.node, down_)) {
+    AddHistory("slurm",
+               fmt::format("{} is not set DOWN before the gang is over: Slurm would end the job, of which a "
+                           "component has one node (it does when SlurmdTimeout is over)",
+                           job_.hosts[action.node]));
+    return down_later_.push_back(action);
+  }
+  down_.push_back(action.node);
+  Comment(action.reason);
+  context_.slurm->NodeDown(job_.job_id, job_.hosts[action.node], action.reason, say);
+}
+
+// srun waits for the tasks of a node that is dead until Slurm knows that it is.
+void Coordinator::SetDownLater() {
+  for (const gang::LoseNode& action : std::exchange(down_later_, {})) SetDown(action, {});
+}
+
+void Coordinator::Do(const gang::DrainInSlurm& action) {
+  if (context_.slurm == nullptr) return;
+  context_.slurm->NodeDrain(
+      job_.hosts[action.node], action.reason,
+      [weak = weak_from_this(), host = job_.hosts[action.node]](const Status& done) {
+        const auto self = weak.lock();
+        if (!self) return;
+        self->AddHistory("slurm", done ? fmt::format("{} is drained", host)
+                                       : fmt::format("{} is not drained: {}", host, done.error().message));
+      });
+}
+
+void Coordinator::Do(const gang::RequeueJob& action) {
+  if (context_.slurm == nullptr) return Feed(gang::RequeueFailed{"this daemon has no access to Slurm"});
+  requeue_ = action;
+  WaitForEndRecord();
+  MaybeRequeue();
+}
+
+// Behind the record that says so: should this coordinator die now, another goes on with it. Nothing of the job is ended
+// before that.
+void Coordinator::MaybeRequeue() {
+  if (!requeue_ || deposed_ || (!requeue_durable_ && !WaitedForEndRecord())) return;
+  const gang::RequeueJob action = *std::exchange(requeue_, std::nullopt);
+  // Without its batch host Slurm would wait for what is left of the job on the others.
+  if (gang_->BatchHostLost()) {
+    auto message = NewMessage();
+    message.mutable_refused()->set_text("the job is requeued: " + action.reason);
+    message.mutable_refused()->set_job_is_over(true);
+    message.mutable_refused()->set_slurm_ends_it(true);
+    Broadcast(message);
+  }
+  // The script's node is the last one that is set DOWN.
+  std::vector<std::string> dead;
+  for (const uint32_t node : action.dead)
+    dead.insert(gang_->IsBatchHost(node) ? dead.end() : dead.begin(), job_.hosts[node]);
+  const auto script = action.launch_failed     ? Slurm::Script::kMayHaveFailed
+                      : gang_->BatchHostLost() ? Slurm::Script::kMayBeKilled
+                                               : Slurm::Script::kRuns;
+  context_.slurm->Requeue(job_.job_id, job_.restart_count, std::move(dead), action.reason, script,
+                          [weak = weak_from_this()](const Status& done) {
+                            const auto self = weak.lock();
+                            if (!self || done) return;
+                            self->Feed(gang::RequeueFailed{done.error().message});
+                          });
+}
+
+void Coordinator::Comment(const std::string& text) {
+  if (context_.slurm == nullptr) return;
+  context_.slurm->SetComment(job_.job_id, "muster: " + text, [weak = weak_from_this()](const Status& done) {
+    const auto self = weak.lock();
+    if (!self || done || std::exchange(self->comment_refused_, true)) return;
+    spdlog::warn("gang {}: the job's comment in Slurm does not say what has happened: {}", self->job_.Id(),
+                 done.error().message);
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,224 @@
+#include "daemon/gang/cause.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+
+namespace muster::gang {
+namespace {
+
+constexpr size_t kMaxSignature = 256;
+constexpr std::array kClasses = {CauseClass::kUser, CauseClass::kInfrastructure, CauseClass::kPreemption,
+                                 CauseClass::kTimeLimit};
+
+// As a shell has it.
+int CodeOf(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+// Signals that a program does not bring upon itself: someone or something outside has sent them.
+bool FromOutside(int status) {
+  if (!WIFSIGNALED(status)) return false;
+  const int signal = WTERMSIG(status);
+  return signal == SIGKILL || signal == SIGTERM || signal == SIGPWR;
+}
+
+std::string SignalName(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+std::string_view Trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+bool IsDigit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool IsHex(char c) {
+  return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+bool IsWord(char c) {
+  return IsDigit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+// What a terminal shows of a line: a progress bar's last state, without colours.
+std::string Visible(std::string_view line) {
+  const size_t turn = line.rfind('\r');
+  if (turn != std::string_view::npos) line.remove_prefix(turn + 1);
+  std::string shown;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const auto c = static_cast<unsigned char>(line[i]);
+    if (c == 0x1b && i + 1 < line.size() && line[i + 1] == '[') {
+      i += 2;
+      while (i < line.size() && (line[i] < 0x40 || line[i] > 0x7e)) ++i;
+    } else if (c >= 0x20 && c != 0x7f) {
+      shown += line[i];
+    } else if (c == '\t') {
+      shown += ' ';
+    }
+  }
+  return std::string(Trim(shown));
+}
+
+std::string LastLine(std::string_view text) {
+  while (!text.empty()) {
+    while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);
+    const size_t newline = text.rfind('\n');
+    const size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
+    std::string line = Visible(text.substr(begin));
+    if (!line.empty()) return line;
+    text = text.substr(0, begin == 0 ? 0 : newline);
+  }
+  return "";
+}
+
+// Where a word ends that is an address, a digest or a UUID, or `at`: eight hexadecimal digits or more, a decimal one
+// among them.
+size_t HexWordEnd(std::string_view text, size_t at) {
+  size_t end = at;
+  size_t digits = 0;
+  bool decimal = false;
+  for (; end < text.size(); ++end) {
+    const bool joins = text[end] == '-' && end + 1 < text.size() && IsHex(text[end + 1]);
+    if (!IsHex(text[end]) && !joins) break;
+    decimal |= IsDigit(text[end]);
+    if (!joins) ++digits;
+  }
+  const bool whole = (at == 0 || !IsWord(text[at - 1])) && (end == text.size() || !IsWord(text[end]));
+  return whole && decimal && digits >= 8 ? end : at;
+}
+
+// Where a number ends that begins at `at`: digits, and what joins them in fractions, times, IPv4 addresses.
+size_t NumberEnd(std::string_view text, size_t at) {
+  size_t end = at;
+  while (end < text.size()) {
+    const bool joins = (text[end] == '.' || text[end] == ':' || text[end] == ',') && end + 1 < text.size() &&
+                       IsDigit(text[end + 1]);
+    if (!IsDigit(text[end]) && !joins) break;
+    ++end;
+  }
+  return end;
+}
+
+std::string Masked(std::string_view line) {
+  std::string masked;
+  for (size_t i = 0; i < line.size();) {
+    size_t end = i;
+    if (line[i] == '0' && i + 2 < line.size() && (line[i + 1] == 'x' || line[i + 1] == 'X') &&
+        IsHex(line[i + 2])) {
+      end = i + 2;
+      while (end < line.size() && IsHex(line[end])) ++end;
+    } else if (IsHex(line[i])) {
+      end = HexWordEnd(line, i);
+    }
+    if (end == i && IsDigit(line[i])) end = NumberEnd(line, i);
+    if (end == i) {
+      masked += line[i++];
+    } else {
+      if (!masked.ends_with('#')) masked += '#';
+      i = end;
+    }
+  }
+  return masked;
+}
+
+}  // namespace
+
+const char* ToString(CauseClass cause) {
+  switch (cause) {
+    case CauseClass::kUser:
+      return "user";
+    case CauseClass::kInfrastructure:
+      return "infrastructure";
+    case CauseClass::kPreemption:
+      return "preemption";
+    case CauseClass::kTimeLimit:
+      return "time_limit";
+  }
+  return "user";
+}
+
+Result<ExitCodes> ParseExitCodes(std::string_view text) {
+  ExitCodes codes;
+  if (Trim(text).empty()) return codes;
+  while (true) {
+    const size_t comma = text.find(',');
+    const std::string_view pair = Trim(text.substr(0, comma));
+    const auto refuse = [&](const char* why) {
+      return Error{Errc::kInvalid, fmt::format("'{}': {}", pair, why)};
+    };
+    const size_t equals = pair.find('=');
+    if (equals == std::string_view::npos) return refuse("give CODE=CLASS, as in 75=infrastructure");
+    const std::string_view number = Trim(pair.substr(0, equals));
+    int code = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), code);
+    if (error != std::errc() || end != number.data() + number.size() || code < 1 || code > 255) {
+      return refuse("the code is a number from 1 to 255 (128 + N for a death by signal N)");
+    }
+    const std::string_view name = Trim(pair.substr(equals + 1));
+    const auto* const found =
+        std::find_if(kClasses.begin(), kClasses.end(), [&](CauseClass one) { return name == ToString(one); });
+    if (found == kClasses.end()) return refuse("the class is user, infrastructure, preemption or time_limit");
+    if (!codes.emplace(code, *found).second) return refuse("this code is given twice");
+    if (comma == std::string_view::npos) return codes;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Cause Classify(const Ending& ending, const ExitCodes& exit_codes) {
+  // What Slurm has said explains every end that follows: it is the reason for the SIGTERM, and for what a program
+  // does about that.
+  if (ending.announced == Announced::kPreemption) {
+    return {CauseClass::kPreemption, "Slurm had announced a preemption"};
+  }
+  if (ending.announced == Announced::kTimeLimit) {
+    return {CauseClass::kTimeLimit, "Slurm had announced the job's end"};
+  }
+  if (ending.node_lost) return {CauseClass::kInfrastructure, "its node was lost"};
+  if (ending.oom_killed) return {CauseClass::kUser, "it was killed for using too much memory"};
+
+  const int code = CodeOf(ending.status);
+  if (const auto mapped = exit_codes.find(code); mapped != exit_codes.end()) {
+    return {mapped->second, fmt::format("exit code {} means so (exit_codes)", code)};
+  }
+  // Hardware first: what it breaks makes programs, and drivers on their behalf, fail in ways that look like bugs.
+  for (const auto points : {KernelEvidence::Points::kHardware, KernelEvidence::Points::kUser}) {
+    for (const KernelEvidence& fact : ending.kernel) {
+      if (fact.points != points) continue;
+      const bool hardware = points == KernelEvidence::Points::kHardware;
+      return {hardware ? CauseClass::kInfrastructure : CauseClass::kUser,
+              "the kernel reported: " + fact.text};
+    }
+  }
+  if (FromOutside(ending.status)) {
+    return {CauseClass::kInfrastructure, fmt::format("{} came from outside, and nobody has said why",
+                                                     SignalName(WTERMSIG(ending.status)))};
+  }
+  if (WIFSIGNALED(ending.status)) {
+    return {CauseClass::kUser, fmt::format("{} is the program's own", SignalName(WTERMSIG(ending.status)))};
+  }
+  return {CauseClass::kUser, fmt::format("it exited by itself with code {}", code)};
+}
+
+std::string FaultSignature(const Ending& ending) {
+  if (ending.node_lost || ending.announced != Announced::kNothing) return "";
+  if (ending.oom_killed) return "out of memory";
+  if (FromOutside(ending.status)) return "";
+  const std::string line = Masked(LastLine(ending.stderr_tail));
+  if (line.empty() && !WIFSIGNALED(ending.status)) return "";
+  const std::string how = WIFSIGNALED(ending.status) ? SignalName(WTERMSIG(ending.status))
+                                                     : fmt::format("exit {}", WEXITSTATUS(ending.status));
+  std::string signature = line.empty() ? how : fmt::format("{}: {}", how, line);
+  if (signature.size() > kMaxSignature) signature.resize(kMaxSignature);
+  return signature;
+}
+
+}  // namespace muster::gang

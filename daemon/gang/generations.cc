@@ -1,0 +1,279 @@
+// How a generation ends and the next one begins.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "daemon/gang/gang.h"
+
+namespace muster::gang {
+
+// ---- starting
+
+void Gang::StartNext(const Placement& placement, Actions& out) {
+  generation_ = std::max(generation_, newest_seen_) + 1;
+  began_ = true;
+  state_ = State::kStarting;
+  last_exec_ns_ = 0;
+  next_ = Next::kRestart;
+  growing_ = false;
+  charged_ = charged_user_ = 0;
+  durable_ |= placement.active != active_;
+  active_ = placement.active;
+  AssignRanks();
+  for (Node& node : nodes_) node.started = false;
+  for (Member& member : members_) {
+    if (!member.rank) continue;
+    member.state = MemberState::kWaiting;
+    member.generation = generation_;
+    member.executed = false;
+    member.exit.reset();
+  }
+  if (!placement.changes.empty()) out.emplace_back(Note{"placement", placement.changes});
+  const size_t before = out.size();
+  StartReady(out);
+  // Those that only wait learn who is who now, and that they are not in it.
+  if (out.size() > before) {
+    auto& start = std::get<StartGeneration>(out[before]);
+    for (uint32_t node = 0; node < nodes_.size(); ++node) {
+      if (nodes_[node].present && !IsActive(node)) start.nodes.push_back(node);
+    }
+    std::sort(start.nodes.begin(), start.nodes.end());
+  }
+  out.emplace_back(Persist{});  // with what the start has settled: the checkpoint it begins from
+  out.emplace_back(Note{"starting", fmt::format("generation {} is started", generation_)});
+}
+
+bool Gang::RoleReady(uint32_t role) const {
+  const Role& r = settings_.roles[role];
+  if (!r.after) return true;
+  return std::all_of(members_.begin(), members_.end(), [&](const Member& m) {
+    if (!m.rank || RoleOf(m.node).name != settings_.roles[*r.after].name) return true;
+    const bool done = m.state == MemberState::kExited && m.exit && m.exit->status == 0;
+    return r.after_done ? done : m.executed || done;
+  });
+}
+
+void Gang::StartReady(Actions& out) {
+  if (terminating_) return;
+  std::vector<uint32_t> nodes;
+  for (const uint32_t i : active_) {
+    if (nodes_[i].started || !nodes_[i].present || !RoleReady(RoleIndex(i))) continue;
+    nodes_[i].started = true;
+    nodes_[i].stopped = false;
+    for (const uint32_t task : nodes_[i].tasks) members_[task].state = MemberState::kRunning;
+    nodes.push_back(i);
+  }
+  if (nodes.empty()) return;
+  std::sort(nodes.begin(), nodes.end());
+  out.emplace_back(StartGeneration{generation_, std::move(nodes), durable_});
+}
+
+// To a node that may have forgotten: it does nothing twice.
+void Gang::StartAgain(uint32_t node, Actions& out) {
+  if (IsActive(node) && !nodes_[node].started) return StartReady(out);
+  out.emplace_back(StartGeneration{generation_, {node}, durable_});
+}
+
+// ---- stopping
+
+void Gang::Stop(Actions& out) {
+  const bool again = state_ == State::kStopping;
+  state_ = State::kStopping;
+  out.emplace_back(SetTimer{Timer::kProgress, -1});
+  out.emplace_back(SetTimer{Timer::kGrace, -1});
+  if (!again) out.emplace_back(StopGeneration{generation_, PresentNodes()});
+  WhenStopped(out);
+}
+
+void Gang::Fail(Fault fault, Actions& out) {
+  if (terminating_) next_ = Next::kGiveUp;  // no new generation
+  charged_ = fault.planned ? 0 : 1;
+  charged_user_ = fault.planned || fault.cause != CauseClass::kUser ? 0 : 1;
+  restarts_without_progress_ += charged_;
+  user_faults_ += charged_user_;
+  fault_time_ns_ = fault.exit.time_ns;
+  fault_ = std::move(fault);
+  Stop(out);
+}
+
+void Gang::GiveUp(const std::string& why, Actions& out) {
+  next_ = Next::kGiveUp;
+  if (!fault_) fault_ = Fault{.what = why, .cause = CauseClass::kInfrastructure};
+  out.emplace_back(SetTimer{Timer::kJoin, -1});
+  if (state_ == State::kJoining || state_ == State::kRecovering) {
+    // Nothing of ours runs, or what runs belongs to a generation that its supervisors will end when told to
+    // finish.
+    state_ = State::kStopping;
+    for (Node& node : nodes_) node.stopped = true;
+    return WhenStopped(out);
+  }
+  Stop(out);
+}
+
+void Gang::On(const NodeStopped& event, Actions& out) {
+  if (event.node >= nodes_.size() || event.generation != generation_) return;
+  Node& node = nodes_[event.node];
+  if (event.lease_port != 0) node.lease_port = event.lease_port;
+  if (state_ == State::kRecovering) {
+    for (const uint32_t task : node.tasks) {
+      if (members_[task].state == MemberState::kRunning) members_[task].state = MemberState::kStopped;
+    }
+  }
+  if (state_ == State::kStarting || state_ == State::kRunning) {
+    if (!IsActive(event.node) || !node.started) {
+      if (event.unkillable > 0) Unkillable(event.node, event.unkillable, out);
+      node.stopped = true;  // it had something of an older generation, and is free now
+      return MaybeGrow(out);
+    }
+    // The coordinator before this one ordered it, and what it ordered cannot be taken back.
+    Fail(Fault{.what = "the coordinator was lost while the generation changed",
+               .cause = CauseClass::kInfrastructure},
+         out);
+  }
+  if (state_ != State::kStopping) return;
+  if (event.unkillable > 0) Unkillable(event.node, event.unkillable, out);
+  node.stopped = true;
+  WhenStopped(out);
+}
+
+// What survives SIGKILL sits in the kernel and will not run the program's code again: it dies when it comes out.
+// The node is of no use to the gang.
+void Gang::Unkillable(uint32_t node, uint32_t count, Actions& out) {
+  Node& n = nodes_[node];
+  durable_ |= IsActive(node);
+  if (!n.excluded.empty()) return;  // said already
+  n.excluded =
+      fmt::format("{} processes of generation {} survive SIGKILL (uninterruptible I/O?)", count, generation_);
+  out.emplace_back(DrainInSlurm{node, n.excluded});
+  out.emplace_back(Note{"unkillable", fmt::format("node {}: {}", n.name, n.excluded)});
+}
+
+// ---- what follows
+
+void Gang::WhenStopped(Actions& out) {
+  if (state_ != State::kStopping || undecided_ || !AllStopped()) return;
+  if (next_ == Next::kSucceed) return Finish(true, std::nullopt, 0, out);
+  if (next_ == Next::kRestart && ActiveAway()) return;  // it will be back, or silent
+  const Fault fault = fault_.value_or(Fault{.what = "unknown", .cause = CauseClass::kInfrastructure});
+  last_fault_ = fault;
+  std::string verdict = Judge(fault);
+  if (next_ == Next::kRestart) LeaveDrained(out);
+  const Placement placement = Place(false);
+  if (next_ == Next::kRestart && requeue_for_ && no_time_) {
+    next_ = Next::kRequeue;
+  } else if (next_ == Next::kRestart && batch_node_ && nodes_[*batch_node_].lost) {
+    next_ = settings_.requeue ? Next::kRequeue : Next::kGiveUp;
+    verdict = "the job's script ran there";
+  } else if (next_ == Next::kRestart && !placement.why_not.empty()) {
+    // A task that was ended from outside was ended on purpose.
+    const bool killed =
+        std::any_of(active_.begin(), active_.end(), [&](uint32_t node) { return nodes_[node].broken; });
+    next_ = CanRequeue() && !killed ? Next::kRequeue : Next::kGiveUp;
+    verdict = placement.why_not;
+  }
+  if (next_ == Next::kRequeue) verdict += verdict.empty() ? "the job is requeued" : "; the job is requeued";
+  if (next_ == Next::kRestart && !placement.changes.empty()) verdict += "; " + placement.changes;
+  const std::string kind = fault.planned ? "planned" : "fault";
+  out.emplace_back(Note{kind, fault.what + (verdict.empty() ? "" : "; " + verdict)});
+  out.emplace_back(ReportToJob{Speaker(fault),
+                               ReportText(fault) + (verdict.empty() ? "" : "muster:   " + verdict + "\n")});
+  if (next_ == Next::kRequeue) return Requeue(fault.what, out);
+  if (next_ == Next::kGiveUp) {
+    const bool own = fault.from_member && !fault.exit.supervisor_lost && fault.exit.status != 0;
+    out.emplace_back(Note{"failed", "the gang has ended"});
+    return Finish(false, own ? std::optional(fault.task) : std::nullopt,
+                  own ? std::nullopt : std::optional(1), out);
+  }
+  ++restarts_;
+  fault_.reset();
+  StartNext(placement, out);
+}
+
+// Whether the budget allows another generation; says so.
+std::string Gang::Judge(const Fault& fault) {
+  if (next_ != Next::kRestart) return "";
+  if (fault.planned) return "a planned restart, not counted against the limit";
+  const bool user = fault.cause == CauseClass::kUser;
+  const bool again = !fault.signature.empty() && fault.signature == last_signature_;
+  last_signature_ = fault.signature;
+  if (user && user_faults_ > settings_.restarts) {
+    next_ = Next::kGiveUp;
+    return fmt::format("the limit of {} restarts (--gang=restarts=N) is used up", settings_.restarts);
+  }
+  if (again) {
+    next_ = Next::kGiveUp;
+    return "the same fault as the last time, without progress in between: another restart would not help";
+  }
+  if (restarts_without_progress_ > kMaxRestartsWithoutProgress) {
+    next_ = Next::kGiveUp;
+    return fmt::format("{} restarts without progress", kMaxRestartsWithoutProgress);
+  }
+  return user ? fmt::format("restart {} of {}", user_faults_, settings_.restarts)
+              : std::string("restart, not counted against the limit");
+}
+
+void Gang::Requeue(const std::string& why, Actions& out) {
+  state_ = State::kRequeueing;
+  out.emplace_back(Note{"requeue", why});
+  out.emplace_back(Persist{});
+  out.emplace_back(SetTimer{Timer::kRequeue, kRequeueTimeoutMs});
+  OrderRequeue(why, out);
+}
+
+void Gang::OrderRequeue(const std::string& why, Actions& out) {
+  requeue_ordered_ = true;
+  std::vector<uint32_t> dead;
+  for (uint32_t node = 0; node < nodes_.size(); ++node) {
+    if (nodes_[node].lost && !nodes_[node].ended) dead.push_back(node);
+  }
+  out.emplace_back(RequeueJob{why, std::move(dead), launch_failed_});
+}
+
+void Gang::On(const RequeueFailed& event, Actions& out) {
+  if (state_ != State::kRequeueing) return;
+  const std::string what = fmt::format("the job could not be requeued: {}", event.why);
+  out.emplace_back(Note{"failed", what});
+  out.emplace_back(ReportToJob{Speaker({}), fmt::format("muster: gang {}: {}\n", settings_.id, what)});
+  Finish(false, std::nullopt, 1, out);
+}
+
+void Gang::Finish(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code, Actions& out) {
+  state_ = State::kFinished;
+  succeeded_ = succeeded;
+  finish_cause_ = cause;
+  finish_code_ = code;
+  for (size_t timer = 0; timer < kTimers; ++timer) out.emplace_back(SetTimer{static_cast<Timer>(timer), -1});
+  OrderFinish(PresentNodes(), out);
+  out.emplace_back(Persist{});
+}
+
+void Gang::OrderFinish(std::vector<uint32_t> nodes, Actions& out) const {
+  out.emplace_back(FinishGang{succeeded_, finish_cause_, finish_code_, std::move(nodes)});
+}
+
+void Gang::On(const CheckpointBad& event, Actions& out) {
+  if (event.generation != generation_ || (state_ != State::kStarting && state_ != State::kRunning)) return;
+  if (event.task >= members_.size()) return;
+  out.emplace_back(RejectCheckpoint{event.step, event.reason});
+  Fail(Fault{.what = fmt::format(
+                 "{}: the checkpoint of step {} does not verify: {}; going back to the one before",
+                 Who(event.task), event.step, event.reason),
+             .task = event.task,
+             .cause = CauseClass::kInfrastructure},
+       out);
+}
+
+void Gang::On(const Hung& event, Actions& out) {
+  if (event.generation != generation_ || (state_ != State::kStarting && state_ != State::kRunning)) return;
+  if (event.task >= members_.size() || terminating_) return;
+  Fail(Fault{.what = event.what,
+             .task = event.task,
+             .cause = CauseClass::kInfrastructure,
+             .signature = event.signature,
+             .report = event.report},
+       out);
+}
+
+}  // namespace muster::gang

@@ -1,0 +1,139 @@
+// Which nodes make up the next generation: those of the one before, a spare for each that cannot, fewer if the
+// gang may shrink, more if it has shrunk and may grow.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "daemon/gang/gang.h"
+
+namespace muster::gang {
+
+uint32_t Gang::RoleIndex(uint32_t node) const {
+  return node < settings_.node_roles.size() ? settings_.node_roles[node] : 0;
+}
+
+bool Gang::Usable(uint32_t node, bool when_stopped) const {
+  const Node& n = nodes_[node];
+  return n.present && !n.lost && !n.absent && !n.broken && n.excluded.empty() && !n.tasks.empty() &&
+         (when_stopped || n.stopped);
+}
+
+uint32_t Gang::FullSize(uint32_t role) const {
+  uint32_t count = 0;
+  for (uint32_t node = 0; node < nodes_.size(); ++node) count += RoleIndex(node) == role ? 1 : 0;
+  return count > settings_.roles[role].spares ? count - settings_.roles[role].spares : count;
+}
+
+uint32_t Gang::LeastSize(uint32_t role) const {
+  const uint32_t least = settings_.roles[role].min_nodes;
+  return least > 0 ? std::min(least, FullSize(role)) : FullSize(role);
+}
+
+Gang::Placement Gang::Place(bool when_stopped, std::optional<uint32_t> without) const {
+  Placement placement;
+  for (uint32_t role = 0; role < settings_.roles.size(); ++role) {
+    PlaceRole(role, when_stopped, without, &placement);
+  }
+  return placement;
+}
+
+std::string Gang::WhyUnusable(uint32_t node) const {
+  const Node& n = nodes_[node];
+  const std::string name = n.name.empty() ? fmt::format("node {} of the step", node) : n.name;
+  if (n.lost) return name + " is lost";
+  if (!n.excluded.empty()) return fmt::format("{}: {}", name, n.excluded);
+  if (n.broken) return name + " has lost a task's supervisor";
+  if (!n.draining.empty()) return fmt::format("{} is to be drained: {}", name, n.draining);
+  return n.present ? name + " is not free" : name + " is not connected";
+}
+
+void Gang::PlaceRole(uint32_t role, bool when_stopped, std::optional<uint32_t> without,
+                     Placement* out) const {
+  const auto usable = [&](uint32_t node) {
+    if (without && (node == *without || !nodes_[node].draining.empty())) return false;
+    return RoleIndex(node) == role && Usable(node, when_stopped);
+  };
+  std::vector<uint32_t> slots;
+  for (const uint32_t node : active_) {
+    if (RoleIndex(node) == role) slots.push_back(node);
+  }
+  const bool first = slots.empty();
+  std::vector<uint32_t> free;
+  for (uint32_t node = 0; node < nodes_.size(); ++node) {
+    if (usable(node) && std::find(slots.begin(), slots.end(), node) == slots.end()) free.push_back(node);
+  }
+  const uint32_t full = FullSize(role);
+  if (first) {
+    while (slots.size() < full && !free.empty()) {
+      slots.push_back(free.front());
+      free.erase(free.begin());
+    }
+  }
+  const auto change = [&](const std::string& text) {
+    if (!out->changes.empty()) out->changes += ", ";
+    out->changes += text;
+  };
+  std::string unusable;
+  const auto leave_out = [&](uint32_t node) {
+    if (unusable.size() < 400) unusable += (unusable.empty() ? "" : "; ") + WhyUnusable(node);
+  };
+  if (first) {
+    for (uint32_t node = 0; node < nodes_.size(); ++node) {
+      if (RoleIndex(node) == role && !usable(node)) leave_out(node);
+    }
+  }
+  size_t count = 0;
+  for (const uint32_t node : slots) {
+    if (usable(node)) {
+      out->active.push_back(node);
+      ++count;
+      continue;
+    }
+    // Ranks move as a whole node's, so only a node with as many tasks can take them.
+    const auto spare = std::find_if(free.begin(), free.end(), [&](uint32_t candidate) {
+      return nodes_[node].task_count == 0 || nodes_[candidate].task_count == nodes_[node].task_count;
+    });
+    if (spare == free.end()) {
+      change(fmt::format("without {}", nodes_[node].name));
+      leave_out(node);
+      continue;
+    }
+    change(fmt::format("{} takes the place of {}", nodes_[*spare].name, nodes_[node].name));
+    out->active.push_back(*spare);
+    ++count;
+    free.erase(spare);
+  }
+  while (!first && settings_.grow && count < full && !free.empty()) {
+    change(fmt::format("{} is added", nodes_[free.front()].name));
+    out->active.push_back(free.front());
+    ++count;
+    free.erase(free.begin());
+  }
+  const uint32_t least = LeastSize(role);
+  if (count >= least) return;
+  const std::string of =
+      settings_.roles.size() > 1 ? fmt::format(" of role {}", settings_.roles[role].name) : "";
+  out->why_not = fmt::format("{} of the {} nodes{} that it needs are left, and no spare{}{}", count, least,
+                             of, unusable.empty() ? "" : ": ", unusable);
+}
+
+bool Gang::Trains(uint32_t node) const {
+  const RoleKind kind = RoleOf(node).kind;
+  return kind == RoleKind::kTracked || kind == RoleKind::kChief;
+}
+
+// By node, and on a node by local id; those that train first.
+void Gang::AssignRanks() {
+  for (Member& member : members_) member.rank.reset();
+  uint32_t rank = 0;
+  for (const bool trains : {true, false}) {
+    for (const uint32_t node : active_) {
+      if (Trains(node) != trains) continue;
+      for (const uint32_t task : nodes_[node].tasks) members_[task].rank = rank++;
+    }
+    if (trains) world_size_ = rank;
+  }
+  if (world_size_ == 0) world_size_ = rank;
+}
+
+}  // namespace muster::gang

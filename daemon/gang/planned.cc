@@ -1,0 +1,166 @@
+// What is done on purpose, at a checkpoint if there is one in time: nodes drained, nodes taken back, the job
+// requeued before Slurm ends it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/gang/gang.h"
+
+namespace muster::gang {
+
+bool Gang::CanRequeue() const {
+  return settings_.requeue && slurm_requeues_ && !terminating_;
+}
+
+bool Gang::Planned() const {
+  const auto draining = [](const Node& n) { return !n.draining.empty(); };
+  return growing_ || requeue_for_ || std::any_of(nodes_.begin(), nodes_.end(), draining);
+}
+
+void Gang::On(const JobFacts& event, Actions& out) {
+  batch_node_ = event.batch_node && *event.batch_node < nodes_.size() ? event.batch_node : std::nullopt;
+  slurm_requeues_ = event.can_requeue;
+  if (state_ == State::kRequeueing && !requeue_ordered_)
+    OrderRequeue("the coordinator before ordered it", out);
+  if (!batch_node_ || !nodes_[*batch_node_].lost || (state_ != State::kStarting && state_ != State::kRunning))
+    return;
+  Fail(Fault{.what = fmt::format("{}: dead or cut off", WhyUnusable(*batch_node_)),
+             .cause = CauseClass::kInfrastructure},
+       out);
+}
+
+void Gang::On(const DrainNode& event, Actions& out) {
+  if (event.node >= nodes_.size() || state_ == State::kFinished) return;
+  Node& node = nodes_[event.node];
+  if (!node.excluded.empty() || !node.draining.empty()) return;
+  if (!IsActive(event.node) || state_ == State::kRequeueing) {
+    node.excluded = event.reason;
+    out.emplace_back(Note{"drain", fmt::format("node {} is taken out: {}", node.name, event.reason)});
+    out.emplace_back(DrainInSlurm{event.node, event.reason});
+    return LeaveOut(event.node, {}, out);
+  }
+  const bool runs = state_ == State::kStarting || state_ == State::kRunning;
+  if (runs && !Place(true, event.node).why_not.empty()) return Stay(event.node, event.reason, out);
+  node.draining = event.reason;
+  if (!runs) return;  // before the next generation starts
+  out.emplace_back(Note{"drain", fmt::format("node {} is left at the next checkpoint, or in {} s: {}",
+                                             node.name, settings_.grace_ms / 1000, event.reason)});
+  AskForCheckpoint(out);
+}
+
+// It may finish what it runs; Slurm starts nothing new there.
+void Gang::Stay(uint32_t node, const std::string& why, Actions& out) {
+  out.emplace_back(
+      Note{"drain", fmt::format("node {} cannot be replaced, so the gang stays there to its end: {}",
+                                nodes_[node].name, why)});
+  out.emplace_back(DrainInSlurm{node, why});
+}
+
+// Takes the nodes that are to be drained out, where there is still room without them.
+void Gang::LeaveDrained(Actions& out) {
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].draining.empty()) continue;
+    const bool room = Place(true, i).why_not.empty();
+    const std::string why = std::exchange(nodes_[i].draining, "");
+    if (!room) {
+      Stay(i, why, out);
+      continue;
+    }
+    nodes_[i].excluded = why;
+    out.emplace_back(DrainInSlurm{i, why});
+  }
+}
+
+// For what waits for a checkpoint, but not for ever.
+void Gang::AskForCheckpoint(Actions& out) {
+  const auto draining = [](const Node& n) { return !n.draining.empty(); };
+  if (!requeue_for_ && std::none_of(nodes_.begin(), nodes_.end(), draining)) return;
+  out.emplace_back(TellMembers{true, false});
+  out.emplace_back(SetTimer{Timer::kGrace, settings_.grace_ms});
+}
+
+// A gang that has shrunk, and nodes that could be taken back.
+void Gang::MaybeGrow(Actions& out) {
+  if (growing_ || !settings_.grow || terminating_ || requeue_for_) return;
+  if (state_ != State::kRunning && state_ != State::kStarting) return;
+  const Placement placement = Place(true);
+  if (!placement.why_not.empty() || placement.active.size() <= active_.size()) return;
+  growing_ = true;
+  out.emplace_back(Note{"growing", fmt::format("at the next checkpoint: {}", placement.changes)});
+  out.emplace_back(TellMembers{true, false});
+}
+
+void Gang::On(const EndNear& event, Actions& out) {
+  if (std::exchange(undecided_, false)) {
+    terminating_ = false;  // so that was the reason
+    no_time_ = true;
+    if (state_ == State::kStopping && next_ == Next::kGiveUp) next_ = Next::kRestart;
+  }
+  if (terminating_ || requeue_for_ || state_ == State::kFinished || state_ == State::kRequeueing) return;
+  const char* what =
+      event.cause == CauseClass::kPreemption ? "the job is being preempted" : "the job's time limit is near";
+  if (!CanRequeue()) {
+    out.emplace_back(Note{"end_near", fmt::format("{}: a checkpoint is asked for", what)});
+    out.emplace_back(TellMembers{true, true});
+    return;
+  }
+  out.emplace_back(
+      Note{"end_near", fmt::format("{}: a checkpoint is asked for, then the job is requeued", what)});
+  requeue_for_ = event.cause;
+  if (state_ != State::kStarting && state_ != State::kRunning) return;  // when it runs
+  out.emplace_back(TellMembers{true, false});
+  out.emplace_back(SetTimer{Timer::kGrace, std::max<int64_t>(event.left_ms, 0)});
+}
+
+void Gang::On(const CheckpointCommitted& event, Actions& out) {
+  On(Progressed{event.step}, out);
+  if (Planned()) PlannedStop(out);
+}
+
+void Gang::PlannedStop(Actions& out) {
+  if ((state_ != State::kRunning && state_ != State::kStarting) || terminating_ || !Planned()) return;
+  Fault fault{.what = "the gang grows", .cause = CauseClass::kInfrastructure, .planned = true};
+  for (const Node& node : nodes_) {
+    if (!node.draining.empty()) fault.what = fmt::format("node {} is drained: {}", node.name, node.draining);
+  }
+  LeaveDrained(out);
+  growing_ = false;
+  if (requeue_for_) {
+    fault.cause = *requeue_for_;
+    fault.what = *requeue_for_ == CauseClass::kPreemption ? "the job is being preempted"
+                                                          : "the job's time limit is near";
+    next_ = Next::kRequeue;
+  } else {
+    // What it was to be for may have gone again.
+    const Placement placement = Place(true);
+    if (!placement.why_not.empty() || placement.active == active_) return;
+  }
+  Fail(fault, out);
+}
+
+void Gang::On(const Terminating& event, Actions& out) {
+  if (state_ == State::kFinished) return;
+  const bool news = !std::exchange(terminating_, true);
+  const bool decided = undecided_ && !event.undecided;
+  if (news || decided) undecided_ = event.undecided;
+  if (state_ == State::kRequeueing || (!news && !decided))
+    return;  // the former is how Slurm ends what it requeues
+  if (news) {
+    out.emplace_back(
+        Note{"terminating", fmt::format("Slurm sent {}: no new generation", SignalName(event.signal))});
+    out.emplace_back(TellMembers{true, true});
+    out.emplace_back(Persist{});
+  }
+  if (state_ == State::kJoining) {
+    out.emplace_back(Note{"terminated", "Slurm ended the job before all nodes were here"});
+    Finish(false, std::nullopt, std::nullopt, out);
+  } else if (state_ == State::kStopping) {
+    if (next_ == Next::kRestart) next_ = Next::kGiveUp;
+    WhenStopped(out);
+  } else {
+    MaybeAllExited(out);
+  }
+}
+
+}  // namespace muster::gang

@@ -1,0 +1,212 @@
+// What a coordinator finds that takes over, and what a node brings that comes back.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "daemon/gang/gang.h"
+
+namespace muster::gang {
+namespace {
+
+const char* Word(MemberState state) {
+  switch (state) {
+    case MemberState::kWaiting:
+      return "waits";
+    case MemberState::kRunning:
+      return "runs";
+    case MemberState::kExited:
+      return "has ended";
+    case MemberState::kStopped:
+      return "is stopped";
+  }
+  return "?";
+}
+
+}  // namespace
+
+// A node of this generation is back while it starts, runs or is stopped: what happened there meanwhile is made
+// up for.
+void Gang::Reconcile(const NodeJoined& event, Actions& out) {
+  Node& node = nodes_[event.node];
+  bool stopped = true;
+  uint32_t unkillable = 0;
+  for (const MemberInfo& info : event.members) {
+    if (info.task >= members_.size()) continue;
+    stopped &= info.state == MemberState::kStopped || info.state == MemberState::kWaiting;
+    if (info.exit && info.exit->supervisor_lost) {
+      ExitSeen(info.task, *info.exit, out);  // of whatever generation: it cannot run the next one either
+      continue;
+    }
+    if (info.generation != generation_) continue;
+    if (info.state == MemberState::kStopped) unkillable += info.unkillable;
+    if (info.state == MemberState::kRunning) {
+      members_[info.task].executed = true;
+    } else if (info.state != MemberState::kWaiting && (info.exit || state_ != State::kStopping)) {
+      ExitSeen(info.task, info.exit.value_or(Exit{.status = SIGKILL, .cause = CauseClass::kInfrastructure}),
+               out);
+    }
+  }
+  if (state_ == State::kStarting || state_ == State::kRunning) {
+    StartAgain(event.node, out);
+    if (state_ == State::kStarting) {
+      StartReady(out);  // other roles may have waited for what it says
+      MaybeRunning(out);
+    }
+    if (state_ == State::kRunning) MaybeGrow(out);
+  } else if (state_ == State::kStopping) {
+    node.stopped = stopped;
+    if (unkillable > 0) Unkillable(event.node, unkillable, out);
+    if (stopped) {
+      WhenStopped(out);
+    } else {
+      out.emplace_back(StopGeneration{generation_, {event.node}});
+    }
+  }
+}
+
+// A node that is not of this generation: a spare, or one that was lost and has healed. Nothing may run there.
+void Gang::ReconcileOther(const NodeJoined& event, Actions& out) {
+  Node& node = nodes_[event.node];
+  node.stopped = true;
+  for (const MemberInfo& info : event.members) {
+    if (info.task >= members_.size()) continue;
+    if (info.exit && info.exit->supervisor_lost) {
+      ExitSeen(info.task, *info.exit, out);
+    } else if (info.state == MemberState::kRunning || info.state == MemberState::kExited) {
+      node.stopped = false;
+    } else if (info.state == MemberState::kStopped && info.unkillable > 0) {
+      Unkillable(event.node, info.unkillable, out);
+    }
+  }
+  if (!node.stopped) {
+    out.emplace_back(StopGeneration{generation_, {event.node}});
+    return;
+  }
+  if (state_ == State::kStopping) return WhenStopped(out);
+  StartAgain(event.node, out);
+  MaybeGrow(out);
+}
+
+// While joining or recovering: everybody is here who will be, each with its members' states: from nothing at
+// all to a generation half stopped.
+void Gang::AllAreHere(Actions& out) {
+  out.emplace_back(SetTimer{Timer::kJoin, -1});
+  const bool fresh = std::all_of(members_.begin(), members_.end(), [](const Member& m) {
+    return m.state == MemberState::kWaiting || (m.generation == 0 && m.exit && m.exit->supervisor_lost);
+  });
+  if (!fresh) return Recover(out);
+  for (Node& node : nodes_) node.stopped = true;
+  const Placement placement = Place(false);
+  if (!placement.why_not.empty()) {
+    return GiveUp(placement.why_not, out);
+  }
+  const auto here = std::count_if(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.present; });
+  const std::string waiting =
+      placement.active.size() < static_cast<size_t>(here)
+          ? fmt::format("; {} of them wait as spares", static_cast<size_t>(here) - placement.active.size())
+          : "";
+  out.emplace_back(
+      Note{"joined", fmt::format("{}{} nodes are here{}",
+                                 static_cast<size_t>(here) == nodes_.size() ? "all " : "", here, waiting)});
+  StartNext(placement, out);
+}
+
+void Gang::Recover(Actions& out) {
+  // A record from before the first generation, or of the first version: the first nodes of each role are it.
+  const bool known = !active_.empty();
+  for (uint32_t role = 0; role < settings_.roles.size() && !known; ++role) {
+    uint32_t count = 0;
+    for (uint32_t node = 0; node < nodes_.size() && count < FullSize(role); ++node) {
+      if (RoleIndex(node) != role) continue;
+      active_.push_back(node);
+      ++count;
+    }
+  }
+  AssignRanks();
+  const std::vector<uint32_t> strangers = FindWhatRuns();
+  state_ = State::kRunning;
+  if (next_ == Next::kSucceed) return Stop(out);  // that was decided, and most of it may be done
+  if (!strangers.empty()) out.emplace_back(StopGeneration{generation_, strangers});
+  if (std::optional<Fault> fault = FaultMeanwhile()) return Fail(*std::move(fault), out);
+  out.emplace_back(
+      Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});
+  out.emplace_back(Persist{});
+  out.emplace_back(StartGeneration{generation_, PresentNodes(), false});  // the agents learn the new term
+  for (const uint32_t i : active_) {
+    if (!nodes_[i].started) state_ = State::kStarting;  // its role waits for another
+  }
+  if (state_ == State::kRunning) {
+    out.emplace_back(SetTimer{Timer::kProgress, settings_.progress_after_ms});
+    AskForCheckpoint(out);
+    MaybeGrow(out);
+  } else {
+    StartReady(out);
+  }
+  MaybeAllExited(out);
+}
+
+// Which nodes must be stopped before the next generation; gives those that run something though they are not of
+// this one: they were lost, and have healed.
+std::vector<uint32_t> Gang::FindWhatRuns() {
+  std::vector<uint32_t> strangers;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    const auto quiet = [&](uint32_t task) {
+      return members_[task].state == MemberState::kWaiting || members_[task].state == MemberState::kStopped;
+    };
+    const auto waits = [&](uint32_t task) {
+      return members_[task].state == MemberState::kWaiting && members_[task].generation < generation_;
+    };
+    Node& node = nodes_[i];
+    const bool all_wait = std::all_of(node.tasks.begin(), node.tasks.end(), waits);
+    const bool all_quiet = std::all_of(node.tasks.begin(), node.tasks.end(), quiet);
+    node.started = IsActive(i) && !(RoleOf(i).after && all_wait);
+    // What the coordinator before this one ordered may still be on its way: the nodes of the generation are asked.
+    node.stopped = node.lost || (!IsActive(i) && all_quiet);
+    if (!IsActive(i) && node.present && !all_quiet) strangers.push_back(i);
+  }
+  return strangers;
+}
+
+// Why the generation cannot run on, if so.
+std::optional<Fault> Gang::FaultMeanwhile() const {
+  const auto failed = [](const Member& m) { return m.exit && m.exit->status != 0; };
+  std::optional<uint32_t> idle;  // the first that does not run this generation
+  std::optional<uint32_t> cause;
+  for (uint32_t task = 0; task < members_.size(); ++task) {
+    const Member& m = members_[task];
+    if (!m.rank) continue;
+    if (m.exit && m.exit->supervisor_lost && !terminating_) return MemberFault(task, *m.exit);
+    if (!nodes_[m.node].started) continue;  // its role waits for another
+    // A member of an older generation than the newest one seen does not run what the gang runs.
+    const bool current = m.generation == generation_;
+    const bool may_fail = terminating_ || RoleOf(m.node).kind == RoleKind::kSidecar;
+    const bool done = m.state == MemberState::kExited && (may_fail || !failed(m));
+    if (!idle && !(current && (done || m.state == MemberState::kRunning))) idle = task;
+    // The earliest failure; a stopped member without a time was killed because of another's.
+    if (!current || may_fail || !failed(m)) continue;
+    if (m.state == MemberState::kExited && !cause) cause = task;
+    const int64_t time = m.exit->time_ns;
+    if (time > 0 && (!cause || members_[*cause].exit->time_ns == 0 || time < members_[*cause].exit->time_ns))
+      cause = task;
+  }
+  if (cause) return MemberFault(*cause, *members_[*cause].exit);
+  Fault fault{.cause = CauseClass::kInfrastructure};
+  for (const uint32_t i : active_) {
+    if (nodes_[i].lost || !nodes_[i].present) {
+      fault.what = WhyUnusable(i) + ": dead or cut off";
+    } else if (!nodes_[i].excluded.empty()) {
+      fault.what = WhyUnusable(i);
+    }
+  }
+  if (!idle && fault.what.empty()) return std::nullopt;
+  if (fault.what.empty()) {
+    const Member& m = members_[*idle];
+    fault.what =
+        fmt::format("the coordinator was lost while the generation changed: rank {} on {} {} (generation {})",
+                    *m.rank, nodes_[m.node].name, Word(m.state), m.generation);
+  }
+  return fault;
+}
+
+}  // namespace muster::gang

@@ -1,0 +1,273 @@
+// The detector's second half: from what is known to a verdict.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "daemon/hang/detector.h"
+
+namespace muster::hang {
+namespace {
+
+constexpr uint64_t kEnoughSteps = 10;  // for a median
+constexpr int64_t kPatienceFactor = 4;
+constexpr int64_t kMostPatience = 16;
+constexpr int64_t kLonerFactor = 3;
+constexpr int64_t kStartFactor = 3;
+constexpr int64_t kPauseFactor = 2;
+constexpr double kMadToSigma = 1.4826;  // of a normal distribution
+constexpr size_t kNamed = 8;            // ranks that a sentence lists
+
+struct Spread {
+  int64_t median = 0;
+  int64_t mad = 0;
+};
+
+Spread SpreadOf(std::vector<int64_t> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  const int64_t median = *middle;
+  for (int64_t& value : values) value = std::abs(value - median);
+  std::nth_element(values.begin(), middle, values.end());
+  return {median, *middle};
+}
+
+bool DoesNothing(Position::Doing doing) {
+  return doing == Position::Doing::kIdle || doing == Position::Doing::kBlocked;
+}
+
+}  // namespace
+
+std::optional<Verdict> Detector::Tick() {
+  if (!running_ || judged_ || settings_.limit_ns == 0) return std::nullopt;
+  bool stepping = false;
+  for (const auto& [name, role] : roles_) {
+    if (auto verdict = JudgeRole(role)) return verdict;
+    if (auto verdict = JudgeLoner(role)) return verdict;
+    stepping |=
+        std::any_of(role.ranks.begin(), role.ranks.end(), [](const Rank* r) { return r->step.has_value(); });
+  }
+  return stepping ? std::nullopt : JudgeIdle();
+}
+
+// ---- limits
+
+Detector::Limit Detector::StartLimit(const Role& role) const {
+  Limit limit{settings_.startup_ns, "the start of a program"};
+  if (role.longest_start > 0) {
+    limit.ns = std::max(settings_.busy_floor_ns, kStartFactor * role.longest_start);
+    limit.source =
+        fmt::format("the start of a program, which took {} at most", DurationText(role.longest_start));
+  }
+  if (settings_.limit_ns && *settings_.limit_ns > limit.ns) {
+    limit = {*settings_.limit_ns, fmt::format("hang={}", DurationText(*settings_.limit_ns))};
+  }
+  return limit;
+}
+
+Detector::Limit Detector::StepLimit(const Role& role, bool idle) const {
+  if (settings_.limit_ns)
+    return {*settings_.limit_ns, fmt::format("hang={}", DurationText(*settings_.limit_ns))};
+  Limit limit = idle ? Limit{settings_.idle_floor_ns, "those that the others wait for do nothing at all"}
+                     : Limit{settings_.busy_floor_ns, "the least for a member that may be at work"};
+  const auto raise = [&limit](double ns, auto source) {
+    if (ns > static_cast<double>(limit.ns)) limit = {static_cast<int64_t>(std::min(ns, 1e18)), source()};
+  };
+  if (role.step_count >= kEnoughSteps) {
+    const auto size = std::min<uint64_t>(role.step_count, kWindow);
+    const Spread spread = SpreadOf({role.steps.begin(), role.steps.begin() + static_cast<ptrdiff_t>(size)});
+    const double usual = static_cast<double>(spread.median) +
+                         settings_.deviations * kMadToSigma * static_cast<double>(spread.mad);
+    raise(settings_.factor * usual, [&] {
+      return fmt::format("{:.3g} times a step, which takes {} +- {}", settings_.factor,
+                         DurationText(spread.median), DurationText(spread.mad));
+    });
+  }
+  const int64_t pause = std::max(role.longest_pause, role.longest_before);
+  raise(static_cast<double>(kPauseFactor) * static_cast<double>(pause), [&] {
+    return fmt::format("{} times the longest pause so far, {}", kPauseFactor, DurationText(pause));
+  });
+  if (role.advances < kStartSteps) {
+    const Limit start = StartLimit(role);
+    raise(static_cast<double>(start.ns), [&] { return start.source; });
+  }
+  return limit;
+}
+
+// ---- who
+
+Detector::Ranks Detector::Running(const Role& role) {
+  Ranks running;
+  for (const Rank* rank : role.ranks) {
+    if (!rank->exited) running.push_back(rank);
+  }
+  return running;
+}
+
+// Those at the lowest step, when others have entered a newer one.
+Detector::Ranks Detector::Behind(const Ranks& running) {
+  size_t with_step = 0;
+  std::optional<uint64_t> newest;
+  for (const Rank* rank : running) {
+    if (!rank->step) continue;
+    ++with_step;
+    newest = std::max(newest.value_or(0), *rank->step);
+  }
+  if (!newest) return {};
+  Ranks behind;
+  Ranks not_begun;
+  std::optional<uint64_t> lowest;
+  for (const Rank* rank : running) {
+    if (!rank->step) {
+      // In many programs only one rank calls progress().
+      if (rank->progressed_before || with_step * 2 >= running.size()) not_begun.push_back(rank);
+      continue;
+    }
+    if (*rank->step == *newest) continue;
+    if (!lowest || *rank->step < *lowest) {
+      lowest = rank->step;
+      behind.clear();
+    }
+    if (*rank->step == *lowest) behind.push_back(rank);
+  }
+  return not_begun.empty() ? behind : not_begun;
+}
+
+// Those in uninterruptible sleep; else the few that are idle among busy ones, or busy among idle ones.
+Detector::Ranks Detector::Different(const Ranks& among) {
+  Ranks idle;
+  Ranks busy;
+  Ranks blocked;
+  for (const Rank* rank : among) {
+    if (rank->doing == Position::Doing::kIdle) idle.push_back(rank);
+    if (rank->doing == Position::Doing::kBusy) busy.push_back(rank);
+    if (rank->doing == Position::Doing::kBlocked) blocked.push_back(rank);
+  }
+  if (!blocked.empty() && blocked.size() < among.size()) return blocked;
+  if (idle.empty() || busy.empty()) return {};
+  if (idle.size() * 2 < among.size()) return idle;
+  if (busy.size() * 2 < among.size()) return busy;
+  return {};
+}
+
+// ---- the three rules
+
+std::optional<Verdict> Detector::JudgeRole(const Role& role) {
+  const Ranks running = Running(role);
+  if (!role.progresses || running.empty()) return std::nullopt;
+  // A rank whose agent has not been heard may have made steps meanwhile: what is known counts, not what time it is.
+  int64_t known_until = INT64_MAX;
+  bool stepping = false;
+  for (const Rank* rank : running) {
+    known_until = std::min(known_until, rank->reported_at);
+    stepping |= rank->step.has_value();
+  }
+  const int64_t stalled = known_until - (stepping ? role.alive_at : started_at_);
+  Ranks culprits = Behind(running);
+  const bool behind = !culprits.empty();
+  const Ranks& waited_for = behind ? culprits : running;
+  const bool idle =
+      std::all_of(waited_for.begin(), waited_for.end(), [](const Rank* r) { return DoesNothing(r->doing); });
+  Limit limit = stepping ? StepLimit(role, idle) : StartLimit(role);
+  limit.ns *= patience_;
+  if (stalled < limit.ns) return std::nullopt;
+
+  std::string who;
+  if (behind) {
+    uint64_t newest = 0;
+    for (const Rank* rank : running) newest = std::max(newest, rank->step.value_or(0));
+    const auto entered =
+        std::count_if(running.begin(), running.end(), [&](const Rank* r) { return r->step == newest; });
+    if (culprits.size() * 2 > running.size()) {
+      if (Ranks different = Different(culprits); !different.empty()) culprits = std::move(different);
+    }
+    who = fmt::format("did not enter step {}, as {} other{} did", newest, entered, entered == 1 ? "" : "s");
+  } else {
+    culprits = Different(running);
+    if (culprits.empty()) {
+      who = "all are at the same step and do the same";
+    } else {
+      const auto doing = culprits.front()->doing;
+      who = doing == Position::Doing::kBlocked ? "waits in the kernel for a device or a file system"
+            : doing == Position::Doing::kIdle  ? "does nothing while the others are busy"
+                                               : "is busy while the others do nothing";
+    }
+  }
+  return Give(&role, culprits, stalled, limit,
+              stepping ? fmt::format("role {} has made no step for {}: ", role.name, DurationText(stalled))
+                       : fmt::format("role {} has not begun to step {} after the start: ", role.name,
+                                     DurationText(stalled)),
+              who);
+}
+
+std::optional<Verdict> Detector::JudgeLoner(const Role& role) {
+  for (const Rank* rank : Running(role)) {
+    if (!rank->step || rank->advances < kStartSteps) continue;
+    if (!role.front || *role.front < *rank->step || *role.front - *rank->step < kStartSteps) continue;
+    const int64_t stalled = rank->reported_at - rank->progress_at;
+    Limit limit = StepLimit(role, false);
+    if (!settings_.limit_ns) limit.ns = std::max(limit.ns, kPauseFactor * rank->longest_pause);
+    limit.ns *= kLonerFactor * patience_;
+    if (stalled < limit.ns) continue;
+    limit.source = fmt::format("{} times as long for one alone: {}", kLonerFactor, limit.source);
+    return Give(&role, {rank}, stalled, limit, "",
+                fmt::format("has made no step for {} while others of role {} go on", DurationText(stalled),
+                            role.name));
+  }
+  return std::nullopt;
+}
+
+std::optional<Verdict> Detector::JudgeIdle() {
+  int64_t idle_for = INT64_MAX;
+  bool any = false;
+  Ranks running;
+  for (const auto& [name, role] : roles_) {
+    for (const Rank* rank : Running(role)) {
+      if (!rank->idle_since) return std::nullopt;
+      idle_for = std::min(idle_for, rank->activity_at - *rank->idle_since);
+      running.push_back(rank);
+      any = true;
+    }
+  }
+  if (!any) return std::nullopt;
+  Limit limit{settings_.idle_ns, "the least for a program that does not call progress()"};
+  // A short limit is meant for steps: a program that has not made one may wait for its data or its licence.
+  if (settings_.limit_ns && *settings_.limit_ns > limit.ns)
+    limit = {*settings_.limit_ns, fmt::format("hang={}", DurationText(*settings_.limit_ns))};
+  limit.ns *= settings_.limit_ns ? 1 : patience_;
+  if (idle_for < limit.ns) return std::nullopt;
+  const Ranks blocked = Different(running);
+  return Give(nullptr, blocked, idle_for, limit,
+              fmt::format("no member has used CPU or GPU or read or written anything for {}",
+                          DurationText(idle_for)) +
+                  (blocked.empty() ? "" : "; "),
+              blocked.empty() ? "" : "waits in the kernel for a device or a file system");
+}
+
+Verdict Detector::Give(const Role* role, const Ranks& culprits, int64_t stalled, const Limit& limit,
+                       const std::string& before, const std::string& after) {
+  judged_ = true;
+  if (!settings_.limit_ns) patience_ = std::min(patience_ * kPatienceFactor, kMostPatience);
+  patient_until_ = role != nullptr ? role->front : std::nullopt;
+
+  Verdict verdict;
+  verdict.stalled_ns = stalled;
+  verdict.limit_ns = limit.ns;
+  verdict.limit_source = limit.source;
+  for (const Rank* rank : culprits) verdict.culprits.push_back(rank->member.rank);
+  for (const auto& [number, rank] : ranks_) {
+    if (!rank.exited) verdict.positions.push_back({number, rank.step, rank.doing});
+  }
+  std::string names;
+  for (size_t i = 0; i < culprits.size() && i < kNamed; ++i) {
+    const Member& member = culprits[i]->member;
+    names += fmt::format("{}rank {}", i == 0 ? "" : ", ", member.rank);
+    if (!member.node.empty()) names += " on " + member.node;
+  }
+  if (culprits.size() > kNamed) names += fmt::format(" and {} more", culprits.size() - kNamed);
+  if (!names.empty() && !after.empty()) names += " ";
+  verdict.text =
+      fmt::format("{}{}{} (limit {}: {})", before, names, after, DurationText(limit.ns), limit.source);
+  return verdict;
+}
+
+}  // namespace muster::hang

@@ -1,0 +1,24 @@
+// Reads the page that a member's libmuster writes its progress to. The page is the program's: nothing in it is
+// believed beyond what it says of the program itself.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "daemon/base/unique_fd.h"
+
+namespace muster::hang {
+
+struct Progressed {
+  uint64_t step = 0;
+  uint64_t calls = 0;
+  int64_t monotonic_ns = 0;
+};
+
+// Whether `page` is shared memory that reads never wait for: a memfd, sealed against shrinking, long enough.
+bool IsProgressPage(const UniqueFd& page);
+
+// The newest step; nullopt when there is none yet, or when the page is not what it should be. Never waits.
+std::optional<Progressed> ReadProgress(const UniqueFd& page);
+
+}  // namespace muster::hang

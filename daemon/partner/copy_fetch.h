@@ -1,0 +1,33 @@
+// Gets a shard's copy back from the node that keeps it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ceph/catalog/manifest.h"
+#include "daemon/base/result.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/partner/cancel.h"
+#include "daemon/partner/copies.h"
+
+namespace muster {
+
+// What came, every chunk verified: all of it, and the memory is sealed, or a part.
+struct FetchedCopy {
+  Shard shard;
+  UniqueFd memory;         // of all the shard's bytes
+  std::vector<bool> have;  // of each chunk, whether it is in there
+  uint64_t bytes = 0;      // that are in there
+  std::string problem;     // why not all; "": all
+
+  [[nodiscard]] bool Whole() const { return bytes == shard.bytes; }
+};
+
+// Blocks. A partner that proves slow, dead or wrong after a while has given what it has given. The digests are those that
+// the node had which saved the shard. An error: nothing came; kNotFound: it has no copy of it.
+Result<FetchedCopy> FetchCopy(const std::string& partner, uint16_t port, const CopyName& name,
+                              uint64_t max_shard_bytes, std::shared_ptr<const Cancel> cancel);
+
+}  // namespace muster

@@ -1,0 +1,52 @@
+#include "daemon/partner/copy_io.h"
+
+#include <algorithm>
+
+#include "ceph/catalog/digest.h"
+
+namespace muster {
+namespace {
+
+// Digested and stored while it is still in the processor's cache.
+constexpr size_t kPiece = 256 << 10;
+
+}  // namespace
+
+Result<std::vector<uint64_t>> ChunksOf(const v1::ChunksWanted& wanted, const Shard& shard) {
+  const Error bad{Errc::kInvalid, "a partner node names chunks that the shard does not have"};
+  std::vector<uint64_t> chunks;
+  if (wanted.runs_size() % 2 != 0) return bad;
+  uint64_t next = 0;
+  for (int i = 0; i < wanted.runs_size(); i += 2) {
+    const uint64_t first = wanted.runs(i);
+    const uint64_t count = wanted.runs(i + 1);
+    if (first < next || first > shard.chunks.size() || count > shard.chunks.size() - first) return bad;
+    for (uint64_t chunk = first; chunk < first + count; ++chunk) chunks.push_back(chunk);
+    next = first + count;
+  }
+  return chunks;
+}
+
+v1::ChunksWanted WantedMessage(const std::vector<uint64_t>& runs) {
+  v1::ChunksWanted wanted;
+  wanted.mutable_runs()->Add(runs.begin(), runs.end());
+  return wanted;
+}
+
+Result<bool> ReceiveChunk(PartnerStream& stream, const Shard& shard, uint64_t chunk,
+                          const std::function<Status(uint64_t, std::span<const std::byte>)>& store) {
+  thread_local std::vector<std::byte> buffer;
+  buffer.resize(kPiece);
+  stream.SetDeadline(kChunkTime);
+  const uint64_t bytes = shard.BytesOf(chunk);
+  Digester digester;
+  for (uint64_t at = 0; at < bytes; at += kPiece) {
+    const auto piece = std::span(buffer).first(static_cast<size_t>(std::min<uint64_t>(kPiece, bytes - at)));
+    if (Status got = stream.ReceiveBytes(piece); !got) return got.error();
+    digester.Add(piece);
+    if (Status stored = store(at, piece); !stored) return stored.error();
+  }
+  return digester.Get() == shard.chunks[chunk];
+}
+
+}  // namespace muster

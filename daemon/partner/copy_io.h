@@ -1,0 +1,27 @@
+// What both ends do with the chunks of a shard on a stream.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "ceph/catalog/manifest.h"
+#include "daemon/base/result.h"
+#include "daemon/partner/stream.h"
+
+namespace muster {
+
+// What a ChunksWanted names, in order. kInvalid: it is not ascending, or the shard has no such chunk.
+Result<std::vector<uint64_t>> ChunksOf(const v1::ChunksWanted& wanted, const Shard& shard);
+v1::ChunksWanted WantedMessage(const std::vector<uint64_t>& runs);
+
+// Receives a chunk piece by piece (`store` gets each with its place in the chunk) and compares its digest: false when it
+// holds something else. Every chunk must come within the stream's time for one.
+Result<bool> ReceiveChunk(PartnerStream& stream, const Shard& shard, uint64_t chunk,
+                          const std::function<Status(uint64_t offset, std::span<const std::byte>)>& store);
+
+// For one chunk, at the slowest. The least that is worth waiting for is another question, see copy_fetch.
+inline constexpr std::chrono::milliseconds kChunkTime{10'000};
+
+}  // namespace muster

@@ -1,0 +1,35 @@
+// Which node of a gang keeps a second copy of a node's shards. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+// The nodes of one generation, in the order of their ranks.
+struct Roster {
+  struct Node {
+    std::string name;
+    bool saves = true;  // its members have shards in checkpoints
+    std::vector<uint32_t> ranks;
+  };
+  std::vector<Node> nodes;
+
+  // How many members have shards: their ranks are those below.
+  [[nodiscard]] uint32_t Savers() const;
+  // The node that has this rank.
+  [[nodiscard]] std::optional<size_t> PlaceOf(uint32_t rank) const;
+};
+
+// The partner of the node at `place`; none: it saves nothing, or is alone. Of those that save, the one that is half of them
+// further: each has one partner and is one's, and where neighbours share a switch, a rack or a power supply, which node
+// lists mostly follow, it is in another one. When only one node saves, another one keeps its copies.
+std::optional<size_t> PartnerOf(const Roster& roster, size_t place);
+
+// The ranks whose shards are copied to the node at `place`.
+std::vector<uint32_t> RanksKeptBy(const Roster& roster, size_t place);
+
+}  // namespace muster

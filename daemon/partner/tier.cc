@@ -1,0 +1,44 @@
+#include "daemon/partner/tier.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+namespace muster {
+namespace {
+
+uint64_t NodeMemory() {
+  const auto pages = static_cast<uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L));
+  return pages * static_cast<uint64_t>(std::max(::sysconf(_SC_PAGESIZE), 0L));
+}
+
+}  // namespace
+
+uint64_t SpareMemory() {
+  std::ifstream info("/proc/meminfo");
+  const uint64_t kept_free = NodeMemory() / 10;
+  for (std::string word; info >> word;) {
+    uint64_t kib = 0;
+    if (word == "MemAvailable:" && info >> kib) return kib * 1024 - std::min(kib * 1024, kept_free);
+  }
+  return 0;
+}
+
+Result<std::unique_ptr<PartnerTier>> PartnerTier::Start(const Config& config, const std::string& self,
+                                                        uint32_t service_uid) {
+  if (config.partner_memory == 0) return std::unique_ptr<PartnerTier>();
+  auto memory = ChunkMemory::Make(NodeMemory() / 100 * static_cast<uint64_t>(config.partner_memory));
+  if (!memory) return memory.error();
+  std::unique_ptr<PartnerTier> tier(new PartnerTier());
+  tier->port_ = static_cast<uint16_t>(config.partner_port);
+  tier->max_shard_bytes_ = static_cast<uint64_t>(config.max_shard_bytes);
+  tier->copies_ = std::make_shared<PartnerCopies>(*std::move(memory), tier->max_shard_bytes_, SpareMemory);
+  auto server = PartnerServer::Start({config.listen_address, tier->port_, self, service_uid}, tier->copies_);
+  if (!server) return server.error();
+  tier->server_ = *std::move(server);
+  return tier;
+}
+
+}  // namespace muster

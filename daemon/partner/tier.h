@@ -1,0 +1,42 @@
+// A node's part in keeping second copies of shards: what it keeps for others, and how others reach it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "daemon/base/worker.h"
+#include "daemon/config/config.h"
+#include "daemon/partner/copies.h"
+#include "daemon/partner/server.h"
+
+namespace muster {
+
+// Thread-safe.
+class PartnerTier {
+ public:
+  // nullptr where the configuration wants no copies.
+  static Result<std::unique_ptr<PartnerTier>> Start(const Config& config, const std::string& self,
+                                                    uint32_t service_uid);
+
+  [[nodiscard]] PartnerCopies& copies() { return *copies_; }
+  // Where other nodes' daemons listen.
+  [[nodiscard]] uint16_t port() const { return port_; }
+  [[nodiscard]] uint64_t max_shard_bytes() const { return max_shard_bytes_; }
+  // For what takes time to let go.
+  [[nodiscard]] Worker& worker() { return worker_; }
+
+ private:
+  PartnerTier() = default;
+
+  uint16_t port_ = 0;
+  uint64_t max_shard_bytes_ = 0;
+  std::shared_ptr<PartnerCopies> copies_;
+  std::unique_ptr<PartnerServer> server_;
+  Worker worker_;
+};
+
+// What programs could still be given without the last tenth of the node's memory (/proc/meminfo), in bytes.
+uint64_t SpareMemory();
+
+}  // namespace muster

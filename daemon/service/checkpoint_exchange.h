@@ -1,0 +1,79 @@
+// Moves checkpoints between the store and the muster command: shards to read, to verify, and new checkpoints to commit.
+// The command speaks on the local socket (docs/formats.md, Local protocol): the kernel says whose it is, and shards travel in
+// memfds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ceph/catalog/manifest.h"
+#include "ceph/engine/engine.h"
+#include "ceph/store/store.h"
+#include "daemon/agent/local_socket.h"
+#include "daemon/base/loop.h"
+#include "daemon/base/worker.h"
+#include "daemon/config/config.h"
+#include "daemon/wire/wire.h"
+
+namespace muster {
+
+// On the loop's thread only. Must outlive the connections.
+class CheckpointExchange {
+ public:
+  CheckpointExchange(Loop& loop, const Config& config, std::shared_ptr<Store> store, Engine& engine);
+  ~CheckpointExchange();
+
+  // The first packet of a connection; false: it was refused.
+  bool Hello(LocalConnection& connection, std::string_view packet);
+  // Each further one.
+  void Handle(LocalConnection& connection, const wire::Header& header, Packet packet);
+  // A checkpoint that was begun and not committed is forgotten, and what it has in the store is removed.
+  void Closed(LocalConnection& connection);
+
+  // Of one user at once; each may have a shard's memory on its way.
+  static constexpr size_t kMaxPerUser = 4;
+
+ private:
+  struct Import {
+    std::string key;
+    Manifest manifest;  // but for the shards
+    std::map<uint32_t, Shard> shards;
+    std::optional<uint64_t> room;  // bytes that the user may store yet; nothing: as many as there are
+  };
+  struct Session {
+    LocalConnection* connection = nullptr;  // null when it has gone
+    uid_t peer = 0;
+    std::string space;
+    bool busy = false;  // a question is being answered
+    std::optional<Manifest> opened;
+    std::optional<Import> import;
+  };
+  using SharedSession = std::shared_ptr<Session>;
+
+  void Open(const SharedSession& session, std::string_view packet);
+  void ReadOrVerify(const SharedSession& session, const wire::CommandShard& question, bool read);
+  void Begin(const SharedSession& session, std::string_view packet);
+  void Write(const SharedSession& session, const wire::CommandShard& question, UniqueFd memory);
+  void Commit(const SharedSession& session);
+  void Answer(const SharedSession& session, wire::CommandAnswer answer, int status, std::string_view text,
+              int fd = -1);
+  // Runs `work` on the worker, and what it gives back on the loop.
+  void Work(std::function<std::function<void()>()> work);
+  void Forget(const SharedSession& session);
+
+  Loop& loop_;
+  const Config& config_;
+  std::shared_ptr<Store> store_;
+  Engine& engine_;
+  std::map<LocalConnection*, SharedSession> sessions_;
+  // Gone with this object: what comes back later finds nothing.
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+  Worker worker_;  // last: its work uses the rest
+};
+
+}  // namespace muster

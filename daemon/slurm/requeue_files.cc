@@ -1,0 +1,68 @@
+#include "daemon/slurm/requeue_files.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+namespace muster::slurm {
+
+using nlohmann::json;
+
+std::string RequeueFiles::PathOf(const RequeueRequest& request) const {
+  return fmt::format("{}/{}-r{}.json", directory_, request.job_id, request.restart_count);
+}
+
+void RequeueFiles::Save(const RequeueRequest& request) const {
+  if (directory_.empty()) return;
+  const json text = {{"version", 1},
+                     {"job", request.job_id},
+                     {"restarts", request.restart_count},
+                     {"dead_nodes", request.dead_nodes},
+                     {"reason", request.reason},
+                     {"failed", request.failed},
+                     {"all_down", request.all_down}};
+  const std::string path = PathOf(request);
+  std::error_code error;
+  std::filesystem::create_directories(directory_, error);
+  std::ofstream file(path + ".new");
+  file << text.dump(-1, ' ', false, json::error_handler_t::replace);
+  file.close();
+  if (file) std::filesystem::rename(path + ".new", path, error);
+  if (!file || error) spdlog::warn("cannot write {}: a restart of musterd would lose this requeue", path);
+}
+
+void RequeueFiles::Remove(const RequeueRequest& request) const {
+  std::error_code ignored;
+  if (!directory_.empty()) std::filesystem::remove(PathOf(request), ignored);
+}
+
+std::vector<RequeueRequest> RequeueFiles::Load() const {
+  std::vector<RequeueRequest> found;
+  if (directory_.empty()) return found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_, error)) {
+    try {
+      std::ifstream file(entry.path());
+      const json text = json::parse(file);
+      RequeueRequest request;
+      request.job_id = text.at("job");
+      request.restart_count = text.at("restarts");
+      request.dead_nodes = text.at("dead_nodes").get<std::vector<std::string>>();
+      request.reason = text.at("reason");
+      request.failed = text.at("failed");
+      request.all_down = text.value("all_down", request.failed);
+      found.push_back(std::move(request));
+    } catch (const std::exception& e) {
+      spdlog::warn("{}: not a requeue: {}", entry.path().string(), e.what());
+      std::filesystem::remove(entry.path(), error);
+    }
+  }
+  return found;
+}
+
+}  // namespace muster::slurm

@@ -1,0 +1,35 @@
+"""What a member of a soak has at a step: it follows from the seed, the rank and the step alone, and needs to be kept nowhere.
+
+A state is a dict: `step`, `layers` and `tail`. A layer's bytes are others every so many steps, so that some of a checkpoint
+is new each time and some seldom; the tail has another length at each step.
+"""
+
+import hashlib
+
+# How long a layer stays as it is, in steps, and how many bytes it has: some more for each rank.
+LAYERS = ((1, 600_000, 37_003), (3, 500_000, 11_001), (9, 900_000, 70_007), (25, 1_500_000, 301_009))
+TAIL = 100_000
+
+
+def _bytes(text, size):
+    return hashlib.shake_128(text.encode()).digest(size)
+
+
+def version(layer, step):
+    """The number of the layer's content; what has the same number is the same."""
+    return step // LAYERS[layer][0]
+
+
+def layer_at(seed, rank, step, layer):
+    _, size, more = LAYERS[layer]
+    return _bytes(f"{seed}/{rank}/{layer}/{version(layer, step)}", size + rank * more)
+
+
+def tail_at(seed, rank, step):
+    return _bytes(f"{seed}/{rank}/tail/{step}", (step * 7919 + rank * 31 + seed) % TAIL)
+
+
+def structure_at(step):
+    """The entry `structure` (docs/formats.md, section 6)."""
+    layers = ",".join('{"array":%d}' % number for number in range(len(LAYERS)))
+    return '{"dict":[["step",%d],["layers",[%s]],["tail",{"array":%d}]]}' % (step, layers, len(LAYERS))

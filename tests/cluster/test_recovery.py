@@ -1,0 +1,175 @@
+#!/usr/bin/python3
+"""Where a restarted gang gets its state from: its nodes' memory, as long as it holds what was saved, else another node's, else Ceph."""
+
+import signal
+import sys
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import harness  # noqa: E402
+from harness import SOON, ClusterCase  # noqa: E402
+from keepers import RANKS, Keeper  # noqa: E402
+from pool import Rados  # noqa: E402
+
+TWO_OSDS = ["osd.1", "osd.2"]  # of three; two are needed for a write
+
+
+def setUpModule() -> None:
+    # Without sharing: the damaged objects of one checkpoint are in no other.
+    settings = {"chunk_size": "64KiB", "incremental": "no", "store_timeout": "5s", "log_level": "debug"}
+    harness.start("recovery", nodes=5, settings=settings)
+
+
+class Recovery(ClusterCase):
+    def restored(self, keeper: Keeper) -> list[str]:
+        """What was told of where a generation's state came from: "N shards from memory, M from partners, K from the store" of each."""
+        texts = self.event_texts(keeper.job, "restored")
+        return [text.split(": ")[1].split(";")[0] for text in texts]
+
+    def test_a_program_that_died_gets_its_state_from_its_nodes_memory(self) -> None:
+        keeper = Keeper(self, 8)
+        keeper.commit(1, 2, 3)
+        keeper.kill_one()
+        self.assertEqual(keeper.started(2), 3)
+        keeper.commit(4, 5)
+        keeper.kill_one()
+        self.assertEqual(keeper.started(3), 5)
+        # At once again, from the same memory: nothing has been saved since.
+        keeper.kill_one()
+        self.assertEqual(keeper.started(4), 5)
+        keeper.finish()
+        self.assertEqual(self.restored(keeper), [f"{RANKS} shards from memory, 0 from partners, 0 from the store"] * 3)
+
+    def test_memory_serves_when_the_store_has_lost_the_newest_checkpoint(self) -> None:
+        keeper = Keeper(self, 6)
+        keeper.commit(1, 2, 3)
+        rados = Rados(self.cluster, "trainer")
+        for name in rados.list(f"data/job-{keeper.job.gang}/3."):
+            rados.run("rm", name)
+        keeper.kill_one()
+        self.assertEqual(keeper.started(2), 3)
+        keeper.finish()
+        self.assertEqual(self.event_texts(keeper.job, "checkpoint_bad"), [])
+
+    def test_a_program_that_died_is_restored_while_ceph_does_not_answer(self) -> None:
+        """Invariant: a process restart does not wait for the store."""
+        keeper = Keeper(self, 6)
+        keeper.commit(1, 2, 3)
+        for osd in TWO_OSDS:
+            self.cluster.signal_daemon("ceph", osd, signal.SIGSTOP)
+        try:
+            keeper.kill_one()
+            self.assertEqual(keeper.started(2), 3)
+        finally:
+            for osd in TWO_OSDS:
+                self.cluster.signal_daemon("ceph", osd, signal.SIGCONT)
+        keeper.finish()
+        self.assertEqual(self.restored(keeper), [f"{RANKS} shards from memory, 0 from partners, 0 from the store"])
+
+    def test_a_save_that_was_not_committed_is_not_restored_from_memory(self) -> None:
+        keeper = Keeper(self, 6)
+        keeper.commit(1, 2)
+        # Five of the six members save the third step; the sixth is dead before it does.
+        for osd in TWO_OSDS:
+            self.cluster.signal_daemon("ceph", osd, signal.SIGSTOP)
+        try:
+            keeper.allow(3)
+            self.wait(lambda: self.saving(keeper), "the members to wait for their save")
+            keeper.forbid(3)
+            keeper.kill_one()
+            self.assertEqual(keeper.started(2), 2)
+        finally:
+            for osd in TWO_OSDS:
+                self.cluster.signal_daemon("ceph", osd, signal.SIGCONT)
+        keeper.finish()
+
+    def saving(self, keeper: Keeper) -> bool:
+        return len(list(keeper.job.files.glob("saved.3.*"))) == RANKS
+
+    # --- another node's memory. Of three nodes each keeps the copies of the one before: n1 has those of n3, n2 of n1. It is
+    # not n2, which coordinates, that dies.
+
+    def with_spares(self, spares: int = 1) -> Keeper:
+        return Keeper(self, 6, gang=f"spares={spares}", nodes=3 + spares)
+
+    def commit_and_copy(self, keeper: Keeper, *steps: int) -> None:
+        """Lets the gang make these steps, and waits until each member's last shard is kept by a partner too."""
+        keeper.commit(*steps)
+        kept = [f"gang {keeper.job.gang}: rank {rank}'s shard of step {steps[-1]} is kept by " for rank in range(RANKS)]
+
+        def copied() -> bool:
+            logs = [path.read_text(errors="replace") for path in (self.cluster.directory / "log").glob("*musterd*.log")]
+            return all(any(line in log for log in logs) for line in kept)
+
+        self.wait(copied, "copies of all shards")
+
+    def lose(self, *nodes: str) -> None:
+        for node in nodes:
+            self.addCleanup(self.cluster.revive, node)
+        for node in nodes:
+            self.cluster.kill(node)
+
+    def damage_copies(self, node: str) -> None:
+        """Flips a byte of what a node keeps for others."""
+        code = (
+            "import os, subprocess\n"
+            "pid = subprocess.run(['pidof', '-s', 'musterd'], capture_output=True, text=True).stdout.strip()\n"
+            "links = {fd: os.readlink(f'/proc/{pid}/fd/{fd}') for fd in os.listdir(f'/proc/{pid}/fd')}\n"
+            "fd = next(fd for fd, link in links.items() if 'memfd:muster-partner' in link)\n"
+            "file = os.open(f'/proc/{pid}/fd/{fd}', os.O_RDWR)\n"
+            "at = os.lseek(file, 0, os.SEEK_DATA) + 100\n"
+            "os.pwrite(file, bytes([os.pread(file, 1, at)[0] ^ 1]), at)\n"
+        )
+        done = self.cluster.exec(node, ["/usr/bin/python3", "-c", code])
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_node_that_takes_a_dead_ones_place_needs_no_store(self) -> None:
+        keeper = self.with_spares()
+        self.commit_and_copy(keeper, 1, 2, 3)
+        rados = Rados(self.cluster, "trainer")
+        names = [name for name in rados.list(f"data/job-{keeper.job.gang}/3.") if "/4." in name or "/5." in name]
+        self.assertEqual(len(names), 8)
+        for name in names:
+            rados.run("rm", name)
+        self.lose("n3")
+        self.assertEqual(keeper.started(2), 3)
+        keeper.finish()
+        self.assertEqual(self.restored(keeper), [f"{RANKS - 2} shards from memory, 2 from partners, 0 from the store"])
+        self.assertEqual(self.event_texts(keeper.job, "checkpoint_bad"), [])
+
+    def test_a_copy_that_is_damaged_is_made_good_from_the_store(self) -> None:
+        keeper = self.with_spares()
+        self.commit_and_copy(keeper, 1, 2)
+        self.damage_copies("n1")
+        self.lose("n3")
+        self.assertEqual(keeper.started(2), 2)
+        keeper.finish()
+        self.assertEqual(self.restored(keeper), [f"{RANKS - 2} shards from memory, 1 from partners, 1 from the store"])
+
+    def test_what_a_dead_partner_kept_is_read_from_the_store(self) -> None:
+        keeper = self.with_spares(2)
+        self.commit_and_copy(keeper, 1, 2)
+        self.lose("n1", "n3")
+        # Both at once, or one after the other: the state is whole in the last generation only.
+        self.wait(lambda: self.restored(keeper), "the state to be there again", 2 * SOON)
+        keeper.finish()
+        self.assertEqual(self.restored(keeper)[-1], "2 shards from memory, 2 from partners, 2 from the store")
+
+    def test_the_next_generation_copies_to_the_nodes_that_it_has(self) -> None:
+        keeper = self.with_spares(2)
+        self.commit_and_copy(keeper, 1, 2)
+        self.lose("n3")
+        self.assertEqual(keeper.started(2), 2)
+        self.commit_and_copy(keeper, 3, 4)
+        self.lose("n4")  # which had taken n3's place
+        self.assertEqual(keeper.started(3), 4)
+        keeper.finish()
+        expected = f"{RANKS - 2} shards from memory, 2 from partners, 0 from the store"
+        self.assertEqual(self.restored(keeper), [expected, expected])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

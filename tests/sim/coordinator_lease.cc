@@ -1,0 +1,245 @@
+// Coordinator's side of the leases, and the terms that go with it: daemon/coordinator/leases.cc.
+#include <algorithm>
+#include <utility>
+
+#include "tests/sim/coordinator.h"
+#include "tests/sim/daemon.h"
+#include "tests/sim/simulation.h"
+
+namespace muster::sim {
+namespace {
+
+constexpr size_t kMaxFormer = 8;
+constexpr Nanos kAbsent = 2'200 * kMs;
+
+}  // namespace
+
+void Coordinator::BeginLeases(const Record* previous) {
+  lead_ = {};
+  lead_.inherited = previous != nullptr;
+  lead_.promised = origin_.promised;
+  lead_.taken_at = daemon_.host.Local();
+  former_.clear();
+  if (previous != nullptr) {
+    former_ = previous->former;
+    former_.push_back(previous->witnesses);
+    if (former_.size() > kMaxFormer) former_.erase(former_.begin(), former_.end() - kMaxFormer);
+    for (const uint32_t node : previous->memory.away) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
+  }
+  witnesses_ = PickWitnesses();
+}
+
+lease::WitnessSet Coordinator::PickWitnesses() const {
+  lease::WitnessSet set;
+  for (const uint32_t node : daemon_.sim.options.candidates) {
+    if (!gang_->nodes()[node].lost || links_.contains(node)) set.Add(static_cast<lease::NodeIndex>(node));
+  }
+  return set;
+}
+
+void Coordinator::Lead() {
+  lead_.times = daemon_.sim.options.times;
+  lead_.gang = 1;
+  lead_.term = fence_.term;
+  lead_.self = static_cast<lease::NodeIndex>(daemon_.host.index());
+  lead_.nodes = gang_->nodes().size();
+  lead_.witnesses = witnesses_;
+  lead_.first_sequence = static_cast<uint64_t>(world_.now()) + 1;
+  lead_.former = former_;
+  lead_.watched.clear();
+  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+    if (lead_.inherited && !gang_->nodes()[node].lost)
+      lead_.watched.push_back(static_cast<lease::NodeIndex>(node));
+  }
+  heard_.clear();
+  world_.Log("n{} leads, term {}: {} watched, {} witnesses, {} former sets", daemon_.host.index(),
+             fence_.term, lead_.watched.size(), witnesses_.size(), former_.size());
+  daemon_.Lead(lead_);
+  for (const uint32_t node : registered_) Attend(node);
+  // Those that have come and gone before there was a lease.
+  for (uint32_t node = 0; node < gang_->nodes().size() && !lead_.inherited; ++node) {
+    const gang::Gang::Node& n = gang_->nodes()[node];
+    if (!n.joined || n.present || n.lost) continue;
+    daemon_.lead()->NodeAttached(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
+    daemon_.lead()->NodeClosed(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
+  }
+  if (lead_.inherited) Probe();
+  ProbeAbsent();
+}
+
+// Nodes that have not joined: dead ones do not answer.
+void Coordinator::ProbeAbsent() {
+  if (!Leads() || gang_->state() != gang::State::kJoining) return;
+  gang::AbsentProbed probed;
+  bool certain = true;
+  bool any = false;
+  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+    const Host& host = *daemon_.sim.hosts[node];
+    if (gang_->nodes()[node].joined || gang_->nodes()[node].lost) continue;
+    any = true;
+    const bool silent =
+        host.crashed() || host.Frozen() || !daemon_.sim.network.Joined(host.index(), daemon_.host.index());
+    if (!silent) {
+      silent_since_.erase(node);
+    } else if (world_.now() - silent_since_.emplace(node, world_.now()).first->second >= kAbsent) {
+      probed.dead.push_back(node);
+    } else {
+      certain = false;
+    }
+  }
+  if (!any) return;
+  if (certain) Feed(probed);
+  Post(500 * kMs, [this, term = fence_.term] {
+    if (Leads() && fence_.term == term) ProbeAbsent();
+  });
+}
+
+// A node of an earlier term that has not been heard: where the port refuses, the host lives and its musterd does not, and
+// its supervisors wait for `reconnect`.
+void Coordinator::Probe() {
+  if (daemon_.lead() == nullptr || daemon_.lead()->term() != fence_.term) return;
+  bool all = true;
+  for (const lease::NodeIndex node : lead_.watched) {
+    const Host& host = *daemon_.sim.hosts[node];
+    if (heard_.contains(node) || gang_->nodes()[node].lost || lead_.closed.Contains(node)) continue;
+    all = false;
+    if (host.crashed() || host.Frozen() || host.daemon() != nullptr) continue;
+    if (!daemon_.sim.network.Joined(host.index(), daemon_.host.index())) continue;
+    lead_.closed.Add(node);
+    daemon_.lead()->NodeClosed(node, daemon_.host.Local());
+  }
+  if (!all)
+    Post(100 * kMs, [this, term = fence_.term] {
+      if (Leads() && fence_.term == term) Probe();
+    });
+}
+
+void Coordinator::Attend(uint32_t node) {
+  if (daemon_.lead() == nullptr || !links_.contains(node)) return;
+  daemon_.lead()->NodeAttached(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
+  Send(node, fence_.term, Attended{daemon_.host.index(), witnesses_});
+}
+
+void Coordinator::OnLease(const lease::Event& event) {
+  if (!Leads() || (event.term != fence_.term && event.kind != lease::EventKind::kDeposed)) return;
+  switch (event.kind) {
+    case lease::EventKind::kHeard:
+      heard_.insert(event.node);
+      return MaybeRenewWitnesses();
+    case lease::EventKind::kSilent:
+      daemon_.sim.invariants.Silent(event.node, fence_.term);
+      Feed(gang::NodeSilent{event.node, world_.now()});
+      // Should it come back, it is to say again where it is: its link may have outlived the silence.
+      if (const auto link = links_.extract(event.node)) link.mapped()->Close(kCoordinatorEnd);
+      return MaybeOver();
+    case lease::EventKind::kStopped:
+      if (event.generation >= gang_->generation() && !gang_->nodes()[event.node].present)
+        Feed(gang::NodeStopped{event.node, gang_->generation()});
+      return;
+    case lease::EventKind::kConfirmInStore:
+      return ConfirmInStore();
+    case lease::EventKind::kTermSpent:
+      return RaiseTerm();
+    case lease::EventKind::kDeposed:
+      if (event.term > fence_.term) Deposed();
+      return;
+    default:
+      return;
+  }
+}
+
+void Coordinator::ConfirmInStore() {
+  if (std::exchange(confirming_, true)) return;
+  const Nanos asked = daemon_.host.Local();
+  daemon_.sim.store.Ask(
+      daemon_.host.index(), [](Store::Head& /*head*/) { return true; },
+      [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), asked](Store::Answer answer,
+                                                                             const Store::Head& head) {
+        if (daemon.expired() || alive.expired()) return;
+        Post(0, [this, answer, asked, fence = head.fence] {
+          confirming_ = false;
+          if (answer != Store::Answer::kDone || daemon_.lead() == nullptr) return;
+          lease::Output out;
+          if (fence.term == fence_.term) daemon_.lead()->StoreConfirmed(asked, daemon_.host.Local(), &out);
+          if (fence.term > fence_.term) daemon_.lead()->Depose(fence.term, &out);
+          daemon_.Pump(&out);
+        });
+      });
+}
+
+// ---- terms
+
+void Coordinator::RaiseTerm() {
+  if (raising_ || deposed_) return;
+  raising_ = true;
+  const Fence from = fence_;
+  const Fence to{fence_.term + 1, fence_.generation};
+  Record record = MakeRecord();
+  record.former.push_back(record.witnesses);
+  record.witnesses = PickWitnesses();
+  Queue([this, from, to, record](const std::function<void()>& done) {
+    const auto change = [from, to, record](Store::Head& head) {
+      if (head.fence != from) return false;
+      head.fence = to;
+      head.record = record;
+      return true;
+    };
+    daemon_.sim.store.Ask(daemon_.host.index(), change,
+                          [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), to, done](
+                              Store::Answer answer, const Store::Head& /*head*/) {
+                            if (daemon.expired() || alive.expired()) return;
+                            Post(0, [this, answer, to, done] {
+                              TermRaised(answer, to);
+                              done();
+                            });
+                          });
+  });
+}
+
+void Coordinator::TermRaised(Store::Answer answer, Fence to) {
+  raising_ = false;
+  if (deposed_) return;
+  if (answer != Store::Answer::kDone) {
+    if (std::exchange(persist_again_, false)) Do(gang::Persist{});
+    CommitWaiting();
+    return ConfirmInStore();
+  }
+  fence_.term = to.term;
+  world_.Log("n{}: term {} begins", daemon_.host.index(), fence_.term);
+  daemon_.sim.invariants.Coordinates(fence_.term);
+  if (former_.size() >= kMaxFormer) former_.erase(former_.begin());
+  former_.push_back(witnesses_);
+  witnesses_ = PickWitnesses();
+  lead_.inherited = true;
+  lead_.promised = false;
+  lead_.closed = {};
+  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+    const gang::Gang::Node& n = gang_->nodes()[node];
+    if (n.joined && !n.present && !n.lost) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
+  }
+  lead_.taken_at = daemon_.host.Local();
+  Lead();
+  persist_again_ = false;
+  Do(gang::Persist{});
+  if (gang_->state() == gang::State::kRunning || gang_->state() == gang::State::kStarting) {
+    std::vector<uint32_t> present;
+    for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+      if (gang_->nodes()[node].present && gang_->nodes()[node].started) present.push_back(node);
+    }
+    Do(gang::StartGeneration{gang_->generation(), present, false});
+  }
+  CommitWaiting();
+}
+
+void Coordinator::MaybeRenewWitnesses() {
+  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+    const gang::Gang::Node& n = gang_->nodes()[node];
+    if (!n.lost && n.joined && !heard_.contains(node)) return;
+  }
+  former_.clear();
+  const bool stale = std::any_of(witnesses_.begin(), witnesses_.end(),
+                                 [&](lease::NodeIndex node) { return gang_->nodes()[node].lost; });
+  if (stale && gang_->state() == gang::State::kRunning) RaiseTerm();
+}
+
+}  // namespace muster::sim

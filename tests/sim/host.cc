@@ -1,0 +1,264 @@
+#include "tests/sim/host.h"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "tests/sim/daemon.h"
+#include "tests/sim/simulation.h"
+
+namespace muster::sim {
+
+using gang::MemberState;
+
+Host::Host(Simulation& simulation, uint32_t index, size_t tasks)
+    : supervisors(tasks),
+      sim_(simulation),
+      world_(simulation.world),
+      index_(index),
+      offset_(simulation.world.Pick(1, 1'000'000) * kMs) {}
+
+Host::~Host() = default;
+
+Nanos Host::Local() const {
+  return world_.now() + offset_;
+}
+
+bool Host::Frozen() const {
+  return world_.now() < frozen_until_;
+}
+
+bool Host::JustWoken() const {
+  return frozen_until_ != 0 && world_.now() < frozen_until_ + 100 * kMs;
+}
+
+bool Host::AllGone() const {
+  return std::none_of(supervisors.begin(), supervisors.end(), [](const Supervisor& s) { return s.alive; });
+}
+
+void Host::Later(Nanos delay, World::Task task) {
+  world_.After(delay, [this, task = std::move(task)] {
+    if (crashed_) return;
+    if (Frozen()) return Later(frozen_until_ - world_.now() + world_.Pick(0, 10) * kMs, task);
+    task();
+  });
+}
+
+// ---- members
+
+void Host::StartMember(size_t local, const Order& order) {
+  Supervisor& s = supervisors[local];
+  const bool idle = s.state == MemberState::kWaiting || s.state == MemberState::kStopped;
+  if (!s.alive || !idle || order.generation <= s.generation) return;
+  if (s.processes && !s.unkillable) return world_.Fail("a supervisor is to start a program beside another");
+  const uint64_t incarnation = s.incarnation + 1;
+  s = Supervisor{};
+  s.processes = s.executing = true;
+  s.state = MemberState::kRunning;
+  s.generation = order.generation;
+  s.term = order.term;
+  s.content = order.content;
+  s.incarnation = incarnation;
+  s.rank = order.rank;
+  s.step = order.step;
+  world_.Log("n{}.{}: generation {} starts as rank {}", index_, local, order.generation, order.rank);
+  sim_.invariants.MemberStarts(*this, s);
+  Later(world_.Pick(1, 20) * kMs, [this, local, incarnation] {
+    if (supervisors[local].incarnation == incarnation) Executed(local);
+  });
+}
+
+void Host::Executed(size_t local) {
+  Supervisor& s = supervisors[local];
+  if (!s.alive || s.state != MemberState::kRunning || !s.executing) return;
+  s.executed = true;
+  if (daemon_) daemon_->SupervisorExecuted(local, s);
+  Train(local);
+}
+
+// A program that saves a step, waits until it is committed, and goes on; when the faults are over it comes to its end.
+void Host::Train(size_t local) {
+  const uint64_t incarnation = supervisors[local].incarnation;
+  Later(world_.Pick(250, 500) * kMs, [this, local, incarnation] {
+    Supervisor& s = supervisors[local];
+    if (s.incarnation != incarnation || !s.executing || s.state != MemberState::kRunning) return;
+    if (sim_.calm && sim_.world.Chance(0.5)) return EndProgram(local, 0);
+    if (!s.saving) {
+      s.saving = true;
+      if (daemon_) daemon_->Save(local, s.step);
+    }
+    Train(local);
+  });
+}
+
+void Host::TellCommitted(size_t local, uint64_t generation, uint64_t step, bool good) {
+  Supervisor& s = supervisors[local];
+  if (s.generation != generation || s.step != step || !s.saving || s.state != MemberState::kRunning) return;
+  s.saving = false;
+  ++s.step;
+  if (!good) world_.Log("n{}.{}: step {} was not saved", index_, local, step);
+}
+
+void Host::EndProgram(size_t local, int status) {
+  Supervisor& s = supervisors[local];
+  if (!s.alive || s.state != MemberState::kRunning || !s.executing) return;
+  world_.Log("n{}.{}: the program of generation {} ends with {}", index_, local, s.generation, status);
+  s.state = MemberState::kExited;
+  s.executing = false;
+  s.exit = gang::Exit{.status = status, .pid = 1, .time_ns = world_.now() + 1};
+  if (daemon_) daemon_->SupervisorExited(local, s);
+}
+
+void Host::StopMember(size_t local, uint64_t generation) {
+  Supervisor& s = supervisors[local];
+  if (!s.alive || generation < s.generation) return;
+  Sweep(local);
+}
+
+void Host::FinishMember(size_t local) {
+  Supervisor& s = supervisors[local];
+  if (!s.alive) return;
+  world_.Log("n{}.{}: leaves", index_, local);
+  s.alive = s.executing = s.processes = false;
+  ++s.incarnation;
+  if (daemon_) daemon_->SupervisorClosed(local);
+}
+
+// SIGKILL to all below it, at once; that they have gone is seen a moment later.
+void Host::Sweep(size_t local) {
+  Supervisor& s = supervisors[local];
+  s.executing = false;
+  const bool slow = slow_kill && world_.Chance(0.5);
+  s.unkillable |= s.processes && may_be_unkillable && world_.Chance(0.3);
+  const Nanos takes =
+      s.unkillable ? sim_.options.sweep : (slow ? world_.Pick(100, 900) : world_.Pick(1, 15)) * kMs;
+  Later(takes, [this, local, incarnation = s.incarnation] { Swept(local, incarnation); });
+}
+
+void Host::Swept(size_t local, uint64_t incarnation) {
+  Supervisor& s = supervisors[local];
+  if (!s.alive || s.incarnation != incarnation) return;
+  if (!s.unkillable) s.processes = false;
+  if (!s.exit) s.exit = gang::Exit{.status = SIGKILL};
+  if (s.state != MemberState::kWaiting) s.state = MemberState::kStopped;
+  if (daemon_) daemon_->SupervisorStopped(local, s);
+}
+
+void Host::KillSupervisor(size_t local) {
+  Supervisor& s = supervisors[local];
+  if (!s.alive) return;
+  world_.Log("n{}.{}: the supervisor is killed", index_, local);
+  s.alive = s.executing = s.processes = false;
+  ++s.incarnation;
+  if (daemon_) daemon_->SupervisorClosed(local);
+}
+
+// ---- the lease, as the supervisors see it
+
+Nanos Host::LeaseEnd() const {
+  return connected_ ? beaten_ + sim_.options.times.lease : gone_at_ + sim_.options.times.reconnect;
+}
+
+void Host::BeatSupervisors() {
+  beaten_ = world_.now();
+  if (check_at_ > LeaseEnd()) CheckLease();
+}
+
+void Host::CheckLease() {
+  check_at_ = std::max(LeaseEnd(), world_.now() + kMs);
+  Later(check_at_ - world_.now(), [this, at = check_at_] {
+    if (check_at_ != at) return;
+    check_at_ = lease::kNever;
+    if (world_.now() >= LeaseEnd() && !world_.Has(Bug::kNoFencing)) {
+      for (size_t i = 0; i < supervisors.size(); ++i) {
+        Supervisor& s = supervisors[i];
+        if (!s.alive || (s.state != MemberState::kRunning && s.state != MemberState::kExited)) continue;
+        if (s.executing) world_.Log("n{}.{}: musterd is silent: fenced", index_, i);
+        Sweep(i);
+      }
+    }
+    const bool any = std::any_of(supervisors.begin(), supervisors.end(), [](const Supervisor& s) {
+      return s.alive && s.state == MemberState::kRunning && s.executing;
+    });
+    if (any || LeaseEnd() > world_.now()) CheckLease();
+  });
+}
+
+// ---- what happens to it
+
+void Host::Crash() {
+  if (crashed_) return;
+  world_.Log("n{} crashes", index_);
+  crashed_ = true;
+  daemon_.reset();
+  for (Supervisor& s : supervisors) s = Supervisor{.alive = false, .incarnation = s.incarnation + 1};
+  sim_.network.Unresponsive(index_, [] { return true; });
+}
+
+void Host::Freeze(Nanos length) {
+  if (crashed_ || Frozen()) return;
+  world_.Log("n{} is frozen for {} ms", index_, length / kMs);
+  frozen_until_ = world_.now() + length;
+  MaybeHidden();
+  if (daemon_) daemon_->Pause(length);
+  sim_.network.Unresponsive(index_, [this] { return Frozen(); });
+}
+
+void Host::PauseDaemon(Nanos length) {
+  if (crashed_ || !daemon_) return;
+  world_.Log("n{}'s musterd is stopped for {} ms", index_, length / kMs);
+  daemon_->Pause(length);
+  sim_.network.Unresponsive(index_, [this] { return daemon_ && daemon_->Paused(); });
+}
+
+void Host::StallLoop(Nanos length) {
+  if (crashed_ || !daemon_) return;
+  world_.Log("n{}'s main loop is busy for {} ms", index_, length / kMs);
+  daemon_->StallLoop(length);
+}
+
+void Host::KillDaemon() {
+  if (crashed_ || !daemon_) return;
+  world_.Log("n{}'s musterd is killed", index_);
+  daemon_.reset();
+  connected_ = false;
+  gone_at_ = world_.now();
+  sim_.network.ProcessEnded(index_);
+  MaybeHidden();
+}
+
+void Host::MaybeHidden() {
+  if (crashed_ || daemon_) return;
+  bool seen = !Frozen();
+  for (const auto& other : sim_.hosts) seen &= sim_.network.Joined(index_, other->index());
+  hidden_ |= !seen;
+}
+
+void Host::StartDaemon() {
+  if (crashed_ || daemon_ || Frozen() || sim_.job_over) return;
+  world_.Log("n{}'s musterd starts", index_);
+  daemon_ = std::make_unique<Daemon>(sim_, *this);
+  Later(world_.Pick(2, 100) * kMs, [this] {
+    if (!daemon_ || connected_) return;
+    connected_ = true;
+    BeatSupervisors();  // its welcome counts
+    daemon_->SupervisorsConnect();
+  });
+}
+
+void Host::Terminate() {
+  if (crashed_) return;
+  for (size_t i = 0; i < supervisors.size(); ++i) {
+    if (!supervisors[i].alive) continue;
+    if (daemon_) daemon_->SupervisorSignalled(i);
+    const int status = world_.Chance(0.5) ? 0 : SIGTERM;
+    Later(world_.Pick(100, 900) * kMs, [this, i, status] { EndProgram(i, status); });
+  }
+}
+
+void Host::EndJob() {
+  if (crashed_) return;
+  for (size_t i = 0; i < supervisors.size(); ++i) KillSupervisor(i);
+}
+
+}  // namespace muster::sim

@@ -1,0 +1,349 @@
+#include "tests/sim/local_gang.h"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "tests/sim/daemon.h"
+#include "tests/sim/simulation.h"
+
+namespace muster::sim {
+namespace {
+
+using gang::MemberState;
+
+constexpr Nanos kFirstBackoff = 50 * kMs;
+constexpr Nanos kMaxBackoff = 400 * kMs;
+constexpr Nanos kAnswer = 2'000 * kMs;
+constexpr Nanos kRotate = 1'500 * kMs;
+
+}  // namespace
+
+LocalGang::LocalGang(Daemon& daemon, const Host::Saved& saved)
+    : daemon_(daemon),
+      host_(daemon.host),
+      world_(daemon.world),
+      members_(daemon.host.supervisors.size()),
+      coordinator_(daemon.sim.options.candidates.front()),
+      backoff_(kFirstBackoff) {
+  if (!saved.known) return;
+  coordinator_ = saved.coordinator;
+  term_ = saved.term;
+  started_generation_ = saved.started_generation;
+  started_restore_ = saved.started_restore;
+  if (term_ > 0) grace_until_ = saved.last_alive + daemon.sim.options.times.reconnect;
+}
+
+LocalGang::~LocalGang() = default;
+
+uint32_t LocalGang::TaskOf(size_t local) const {
+  return static_cast<uint32_t>(host_.index() * members_.size() + local);
+}
+
+void LocalGang::Remember() {
+  host_.saved.known = true;
+  host_.saved.coordinator = coordinator_;
+  host_.saved.term = term_;
+  host_.saved.started_generation = started_generation_;
+  host_.saved.started_restore = started_restore_;
+}
+
+// ---- supervisors
+
+void LocalGang::SupervisorsConnect() {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Supervisor& s = host_.supervisors[i];
+    Member& member = members_[i];
+    member.connected = s.alive;
+    if (!s.alive) {
+      member.state = MemberState::kStopped;
+      member.exit = gang::Exit{.status = SIGKILL, .supervisor_lost = true};
+      continue;
+    }
+    member.state = s.state;
+    member.generation = s.generation;
+    if (s.state == MemberState::kExited || s.state == MemberState::kStopped) {
+      member.exit = s.exit.value_or(gang::Exit{.status = SIGKILL});
+    }
+    if (s.unkillable) member.unkillable = 1;
+  }
+  Remember();
+  knows_members_ = true;
+  if (!link_) Connect();
+}
+
+void LocalGang::SupervisorExecuted(size_t local, const Supervisor& says) {
+  Member& member = members_[local];
+  if (says.generation != member.generation) return;
+  member.executed = true;
+  MaybeNodeExecuted();
+}
+
+void LocalGang::SupervisorExited(size_t local, const Supervisor& says) {
+  Member& member = members_[local];
+  if (says.generation != member.generation || !says.exit) return;
+  if (member.state == MemberState::kRunning) member.state = MemberState::kExited;
+  member.exit = says.exit;
+  Up(gang::Event(gang::MemberExited{TaskOf(local), member.generation, *says.exit}));
+  MaybeNodeExecuted();
+}
+
+void LocalGang::SupervisorStopped(size_t local, const Supervisor& says) {
+  Member& member = members_[local];
+  if (says.generation != member.generation) return;
+  member.state = MemberState::kStopped;
+  member.unkillable = says.unkillable ? 1 : 0;
+  if (member.generation > stop_generation_ && !member.exit) {
+    // It was fenced, or the musterd before this one had ordered it: for the coordinator it is news.
+    member.exit = gang::Exit{.status = SIGKILL};
+    Up(gang::Event(gang::MemberExited{TaskOf(local), member.generation, *member.exit}));
+  }
+  MaybeNodeStopped();
+}
+
+void LocalGang::SupervisorClosed(size_t local) {
+  Member& member = members_[local];
+  member.connected = false;
+  if (finish_) return;
+  member.state = MemberState::kStopped;
+  if (!member.exit) member.exit = gang::Exit{.status = SIGKILL};
+  member.exit->supervisor_lost = true;
+  Up(gang::Event(gang::MemberExited{TaskOf(local), member.generation, *member.exit}));
+  MaybeNodeStopped();
+}
+
+void LocalGang::SupervisorSignalled(size_t local) {
+  Up(gang::Event(gang::Terminating{TaskOf(local), SIGTERM}));
+}
+
+void LocalGang::Saved(size_t local, uint64_t step) {
+  const Supervisor& s = host_.supervisors[local];
+  if (!start_ || s.generation != start_->generation) {
+    // A musterd that was started again is told by libmuster when it knows the generation.
+    if (s.executing && s.saving) daemon_.Post(200 * kMs, [this, local, step] { Saved(local, step); });
+    return;
+  }
+  const ShardWritten written{s.rank, s.generation, step};
+  Up(gang::Event(gang::Progressed{step}));
+  unacknowledged_[{s.rank, step}] = written;
+  Up(written);
+}
+
+// ---- the link
+
+void LocalGang::Connect() {
+  if (!knows_members_) return;
+  const uint64_t number = ++link_number_;
+  ++connect_number_;
+  world_.Log("n{} registers with n{}, term {}", host_.index(), coordinator_, term_);
+  answered_ = false;
+  link_ = daemon_.sim.network.Connect(host_.index(), coordinator_);
+  Link::End& end = link_->ends[kAgentEnd];
+  end.open = true;
+  const bool obeys_all = world_.Has(Bug::kStaleTerm);
+  end.message = [this, alive = daemon_.alive(), number, obeys_all](Message message) {
+    if (alive.expired()) return;
+    daemon_.Run([this, number, obeys_all, message = std::get<CoordinatorMessage>(std::move(message))] {
+      if (link_number_ == number || obeys_all) FromCoordinator(message);
+    });
+  };
+  end.closed = [this, alive = daemon_.alive(), number] {
+    if (alive.expired()) return;
+    daemon_.Run([this, number] {
+      if (link_number_ == number) Disconnected();
+    });
+  };
+  daemon_.sim.Dial(link_);
+  daemon_.Post(kAnswer, [this, number] {
+    if (link_number_ != number || answered_ || !link_) return;
+    ++link_number_;
+    link_->Close(kAgentEnd);
+    Disconnected();
+  });
+  Register();
+}
+
+void LocalGang::Disconnected() {
+  link_.reset();
+  registered_ = false;
+  waiting_start_.reset();  // the registration will say that nothing was started
+  if (attended_) unattended_since_ = -1;
+  if (!attended_ && unattended_since_ < 0) unattended_since_ = world_.now();
+  if (!attended_ && world_.now() - unattended_since_ > kRotate) Rotate();
+  const uint64_t number = ++connect_number_;
+  daemon_.Post(backoff_, [this, number] {
+    if (connect_number_ == number) Connect();
+  });
+  backoff_ = std::min(backoff_ * 2, kMaxBackoff);
+}
+
+void LocalGang::Rotate() {
+  const auto& candidates = daemon_.sim.options.candidates;
+  const auto now = std::find(candidates.begin(), candidates.end(), coordinator_);
+  coordinator_ = now == candidates.end() || now + 1 == candidates.end() ? candidates.front() : *(now + 1);
+}
+
+void LocalGang::Redial(uint32_t coordinator) {
+  coordinator_ = coordinator;
+  ++link_number_;
+  if (link_ && world_.Has(Bug::kStaleTerm)) {
+    old_links_.push_back(link_);
+  } else if (link_) {
+    link_->Close(kAgentEnd);
+  }
+  link_.reset();
+  registered_ = false;
+  waiting_start_.reset();  // of another coordinator, which will be told that nothing was started
+  backoff_ = kFirstBackoff;
+  Connect();
+}
+
+void LocalGang::Register() {
+  sim::Register message;
+  message.node = host_.index();
+  message.term = term_;
+  message.coordinator = coordinator_;
+  message.started_generation = started_generation_;
+  message.started_restore = started_restore_;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Member& member = members_[i];
+    message.members.push_back({.task = TaskOf(i),
+                               .local_id = static_cast<uint32_t>(i),
+                               .state = member.state,
+                               .generation = member.generation,
+                               .unkillable = member.unkillable,
+                               .exit = member.exit});
+  }
+  registered_ = true;
+  Up(std::move(message));
+  for (const auto& [key, written] : unacknowledged_) Up(written);
+}
+
+void LocalGang::Up(AgentMessage message) {
+  if (link_ && registered_) link_->Send(kAgentEnd, std::move(message));
+}
+
+void LocalGang::FromCoordinator(const CoordinatorMessage& message) {
+  answered_ = true;
+  backoff_ = kFirstBackoff;
+  if (message.term != 0 && message.term < term_ && !world_.Has(Bug::kStaleTerm)) return;
+  AdoptTerm(message.term);
+  if (message.term != 0) daemon_.sim.invariants.Obeys(host_, message.term);
+  std::visit([this](const auto& m) { On(m); }, message.kind);
+}
+
+// Stops that the coordinator before ordered bind the next one no more: it may not know their numbers.
+void LocalGang::AdoptTerm(uint64_t term) {
+  if (term <= term_) return;
+  if (start_ && start_->generation <= stop_generation_) start_.reset();
+  term_ = term;
+  stop_generation_ = 0;
+  node_stopped_.reset();
+  Remember();
+}
+
+void LocalGang::On(const Elsewhere& elsewhere) {
+  if (elsewhere.node && *elsewhere.node != coordinator_) return Redial(*elsewhere.node);
+  ++link_number_;
+  if (link_) link_->Close(kAgentEnd);
+  Disconnected();
+}
+
+// ---- orders
+
+void LocalGang::On(const Start& start) {
+  if (finish_ || start.generation <= stop_generation_) return;
+  // A daemon that has stood still may find an old order before it finds that its lease has ended.
+  if (!attended_ || !daemon_.MayStart()) {
+    world_.Log("n{}: generation {} waits for the lease", host_.index(), start.generation);
+    waiting_start_ = start;
+    if (!attended_) return;
+    return daemon_.Post(50 * kMs, [this, generation = start.generation] {
+      if (waiting_start_ && waiting_start_->generation == generation && attended_)
+        On(Start(*std::exchange(waiting_start_, std::nullopt)));
+    });
+  }
+  if (!start_ || start_->generation != start.generation) unacknowledged_.clear();
+  start_ = start;
+  if (start.ranks[TaskOf(0)] && started_generation_ != start.generation) {
+    started_generation_ = start.generation;
+    started_restore_ = start.restore;
+    Remember();
+  }
+  for (size_t i = 0; i < members_.size(); ++i) StartMember(i);
+}
+
+void LocalGang::StartMember(size_t local) {
+  Member& member = members_[local];
+  const auto rank = start_->ranks[TaskOf(local)];
+  if (!member.connected || member.generation >= start_->generation || !rank) return;
+  member = Member{.connected = true, .state = MemberState::kRunning, .generation = start_->generation};
+  host_.StartMember(local, {.generation = start_->generation,
+                            .term = term_,
+                            .content = start_->content,
+                            .rank = *rank,
+                            .step = start_->restore ? *start_->restore + 1 : 1});
+}
+
+void LocalGang::On(const Stop& stop) {
+  if (stop.generation < stop_generation_) return;
+  stop_generation_ = stop.generation;
+  if (waiting_start_ && waiting_start_->generation <= stop_generation_) waiting_start_.reset();
+  node_stopped_.reset();  // every order is answered: another coordinator may be asking
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].generation <= stop_generation_) StopMember(i);
+  }
+  MaybeNodeStopped();
+}
+
+void LocalGang::StopMember(size_t local) {
+  Member& member = members_[local];
+  if (!member.connected || member.stopping) return;
+  if (member.state == MemberState::kWaiting || member.state == MemberState::kStopped) return;
+  member.stopping = true;
+  host_.StopMember(local, member.generation);
+}
+
+void LocalGang::On(const Finish& /*finish*/) {
+  finish_ = true;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].connected) host_.FinishMember(i);
+  }
+}
+
+void LocalGang::On(const Committed& committed) {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    unacknowledged_.erase({host_.supervisors[i].rank, committed.step});
+    host_.TellCommitted(i, committed.generation, committed.step, committed.good);
+  }
+}
+
+void LocalGang::On(const Notify& /*notify*/) {}
+
+void LocalGang::MaybeNodeExecuted() {
+  if (!start_ || !start_->ranks[TaskOf(0)] || node_executed_ == start_->generation) return;
+  for (const Member& member : members_) {
+    if (member.generation != start_->generation) return;
+    if (!member.executed && member.state == MemberState::kRunning) return;
+  }
+  node_executed_ = start_->generation;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].executed)
+      Up(gang::Event(gang::MemberExecuted{TaskOf(i), start_->generation, world_.now()}));
+  }
+}
+
+void LocalGang::MaybeNodeStopped() {
+  if (stop_generation_ == 0 || node_stopped_ == stop_generation_) return;
+  uint32_t unkillable = 0;
+  for (const Member& member : members_) {
+    if (member.generation > stop_generation_) return;
+    if (member.state != MemberState::kStopped && member.state != MemberState::kWaiting) return;
+    unkillable += member.unkillable;
+  }
+  node_stopped_ = stop_generation_;
+  daemon_.SetStopped(stop_generation_);
+  Up(gang::Event(gang::NodeStopped{host_.index(), stop_generation_, 20000, unkillable}));
+}
+
+}  // namespace muster::sim

@@ -1,0 +1,104 @@
+// One node's side of the gang, with the rules of daemon/agent/local_gang*.cc: what it believes of its members, whom it
+// takes for the coordinator, which orders it obeys.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "daemon/lease/types.h"
+#include "tests/sim/host.h"
+#include "tests/sim/messages.h"
+#include "tests/sim/network.h"
+
+namespace muster::sim {
+
+class Daemon;
+
+class LocalGang {
+ public:
+  LocalGang(Daemon& daemon, const Host::Saved& saved);
+  ~LocalGang();
+
+  // ---- supervisors
+  void SupervisorsConnect();
+  void SupervisorExecuted(size_t local, const Supervisor& says);
+  void SupervisorExited(size_t local, const Supervisor& says);
+  void SupervisorStopped(size_t local, const Supervisor& says);
+  void SupervisorClosed(size_t local);
+  void SupervisorSignalled(size_t local);
+  void Saved(size_t local, uint64_t step);
+
+  void OnLease(const lease::Event& event);
+
+  [[nodiscard]] uint32_t coordinator() const { return coordinator_; }
+  [[nodiscard]] uint64_t term() const { return term_; }
+
+ private:
+  struct Member {
+    bool connected = false;
+    gang::MemberState state = gang::MemberState::kWaiting;
+    uint64_t generation = 0;
+    bool stopping = false;
+    bool executed = false;
+    uint32_t unkillable = 0;
+    std::optional<gang::Exit> exit;
+  };
+
+  void Connect();
+  void Disconnected();
+  void Redial(uint32_t coordinator);
+  void Rotate();
+  void Register();
+  void Up(AgentMessage message);
+  void FromCoordinator(const CoordinatorMessage& message);
+  void On(const Start& start);
+  void On(const Stop& stop);
+  void On(const Finish& finish);
+  void On(const Committed& committed);
+  void On(const Notify& notify);
+  void On(const Attended& attended);
+  void On(const Elsewhere& elsewhere);
+  void StartMember(size_t local);
+  void StopMember(size_t local);
+  void MaybeNodeExecuted();
+  void MaybeNodeStopped();
+  void Fence();
+  void TakeOver(uint64_t term, bool claim);
+  void LearnFromStore();
+  void AdoptTerm(uint64_t term);
+  void Remember();
+  [[nodiscard]] uint32_t TaskOf(size_t local) const;
+
+  Daemon& daemon_;
+  Host& host_;
+  World& world_;
+  std::vector<Member> members_;
+  uint32_t coordinator_ = 0;
+  uint64_t term_ = 0;
+  lease::Nanos grace_until_ = 0;
+  bool attended_ = false;
+  std::optional<Start> start_;
+  uint64_t started_generation_ = 0;
+  std::optional<uint64_t> started_restore_;
+  std::optional<Start> waiting_start_;
+  bool finish_ = false;
+  uint64_t stop_generation_ = 0;
+  std::optional<uint64_t> node_stopped_;
+  uint64_t node_executed_ = 0;
+  std::map<std::pair<uint32_t, uint64_t>, ShardWritten> unacknowledged_;  // by rank and step
+
+  std::shared_ptr<Link> link_;
+  uint64_t link_number_ = 0;
+  uint64_t connect_number_ = 0;
+  bool knows_members_ = false;  // the supervisors have said how their programs are
+  bool answered_ = false;
+  bool registered_ = false;
+  Nanos backoff_;
+  Nanos unattended_since_ = -1;
+  bool taking_over_ = false;
+  std::vector<std::shared_ptr<Link>> old_links_;  // Bug::kStaleTerm: still listened to
+};
+
+}  // namespace muster::sim

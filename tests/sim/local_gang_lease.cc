@@ -1,0 +1,122 @@
+// LocalGang's right to run members, and its turn to coordinate: daemon/agent/local_gang_life.cc.
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "tests/sim/daemon.h"
+#include "tests/sim/local_gang.h"
+#include "tests/sim/simulation.h"
+
+namespace muster::sim {
+
+using gang::MemberState;
+
+// ---- the lease
+
+void LocalGang::On(const Attended& attended) {
+  coordinator_ = attended.coordinator;
+  unattended_since_ = -1;
+  Remember();
+  if (daemon_.Attending()) return daemon_.Follow(term_, coordinator_, attended.witnesses);
+  lease::AgentSettings settings;
+  settings.times = daemon_.sim.options.times;
+  settings.gang = 1;
+  settings.self = static_cast<lease::NodeIndex>(host_.index());
+  for (const uint32_t node : daemon_.sim.options.candidates)
+    settings.candidates.push_back(static_cast<lease::NodeIndex>(node));
+  settings.first_sequence = static_cast<uint64_t>(world_.now()) + 1;
+  settings.promised = host_.saved.promised;
+  settings.grace_until = host_.Local() < grace_until_ ? grace_until_ : 0;
+  daemon_.Attend(std::move(settings), term_, coordinator_, attended.witnesses);
+  if (node_stopped_) daemon_.SetStopped(*node_stopped_);
+}
+
+void LocalGang::OnLease(const lease::Event& event) {
+  switch (event.kind) {
+    case lease::EventKind::kAttended:
+      world_.Log("n{} is attended, term {}", host_.index(), event.term);
+      host_.Attended();
+      attended_ = true;
+      grace_until_ = 0;
+      if (waiting_start_) On(Start(*std::exchange(waiting_start_, std::nullopt)));
+      return;
+    case lease::EventKind::kFence:
+      Fence();
+      return daemon_.Fenced();
+    case lease::EventKind::kClaim:
+      return TakeOver(event.term, true);
+    case lease::EventKind::kTakeOver:
+      return TakeOver(event.term, false);
+    case lease::EventKind::kSuccessor:
+      if (event.term < term_) return;
+      AdoptTerm(event.term);
+      return Redial(event.node);
+    case lease::EventKind::kStopOrdered:
+      if (event.term >= term_ && event.generation > stop_generation_) On(Stop{event.generation});
+      return;
+    default:
+      return;
+  }
+}
+
+void LocalGang::Fence() {
+  attended_ = false;
+  if (world_.Has(Bug::kNoFencing)) return;
+  uint64_t newest = 0;
+  for (const Member& member : members_) {
+    if (member.state == MemberState::kRunning || member.state == MemberState::kExited)
+      newest = std::max(newest, member.generation);
+  }
+  world_.Log("n{}: fenced", host_.index());
+  if (newest == 0) return;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
+    if (member.state != MemberState::kRunning || member.exit) continue;
+    // From now on it has ended, whoever is told first, and by whichever registration.
+    member.state = MemberState::kExited;
+    member.exit = gang::Exit{.status = SIGKILL, .time_ns = world_.now()};
+    Up(gang::Event(gang::MemberExited{TaskOf(i), member.generation, *member.exit}));
+  }
+  On(Stop{newest});
+}
+
+void LocalGang::TakeOver(uint64_t term, bool claim) {
+  if (taking_over_ || finish_) {
+    if (claim) daemon_.Claimed(term, false);
+    return;
+  }
+  world_.Log("n{} takes over after term {}", host_.index(), term);
+  taking_over_ = true;
+  Coordinator::Origin origin;
+  origin.promised = true;
+  origin.after_term = term;
+  origin.taken = [this, alive = daemon_.alive(), term, claim](bool taken) {
+    if (alive.expired()) return;
+    taking_over_ = false;
+    if (claim) daemon_.Claimed(term, taken);
+    if (taken) return Redial(host_.index());
+    LearnFromStore();
+  };
+  daemon_.TakeOver(std::move(origin));
+}
+
+// Who has lost a compare-and-swap gives the winner time to announce itself, then reads who it is: it may have died since.
+void LocalGang::LearnFromStore() {
+  daemon_.Post(world_.Pick(1'500, 2'500) * kMs, [this] {
+    const auto answer = [this, alive = daemon_.alive()](Store::Answer done, const Store::Head& head) {
+      if (alive.expired()) return;
+      daemon_.Run([this, done, head] {
+        if (done != Store::Answer::kDone) return LearnFromStore();
+        if (head.fence.term <= term_ || finish_) return;
+        AdoptTerm(head.fence.term);
+        coordinator_ = head.record.coordinator;
+        daemon_.Follow(term_, coordinator_, head.record.witnesses);
+        Redial(coordinator_);
+      });
+    };
+    daemon_.sim.store.Ask(
+        host_.index(), [](Store::Head& /*head*/) { return true; }, answer);
+  });
+}
+
+}  // namespace muster::sim

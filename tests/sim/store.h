@@ -1,0 +1,73 @@
+// The store: a gang's head with its fence, changed by compare-and-swap, and the checkpoints. It is slow, it cannot be
+// reached, and it loses answers: then nobody knows whether a change was made.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "daemon/gang/gang.h"
+#include "daemon/lease/witnesses.h"
+#include "tests/sim/messages.h"
+#include "tests/sim/world.h"
+
+namespace muster::sim {
+
+struct Fence {
+  uint64_t term = 0;
+  uint64_t generation = 0;
+  friend auto operator<=>(const Fence&, const Fence&) = default;
+};
+
+struct Record {
+  gang::State state = gang::State::kJoining;
+  gang::Memory memory;
+  std::optional<uint64_t> restore;
+  std::optional<Finish> finish;
+  uint32_t coordinator = 0;
+  lease::WitnessSet witnesses;
+  std::vector<lease::WitnessSet> former;
+};
+
+class Store {
+ public:
+  enum class Answer { kDone, kConflict, kNone };
+
+  struct Head {
+    bool exists = false;
+    Fence fence;
+    Record record;
+    std::map<uint64_t, Fence> checkpoints;  // good ones, by step
+    [[nodiscard]] std::optional<uint64_t> Latest() const {
+      return checkpoints.empty() ? std::nullopt : std::optional(checkpoints.rbegin()->first);
+    }
+  };
+
+  Store(World& world, size_t hosts) : world_(world), cut_(hosts) {}
+
+  // Asks from `host`: `change` is made at the store (false: it does not apply), `answer` comes back, perhaps as kNone
+  // although the change was made.
+  void Ask(uint32_t host, std::function<bool(Head&)> change, std::function<void(Answer, const Head&)> answer);
+  // As Catalog::Commit: only by the fence that the head has.
+  bool Commit(Head& head, const Fence& fence, uint64_t step);
+
+  void SetReachable(uint32_t host, bool reachable) { cut_[host] = !reachable; }
+  void SetDown(bool down) { down_ = down; }
+  void SetSlow(double part) { slow_ = part; }
+  void SetForgetful(double part) { forgetful_ = part; }  // of the answers
+  void Heal();
+  [[nodiscard]] const Head& head() const { return head_; }
+
+ private:
+  World& world_;
+  Head head_;
+  std::vector<bool> cut_;
+  bool down_ = false;
+  double slow_ = 0;
+  double forgetful_ = 0;
+  std::map<std::pair<uint64_t, uint64_t>, int> commits_;  // by generation and step
+};
+
+}  // namespace muster::sim

@@ -1,0 +1,325 @@
+// Shards as safetensors files, and back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ceph/exchange/safetensors.h"
+#include "ceph/exchange/shard_export.h"
+#include "ceph/exchange/shard_import.h"
+#include "ceph/exchange/shard_index.h"
+#include "ceph/exchange/tree.h"
+
+namespace muster {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+struct Sample {
+  std::string name;
+  std::string meta;
+  std::string data;
+};
+
+std::string Pack(const std::vector<Sample>& samples) {
+  std::vector<ShardEntryInfo> entries;
+  for (const Sample& sample : samples) entries.push_back({sample.name, sample.meta, 0, sample.data.size()});
+  const auto layout = LayOutShard(&entries);
+  EXPECT_TRUE(layout) << layout.error().message;
+  std::string shard(layout->bytes, '\0');
+  shard.replace(0, layout->header.size(), layout->header);
+  shard.replace(layout->index_offset, layout->index.size(), layout->index);
+  for (size_t i = 0; i < samples.size(); ++i)
+    shard.replace(entries[i].offset, samples[i].data.size(), samples[i].data);
+  return shard;
+}
+
+std::span<const std::byte> Span(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+Result<std::vector<ShardEntryInfo>> Entries(const std::string& shard) {
+  const auto place = ReadShardHeader(Span(shard), shard.size());
+  if (!place) return place.error();
+  return ReadShardIndex(*place, Span(shard).subspan(place->offset, place->bytes));
+}
+
+std::string Export(const std::string& shard, uint32_t rank = 0, uint32_t world_size = 1) {
+  const auto entries = Entries(shard);
+  EXPECT_TRUE(entries) << entries.error().message;
+  std::string structure;
+  for (const ShardEntryInfo& entry : *entries) {
+    if (IsTreeStructure(entry)) structure = shard.substr(entry.offset, entry.bytes);
+  }
+  const auto plan = PlanExport({"name-k", 7, rank, world_size}, *entries, structure);
+  EXPECT_TRUE(plan) << plan.error().message;
+  std::string file = plan->header;
+  for (const auto& piece : plan->pieces) file += shard.substr(piece.offset, piece.bytes);
+  EXPECT_EQ(file.size(), plan->bytes);
+  return file;
+}
+
+Result<SafeTensorsHeader> Read(const std::string& file) {
+  const auto length = SafeTensorsHeaderLength(Span(file), file.size());
+  if (!length) return length.error();
+  return ReadSafeTensorsHeader(std::string_view(file).substr(8, *length), file.size());
+}
+
+Result<std::string> Import(const std::string& file) {
+  const auto header = Read(file);
+  if (!header) return header.error();
+  const auto plan = PlanImport(*header);
+  if (!plan) return plan.error();
+  std::string shard(plan->layout.bytes, '\0');
+  shard.replace(0, plan->layout.header.size(), plan->layout.header);
+  shard.replace(plan->layout.index_offset, plan->layout.index.size(), plan->layout.index);
+  if (!plan->structure.empty())
+    shard.replace(plan->structure_offset, plan->structure.size(), plan->structure);
+  for (const auto& piece : plan->pieces)
+    shard.replace(piece.offset, piece.bytes, file.substr(piece.from, piece.bytes));
+  return shard;
+}
+
+std::string File(const std::string& header, const std::string& data = "") {
+  const uint64_t length = header.size();
+  std::string file(8, '\0');
+  std::memcpy(file.data(), &length, sizeof length);
+  return file + header + data;
+}
+
+std::string WhyNot(const std::string& file) {
+  const auto shard = Import(file);
+  return shard ? "it is good" : shard.error().message;
+}
+
+// What the Python package writes: two tensors, an array, bytes, a number that is none, a key that is no text.
+std::string Tree() {
+  const std::string structure =
+      R"({"dict":[["model",{"ordered":[["layers.0.weight",{"tensor":0}],["bias",{"tensor":1}]]}],["step",12],)"
+      R"(["lr",{"float":"inf"}],[3,[{"array":2},{"tuple":[{"bytes":3},null,"x"]}]]]})";
+  return Pack({{kTreeStructure, kTreeMeta, structure},
+               {"0", R"({"dtype": "bfloat16", "shape": [2, 3]})", "abcdefghijkl"},
+               {"1", R"({"dtype": "float64", "shape": []})", "12345678"},
+               {"2", R"({"dtype": "<U3", "shape": [1]})", "a   b   c   "},
+               {"3", "{}", ""}});
+}
+
+TEST(Export, NamesTensorsByTheirPathInTheState) {
+  const auto header = Read(Export(Tree()));
+  ASSERT_TRUE(header) << header.error().message;
+  std::vector<std::string> names;
+  for (const SafeTensor& tensor : header->tensors)
+    names.push_back(tensor.name + " " + tensor.dtype + " " + json(tensor.shape).dump());
+  EXPECT_THAT(names, ElementsAre("model.bias F64 []", "model.layers.0.weight BF16 [2,3]", "3.0 U8 [12]",
+                                 "3.1.0 U8 [0]"));
+  EXPECT_EQ(header->metadata.at("format"), "pt");
+  EXPECT_EQ(header->data_offset % 8, 0U);
+}
+
+TEST(Export, AndImportGiveBackTheSameShard) {
+  EXPECT_EQ(*Import(Export(Tree())), Tree());
+}
+
+TEST(Export, OfEntriesWithoutATreeGivesThemBackToo) {
+  const std::string shard = Pack({{"weights", "f32 3x4", std::string(100, 'w')},
+                                  {"__metadata__", "", "m"},
+                                  {"not \xff text", "\x80\xfe", "z"},
+                                  {"empty", "{}", ""}});
+  const auto header = Read(Export(shard));
+  ASSERT_TRUE(header) << header.error().message;
+  EXPECT_THAT(header->tensors, SizeIs(4));
+  EXPECT_EQ(*Import(Export(shard)), shard);
+}
+
+TEST(Export, OfSlicesHasTheirTypesAndShapes) {
+  const std::string shard = Pack({{"w", "muster-slice/1 float32 4 0 6,10 2,0 2,1\nmore", "12345678"},
+                                  {"w#1", "muster-slice/1 bfloat16 2 1 - - -", "12"},
+                                  {"odd", "muster-slice/1 float32 4 0 6 0 3", "12345678"},
+                                  {"other", "muster-slice/1 quaternion 8 0 1 0 1", "12345678"}});
+  const auto header = Read(Export(shard));
+  ASSERT_TRUE(header) << header.error().message;
+  std::vector<std::string> types;
+  for (const SafeTensor& tensor : header->tensors)
+    types.push_back(tensor.name + " " + tensor.dtype + " " + json(tensor.shape).dump());
+  EXPECT_THAT(types, ElementsAre("w F32 [2,1]", "w#1 BF16 []", "odd U8 [8]", "other U8 [8]"));
+  EXPECT_EQ(*Import(Export(shard)), shard);
+}
+
+TEST(Export, OfAStructureThatDoesNotReadKeepsItsEntries) {
+  for (const char* structure : {"{\"dict\":[[", R"({"dict":[["a",{"tensor":5}]]})", R"({"what":1})",
+                                R"({"dict":[["a",{"tensor":0}],["b",{"tensor":0}]]})"}) {
+    const std::string shard = Pack({{kTreeStructure, kTreeMeta, structure}, {"0", "{}", "data"}});
+    EXPECT_EQ(*Import(Export(shard)), shard) << structure;
+  }
+}
+
+TEST(Export, GivesTensorsOfTheSamePathDifferentNames) {
+  const std::string structure = R"({"dict":[["a.b",{"bytes":0}],["a",{"dict":[["b",{"bytes":1}]]}]]})";
+  const std::string shard =
+      Pack({{kTreeStructure, kTreeMeta, structure}, {"0", "{}", "x"}, {"1", "{}", "y"}});
+  const auto header = Read(Export(shard));
+  ASSERT_TRUE(header) << header.error().message;
+  ASSERT_THAT(header->tensors, SizeIs(2));
+  EXPECT_EQ(header->tensors[0].name, "a.b");
+  EXPECT_EQ(header->tensors[1].name, "a.b~2");
+  EXPECT_EQ(*Import(Export(shard)), shard);
+}
+
+TEST(Export, OfAStructureThatIsNestedForEverDoesNotOverflowTheStack) {
+  const std::string structure = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  EXPECT_FALSE(TreeLeaves(structure));
+  EXPECT_TRUE(TreeLeaves(std::string(900, '[') + std::string(900, ']')));
+}
+
+TEST(Import, MakesADictOfAnotherProgramsTensors) {
+  const std::string file = File(
+      R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"n":{"dtype":"U16","shape":[1],"data_offsets":[8,10]},)"
+      R"("__metadata__":{"format":"pt"}})",
+      "1234567890");
+  const auto shard = Import(file);
+  ASSERT_TRUE(shard) << shard.error().message;
+  const auto entries = Entries(*shard);
+  ASSERT_TRUE(entries);
+  ASSERT_THAT(*entries, SizeIs(3));
+  EXPECT_TRUE(IsTreeStructure(entries->at(0)));
+  EXPECT_EQ(shard->substr(entries->at(0).offset, entries->at(0).bytes),
+            R"({"dict":[["w",{"tensor":0}],["n",{"array":1}]]})");
+  EXPECT_EQ(json::parse(entries->at(1).meta), json::parse(R"({"dtype":"float32","shape":[2]})"));
+  EXPECT_EQ(json::parse(entries->at(2).meta), json::parse(R"({"dtype":"<u2","shape":[1]})"));
+  EXPECT_EQ(shard->substr(entries->at(1).offset, 8), "12345678");
+  EXPECT_EQ(shard->substr(entries->at(2).offset, 2), "90");
+}
+
+TEST(Import, TakesAFileWithoutTensors) {
+  EXPECT_TRUE(Import(File("{}")));
+}
+
+TEST(Import, RefusesWhatIsNoSafetensorsFile) {
+  EXPECT_THAT(WhyNot("1234"), HasSubstr("shorter than 8 bytes"));
+  EXPECT_THAT(WhyNot(std::string(8, '\xff')), HasSubstr("at most 100000000 are allowed"));
+  EXPECT_THAT(WhyNot(File("{}").substr(0, 9)), HasSubstr("cut off"));
+  EXPECT_THAT(WhyNot(File("")), HasSubstr("does not begin with {"));
+  EXPECT_THAT(WhyNot(File("{]")), HasSubstr("is not JSON"));
+  EXPECT_THAT(WhyNot(File(R"({"a":{"b":{"c":{"d":1}}}})")), HasSubstr("nested too deeply"));
+  EXPECT_THAT(WhyNot(File(R"({"a":1})")), HasSubstr("\"a\" is no object"));
+  EXPECT_THAT(WhyNot(File(R"({"__metadata__":{"a":1}})")), HasSubstr("no text"));
+  EXPECT_THAT(WhyNot(File("{}", "x")), HasSubstr("belong to no tensor"));
+}
+
+std::string OneTensor(const std::string& dtype, const std::string& shape, const std::string& offsets,
+                      const std::string& data = "12345678") {
+  return WhyNot(File(
+      R"({"t":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}", data));
+}
+
+TEST(Import, RefusesATensorThatIsNotWhatItSays) {
+  EXPECT_EQ(OneTensor(R"("F32")", "[2]", "[0,8]"), "it is good");
+  EXPECT_THAT(OneTensor(R"("F32")", "[3]", "[0,8]"), HasSubstr("has 8 bytes, its shape and dtype need 12"));
+  EXPECT_THAT(OneTensor(R"("F33")", "[2]", "[0,8]"), HasSubstr("has the dtype \"F33\"; known are F64, F32"));
+  EXPECT_THAT(OneTensor("1", "[2]", "[0,8]"), HasSubstr("has no dtype"));
+  EXPECT_THAT(OneTensor(R"("F32")", "[-2]", "[0,8]"), HasSubstr("no list of sizes"));
+  EXPECT_THAT(OneTensor(R"("F32")", "[4294967296,4294967296]", "[0,8]"), HasSubstr("too large"));
+  EXPECT_THAT(OneTensor(R"("F32")", "2", "[0,8]"), HasSubstr("has no shape"));
+  EXPECT_THAT(OneTensor(R"("F32")", "[2]", "[0,9]"), HasSubstr("outside of the data"));
+  EXPECT_THAT(OneTensor(R"("F32")", "[2]", "[8,0]"), HasSubstr("outside of the data"));
+  EXPECT_THAT(OneTensor(R"("F32")", "[2]", "[0]"), HasSubstr("has no data_offsets"));
+  EXPECT_THAT(OneTensor(R"("F32")", "[1]", "[4,8]"),
+              HasSubstr("the 4 bytes before tensor \"t\" belong to none"));
+}
+
+TEST(Import, RefusesTensorsThatOverlapOrComeTwice) {
+  const auto two = [](const std::string& second, const std::string& name) {
+    return WhyNot(File(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},")" + name +
+                           R"(":{"dtype":"U8","shape":[4],"data_offsets":)" + second + "}}",
+                       "12345678"));
+  };
+  EXPECT_EQ(two("[4,8]", "b"), "it is good");
+  EXPECT_THAT(two("[3,7]", "b"), HasSubstr("overlaps"));
+  EXPECT_THAT(two("[0,4]", "b"), HasSubstr("overlaps"));
+  EXPECT_THAT(two("[4,8]", "a"), HasSubstr("\"a\" is there twice"));
+  EXPECT_THAT(WhyNot(File(R"({"a":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}})")),
+              HasSubstr("twice"));
+}
+
+// An exported file whose Muster metadata a test changes.
+std::string Changed(const std::function<void(json*)>& change) {
+  const std::string file = Export(Tree());
+  auto header = Read(file);
+  json about = json::parse(header->metadata.at(kExportMetadata));
+  change(&about);
+  header->metadata[kExportMetadata] = about.dump();
+  return *MakeSafeTensorsHeader(header->metadata, header->tensors) + file.substr(header->data_offset);
+}
+
+TEST(Import, RefusesMetadataThatContradictsTheFile) {
+  EXPECT_EQ(WhyNot(Changed([](json*) {})), "it is good");
+  const auto why = [](const std::function<void(json*)>& change) { return WhyNot(Changed(change)); };
+  EXPECT_THAT(why([](json* a) { (*a)["version"] = 2; }),
+              HasSubstr("it has version 2; this program reads version 1"));
+  EXPECT_THAT(why([](json* a) { a->erase("version"); }), HasSubstr("no version"));
+  EXPECT_THAT(why([](json* a) { (*a)["rank"] = 1; }), HasSubstr("missing or wrong"));
+  EXPECT_THAT(why([](json* a) { (*a)["kind"] = "x"; }), HasSubstr("unknown kind"));
+  EXPECT_THAT(why([](json* a) { (*a)["structure"] = "[]"; }), HasSubstr("no leaf of the structure"));
+  EXPECT_THAT(why([](json* a) { (*a)["structure"] = "["; }), HasSubstr("not JSON"));
+  EXPECT_THAT(why([](json* a) { (*a)["entries"].erase(1); }), HasSubstr("does not say what they are"));
+  EXPECT_THAT(why([](json* a) { (*a)["entries"][1][2] = "nothing"; }), HasSubstr("does not have"));
+  EXPECT_THAT(why([](json* a) { (*a)["entries"][1][2] = nullptr; }), HasSubstr("has no tensor"));
+  EXPECT_THAT(why([](json* a) { (*a)["entries"][2][2] = (*a)["entries"][1][2]; }), HasSubstr("two entries"));
+  EXPECT_THAT(why([](json* a) { (*a)["entries"][1][1] = R"({"dtype": "float16", "shape": [6]})"; }),
+              HasSubstr("another dtype or shape"));
+  EXPECT_THAT(why([](json* a) { (*a)["entries"][1][0] = {{"hex", "0"}}; }), HasSubstr("no text"));
+  EXPECT_THAT(why([](json* a) { (*a)["entries"][1] = 1; }), HasSubstr("no list of three"));
+}
+
+TEST(Export, OfACutOrScribbledFileIsRefusedNotBelieved) {
+  const std::string file = Export(Tree());
+  for (size_t size = 0; size < file.size(); ++size) EXPECT_FALSE(Import(file.substr(0, size))) << size;
+  for (size_t at = 0; at < file.size(); ++at) {
+    std::string bad = file;
+    bad[at] = static_cast<char>(bad[at] ^ 0x15);
+    (void)Import(bad);  // whatever it comes to, without a fault
+  }
+}
+
+TEST(ShardIndex, RefusesWhatIsNoShard) {
+  const std::string shard = Pack({{"a", "m", "data"}, {"b", "", "x"}});
+  ASSERT_TRUE(Entries(shard));
+  const auto with = [&](size_t at, const std::string& bytes) {
+    std::string bad = shard;
+    bad.replace(at, bytes.size(), bytes);
+    return Entries(bad);
+  };
+  EXPECT_FALSE(Entries(shard.substr(0, 63)));
+  EXPECT_FALSE(with(0, "X"));
+  EXPECT_FALSE(with(8, "\x02"));
+  EXPECT_FALSE(with(12, "\x07"));
+  EXPECT_FALSE(with(16, "\xff\xff"));
+  EXPECT_FALSE(with(24, "\xff\xff"));
+  const size_t index = ReadShardHeader(Span(shard), shard.size())->offset;
+  EXPECT_FALSE(with(index, "\xff\xff"));
+  EXPECT_FALSE(with(index + 8, "\xff\xff"));
+  EXPECT_FALSE(with(index + 16, "\xff\xff"));
+  EXPECT_FALSE(with(index + 24, "\n"));
+  EXPECT_FALSE(with(index + 24, "b"));  // then both have the same name
+}
+
+TEST(ShardIndex, RefusesNamesThatNoShardCanHave) {
+  for (const std::string& name : {std::string(), std::string(256, 'n'), std::string("a\nb")}) {
+    std::vector<ShardEntryInfo> entries = {{name, "", 0, 1}};
+    EXPECT_FALSE(LayOutShard(&entries));
+  }
+  std::vector<ShardEntryInfo> entries = {{"a", std::string(4097, 'm'), 0, 1}};
+  EXPECT_FALSE(LayOutShard(&entries));
+  entries = {{"a", "", 0, UINT64_MAX - 100}};
+  EXPECT_FALSE(LayOutShard(&entries));
+}
+
+}  // namespace
+}  // namespace muster

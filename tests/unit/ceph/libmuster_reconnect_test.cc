@@ -1,0 +1,108 @@
+// libmuster: a musterd that is restarted, or says what is none of the protocol.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "ceph/muster.h"
+#include "tests/unit/ceph/libmuster_rig.h"
+
+namespace muster {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST_F(Libmuster, ARestartOfMusterdLosesNoSave) {
+  musterd_.Change([](auto& rules) { rules.durable = rules.committed = false; });
+  Open();
+  ASSERT_EQ(Save(1, "first"), MUSTER_OK);
+  ASSERT_EQ(Save(2, "second"), MUSTER_OK);
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 2; }));
+  musterd_.Stop();
+  EXPECT_EQ(muster_progress(m_, 3), MUSTER_OK);  // training goes on
+  musterd_.saves.clear();
+  musterd_.shards.clear();
+  musterd_.Change([](auto& rules) { rules.durable = rules.committed = true; });
+  musterd_.Start();
+  EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
+  EXPECT_EQ(muster_wait(m_, 2, 10000), MUSTER_OK) << Said();
+  EXPECT_THAT(musterd_.saves, ElementsAre(1, 2));
+  EXPECT_THAT(musterd_.shards[2], HasSubstr("second"));
+  EXPECT_EQ(musterd_.hellos.back(), "7.0 rank 2 generation 3");
+}
+
+TEST_F(Libmuster, ASaveMadeWhileMusterdIsAwayIsHandedOverLater) {
+  Open();
+  musterd_.Stop();
+  ASSERT_EQ(Save(1), MUSTER_OK) << Said();
+  musterd_.Start();
+  EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
+}
+
+TEST_F(Libmuster, AShardThatIsDurableButNotCommittedIsHandedOverAgain) {
+  musterd_.Change([](auto& rules) { rules.committed = false; });
+  Open();
+  ASSERT_EQ(Save(1), MUSTER_OK);
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 1; }));
+  musterd_.Stop();
+  musterd_.Change([](auto& rules) { rules.committed = true; });
+  musterd_.Start();
+  EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
+  EXPECT_THAT(musterd_.saves, ElementsAre(1, 1));
+}
+
+TEST_F(Libmuster, AnOutcomeThatGotLostIsSaidOnceALaterStepIsCommitted) {
+  musterd_.Change([](auto& rules) { rules.committed = false; });
+  Open();
+  for (uint64_t step = 1; step <= 3; ++step)
+    ASSERT_EQ(Save(step), MUSTER_OK);  // the third takes the first's buffer
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 3; }));
+  musterd_.Stop();
+  musterd_.Change([](auto& rules) { rules.committed = true; });
+  musterd_.Start();
+  EXPECT_EQ(muster_wait(m_, 3, 10000), MUSTER_OK);
+  EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_E_STORE);
+  EXPECT_THAT(Said(), HasSubstr("restart of musterd"));
+}
+
+TEST_F(Libmuster, ANewGenerationEndsTheHandleForGood) {
+  Open();
+  musterd_.Stop();
+  musterd_.Change([](auto& rules) {
+    rules.refusal = wire::Refusal::kStaleGeneration;
+    rules.refusal_text = "generation 3 is over";
+  });
+  musterd_.Start();
+  EXPECT_TRUE(Eventually([&] { return muster_progress(m_, 1) == MUSTER_E_DENIED; }));
+  EXPECT_EQ(Said(), "generation 3 is over");
+  EXPECT_EQ(muster_save_begin(m_, 1, 0), MUSTER_E_DENIED);
+}
+
+TEST_F(Libmuster, PacketsThatAreNoneEndTheHandle) {
+  Open();
+  musterd_.SendRaw("this is not a message of Muster's protocol");
+  EXPECT_TRUE(Eventually([&] { return muster_progress(m_, 1) == MUSTER_E_PROTOCOL; }));
+}
+
+TEST_F(Libmuster, MessagesThatAreTooShortOrUnknownAreIgnored) {
+  Open();
+  struct {
+    wire::Header header;
+  } unknown{}, cut{};
+  wire::SetHeader(&unknown, static_cast<wire::Type>(999));
+  wire::SetHeader(&cut, wire::Type::kCommitted);
+  musterd_.SendRaw(std::string(reinterpret_cast<char*>(&unknown), sizeof(unknown)));
+  musterd_.SendRaw(std::string(reinterpret_cast<char*>(&cut), sizeof(cut)));
+  wire::Committed lying{};
+  wire::SetHeader(&lying, wire::Type::kCommitted);
+  lying.step = 5;
+  lying.status = -99;
+  lying.text_bytes = 1 << 30;
+  musterd_.SendRaw(std::string(reinterpret_cast<char*>(&lying), sizeof(lying)));
+  ASSERT_EQ(Save(6), MUSTER_OK);
+  EXPECT_EQ(muster_wait(m_, 6, 10000), MUSTER_OK) << Said();
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,207 @@
+// The muster command's side of the local socket, message by message, against a real musterd: shards in and out, and what
+// nobody should send.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "ceph/muster.h"
+#include "tests/unit/daemon/daemon_rig.h"
+#include "tests/unit/daemon/packet_builder.h"
+#include "tests/unit/daemon/packet_socket.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+using wire::Type;
+
+constexpr uint32_t kUid = 1000;
+
+// A muster command. The test is root, which may speak for any user.
+class Command {
+ public:
+  explicit Command(const std::string& socket, uint32_t uid = kUid) : socket_(socket) {
+    wire::CommandHello hello{};
+    hello.uid = uid;
+    Ask(hello, Type::kCommandHello);
+  }
+
+  // The status; the sentence is `text`.
+  template <typename Body>
+  int Ask(Body body, Type type, std::string_view tail = {}, int fd = -1) {
+    socket_.Send(BuildPacket(body, type, tail), fd);
+    answer = socket_.Expect<wire::CommandAnswer>(static_cast<uint16_t>(Type::kCommandAnswer));
+    text = socket_.rest;
+    return answer.status;
+  }
+  int Open(const std::string& key, uint64_t step) {
+    wire::CommandOpen open{};
+    open.step = step;
+    open.key_bytes = static_cast<uint32_t>(key.size());
+    return Ask(open, Type::kCommandOpen, key);
+  }
+  int Read(uint32_t rank, uint64_t offset, uint64_t bytes, Type type = Type::kCommandRead) {
+    wire::CommandShard shard{};
+    shard.rank = rank;
+    shard.offset = offset;
+    shard.bytes = bytes;
+    return Ask(shard, type);
+  }
+  std::string Content(uint64_t bytes) { return ReadAll(socket_.fd.get(), bytes); }
+  int Begin(const std::string& key, uint64_t step, uint32_t world_size) {
+    wire::CommandBegin begin{};
+    begin.step = step;
+    begin.world_size = world_size;
+    begin.key_bytes = static_cast<uint32_t>(key.size());
+    return Ask(begin, Type::kCommandBegin, key);
+  }
+  int Write(uint32_t rank, const std::string& content, size_t missing = 0) {
+    wire::CommandShard shard{};
+    shard.rank = rank;
+    shard.bytes = content.size() + missing;
+    return Ask(shard, Type::kCommandWrite, {}, SealedMemory(content).get());
+  }
+  int Commit() { return Ask(wire::CommandCommit{}, Type::kCommandCommit); }
+  // Sends what no command sends: musterd says why, and closes.
+  std::string Refused(const std::string& packet) {
+    socket_.Send(packet);
+    (void)socket_.Expect<wire::Refused>(static_cast<uint16_t>(Type::kRefused));
+    const std::string why = socket_.rest;
+    EXPECT_TRUE(socket_.Ended());
+    return why;
+  }
+
+  wire::CommandAnswer answer{};
+  std::string text;
+
+ private:
+  PacketSocket socket_;
+};
+
+class ExchangeSession : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    DaemonFixture::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    StartDaemon(0);
+  }
+
+  // Files of the store that belong to a key. Musterd may remove some meanwhile, and then they are counted again.
+  size_t Objects(const std::string& key) const {
+    while (true) {
+      size_t count = 0;
+      std::error_code error;
+      std::filesystem::recursive_directory_iterator at(directory_.path(), error);
+      for (; !error && at != std::filesystem::end(at); at.increment(error)) {
+        const std::string path = at->path().string();
+        std::error_code gone;
+        if (path.find("/data/" + key + "/") != std::string::npos && at->is_regular_file(gone)) ++count;
+      }
+      if (!error) return count;
+    }
+  }
+};
+
+TEST_F(ExchangeSession, WhatIsWrittenAndCommittedCanBeReadAndVerified) {
+  Command writer(daemons_[0]->socket());
+  EXPECT_GT(writer.answer.bytes, 0U) << "the largest shard";
+  ASSERT_EQ(writer.Begin("name-k", 7, 2), MUSTER_OK) << writer.text;
+  ASSERT_EQ(writer.Write(1, "the second"), MUSTER_OK) << writer.text;
+  EXPECT_EQ(writer.Commit(), MUSTER_E_INVALID) << "one is missing";
+  ASSERT_EQ(writer.Write(0, "the first"), MUSTER_OK) << writer.text;
+  ASSERT_EQ(writer.Commit(), MUSTER_OK) << writer.text;
+  EXPECT_EQ(writer.answer.bytes, 19U);
+
+  Command reader(daemons_[0]->socket());
+  ASSERT_EQ(reader.Open("name-k", 7), MUSTER_OK) << reader.text;
+  EXPECT_EQ(reader.answer.world_size, 2U);
+  EXPECT_EQ(reader.answer.bytes, 19U);
+  ASSERT_EQ(reader.Read(1, 4, 100), MUSTER_OK) << reader.text;
+  EXPECT_EQ(reader.Content(6), "second");
+  EXPECT_EQ(reader.answer.bytes, 10U) << "of the whole shard";
+  EXPECT_EQ(reader.Read(1, 11, 1), MUSTER_E_INVALID);
+  EXPECT_EQ(reader.Read(2, 0, 1), MUSTER_E_INVALID);
+  EXPECT_EQ(reader.Read(0, 0, 0, Type::kCommandVerify), MUSTER_OK) << reader.text;
+  EXPECT_EQ(reader.Open("name-k", 8), MUSTER_E_NOT_FOUND);
+  EXPECT_EQ(Command(daemons_[0]->socket(), kUid + 1).Open("name-k", 7), MUSTER_E_NOT_FOUND)
+      << "another user's";
+}
+
+TEST_F(ExchangeSession, OnlyAKeyIsAKey) {
+  Command command(daemons_[0]->socket());
+  for (const char* key : {"", "name-", "name-../x", "name-a/b", "job-.1", "index", "other-1"}) {
+    EXPECT_EQ(command.Open(key, 1), MUSTER_E_INVALID) << key;
+    EXPECT_EQ(command.Begin(key, 1, 1), MUSTER_E_INVALID) << key;
+  }
+  EXPECT_EQ(command.Begin("job-1.0", 1, 1), MUSTER_E_INVALID) << "a job's own checkpoints are its own";
+  EXPECT_EQ(command.Begin("name-k", wire::kNoStep, 1), MUSTER_E_INVALID);
+  EXPECT_EQ(command.Begin("name-k", 1, 0), MUSTER_E_INVALID);
+  EXPECT_EQ(command.Begin("name-k", 1, UINT32_MAX), MUSTER_E_INVALID);
+}
+
+TEST_F(ExchangeSession, QuestionsOutOfTurnAreAnsweredWithAnError) {
+  Command command(daemons_[0]->socket());
+  EXPECT_EQ(command.Read(0, 0, 1), MUSTER_E_INVALID);
+  EXPECT_EQ(command.Write(0, "x"), MUSTER_E_INVALID);
+  EXPECT_EQ(command.Commit(), MUSTER_E_INVALID);
+  ASSERT_EQ(command.Begin("name-k", 1, 1), MUSTER_OK) << command.text;
+  EXPECT_EQ(command.Begin("name-k", 2, 1), MUSTER_E_INVALID);
+  EXPECT_EQ(command.Write(1, "x"), MUSTER_E_INVALID);
+  EXPECT_EQ(command.Write(0, "x", 1), MUSTER_E_INVALID) << "the memory is shorter than is said";
+  EXPECT_EQ(command.Write(0, ""), MUSTER_E_TOO_LARGE);
+  ASSERT_EQ(command.Write(0, "x"), MUSTER_OK) << command.text;
+  EXPECT_EQ(command.Write(0, "y"), MUSTER_E_INVALID) << "it is there already";
+  ASSERT_EQ(command.Commit(), MUSTER_OK) << command.text;
+  EXPECT_EQ(command.Commit(), MUSTER_E_INVALID);
+  EXPECT_EQ(command.Begin("name-k", 1, 1), MUSTER_E_INVALID);
+  EXPECT_THAT(command.text, HasSubstr("step 1 already"));
+}
+
+TEST_F(ExchangeSession, WhatIsNoMessageEndsTheConnection) {
+  wire::CommandShard shard{};
+  const std::string no_memory = BuildPacket(shard, Type::kCommandWrite);
+  const std::string cut = BuildPacket(wire::CommandCommit{}, Type::kCommandRead);
+  const std::string progress = BuildPacket(wire::Progress{}, Type::kProgress);
+  for (const std::string& packet : {no_memory, cut, progress})
+    EXPECT_THAT(Command(daemons_[0]->socket()).Refused(packet), HasSubstr("malformed message"));
+  wire::CommandOpen open{};
+  open.key_bytes = 100;
+  Command command(daemons_[0]->socket());
+  EXPECT_EQ(command.Ask(open, Type::kCommandOpen, "short"), MUSTER_E_INVALID);
+}
+
+TEST_F(ExchangeSession, AUserHasAFewConnectionsAndNoMore) {
+  std::vector<std::unique_ptr<Command>> commands;
+  for (size_t i = 0; i < CheckpointExchange::kMaxPerUser; ++i)
+    commands.push_back(std::make_unique<Command>(daemons_[0]->socket()));
+  PacketSocket more(daemons_[0]->socket());
+  more.Send(BuildPacket(wire::CommandHello{}, Type::kCommandHello));
+  (void)more.Expect<wire::Refused>(static_cast<uint16_t>(Type::kRefused));
+  EXPECT_THAT(more.rest, HasSubstr("run on this node already"));
+}
+
+TEST_F(ExchangeSession, WhatIsNotCommittedIsRemovedWithTheConnection) {
+  {
+    Command command(daemons_[0]->socket());
+    ASSERT_EQ(command.Begin("name-k", 1, 2), MUSTER_OK) << command.text;
+    ASSERT_EQ(command.Write(0, "x"), MUSTER_OK) << command.text;
+    EXPECT_EQ(Objects("name-k"), 1U);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (Objects("name-k") > 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(Objects("name-k"), 0U);
+  Command again(daemons_[0]->socket());
+  EXPECT_EQ(again.Begin("name-k", 1, 1), MUSTER_OK) << again.text;
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,217 @@
+// No room is left, or Slurm will end the job: it is requeued.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/unit/daemon/gang_rig.h"
+
+namespace muster::gang {
+namespace {
+
+using ::testing::HasSubstr;
+
+// n0 is the batch host; n2 the spare.
+class GangRequeue : public ::testing::Test {
+ protected:
+  GangRequeue() {
+    rig.Feed(JobFacts{.batch_node = 0, .can_requeue = true});
+    rig.Run();
+  }
+  Rig rig{Rig::WithSpares(3, 1, 1)};
+};
+
+TEST_F(GangRequeue, TheBatchHostsDeathRequeuesTheJobThoughThereIsASpare) {
+  rig.Silence(0);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+  ASSERT_TRUE(rig.Did<RequeueJob>());
+  EXPECT_EQ(rig.TimerSet(Timer::kRequeue), kRequeueTimeoutMs);
+  EXPECT_TRUE(rig.Did<Persist>());
+  EXPECT_FALSE(rig.Did<FinishGang>()) << "Slurm ends the tasks";
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("the job's script ran there; the job is requeued"));
+}
+
+TEST_F(GangRequeue, NothingOfTheGangRunsWhenTheJobIsRequeued) {
+  rig.Silence(0);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  rig.Stopped(2);
+  EXPECT_FALSE(rig.Did<RequeueJob>());
+  rig.Stopped(1);
+  EXPECT_TRUE(rig.Did<RequeueJob>());
+}
+
+TEST(GangRequeueSpareBatch, TheBatchHostsDeathCountsThoughItWasASpare) {
+  Rig rig(Rig::WithSpares(3, 1, 1));
+  rig.Run();
+  rig.Feed(JobFacts{.batch_node = 2, .can_requeue = true});
+  rig.Silence(2);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+TEST(GangRequeueSpareBatch, TheBatchHostMayBeKnownOnlyAfterItsDeath) {
+  Rig rig(Rig::WithSpares(3, 1, 1));
+  rig.Run();
+  rig.Silence(0);
+  rig.StopAll();
+  rig.ExecuteAll();
+  ASSERT_EQ(rig.gang.state(), State::kRunning);
+  rig.Feed(JobFacts{.batch_node = 0, .can_requeue = true});
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+TEST_F(GangRequeue, AnotherNodesDeathDoesNotRequeueWhileThereIsASpare) {
+  rig.Silence(1);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kStarting);
+}
+
+TEST_F(GangRequeue, NoRoomLeftRequeuesTheJob) {
+  rig.Silence(2);
+  rig.Silence(1);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("n1 is lost"));
+}
+
+TEST_F(GangRequeue, WithRequeueNoTheGangEnds) {
+  for (const uint32_t node : {0, 1}) {
+    Settings settings = Rig::WithSpares(2, 1, 0);
+    settings.requeue = false;
+    Rig no(settings);
+    no.Feed(JobFacts{.batch_node = 0, .can_requeue = true});
+    no.Run();
+    no.Silence(node);
+    no.StopAll();
+    EXPECT_EQ(no.gang.state(), State::kFinished);
+    EXPECT_FALSE(no.Did<RequeueJob>());
+    EXPECT_EQ(no.Did<FinishGang>()->code, 1);
+  }
+}
+
+TEST_F(GangRequeue, AJobThatSlurmCannotRequeueEnds) {
+  rig.Feed(JobFacts{.batch_node = 0, .can_requeue = false});
+  rig.Silence(2);
+  rig.Silence(1);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST_F(GangRequeue, ATaskThatWasEndedFromOutsideIsNotRequeued) {
+  rig.Silence(2);
+  rig.LoseSupervisor(1);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST_F(GangRequeue, RequeueThatFailsEndsTheGang) {
+  rig.Silence(0);
+  rig.StopAll();
+  rig.Feed(RequeueFailed{"the job is not requeueable"});
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("could not be requeued: the job is not requeueable"));
+  ASSERT_TRUE(rig.Did<FinishGang>());
+  EXPECT_EQ(rig.Did<FinishGang>()->code, 1);
+  EXPECT_EQ(rig.TimerSet(Timer::kRequeue), -1);
+}
+
+TEST_F(GangRequeue, RequeueThatSlurmNeverCarriesOutEndsTheGang) {
+  rig.Silence(0);
+  rig.StopAll();
+  rig.Feed(TimerFired{Timer::kRequeue});
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("within 60 s"));
+}
+
+TEST_F(GangRequeue, SlurmsSigtermIsHowItEndsWhatItRequeues) {
+  rig.Silence(0);
+  rig.StopAll();
+  rig.Feed(Terminating{1, SIGTERM});
+  EXPECT_TRUE(rig.actions.empty());
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+TEST_F(GangRequeue, NothingIsStartedWhileTheJobIsRequeued) {
+  rig.Silence(0);
+  rig.StopAll();
+  rig.Join(0, MemberState::kStopped, 1);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  rig.Silence(1);
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+TEST_F(GangRequeue, AUserFaultBeyondTheBudgetIsNotRequeued) {
+  for (int i = 0; i < 3; ++i) rig.Restart();
+  rig.Silence(2);
+  rig.Exit(0, ExitCode(1));
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+// ---- the job's end is near
+
+TEST_F(GangRequeue, NearTheTimeLimitACheckpointIsAskedForAndThenTheJobIsRequeued) {
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000});
+  ASSERT_TRUE(rig.Did<TellMembers>());
+  EXPECT_TRUE(rig.Did<TellMembers>()->should_checkpoint);
+  EXPECT_FALSE(rig.Did<TellMembers>()->should_exit);
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 90'000);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  rig.Feed(CheckpointCommitted{100});
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  rig.StopAll();
+  ASSERT_TRUE(rig.Did<RequeueJob>());
+  EXPECT_THAT(rig.Did<RequeueJob>()->reason, HasSubstr("time limit"));
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+}
+
+TEST_F(GangRequeue, WithoutACheckpointInTimeItIsRequeuedAllTheSame) {
+  rig.Feed(EndNear{.cause = CauseClass::kPreemption, .left_ms = 10'000});
+  rig.Feed(TimerFired{Timer::kGrace});
+  rig.StopAll();
+  ASSERT_TRUE(rig.Did<RequeueJob>());
+  EXPECT_THAT(rig.Did<RequeueJob>()->reason, HasSubstr("preempted"));
+}
+
+TEST_F(GangRequeue, TheEndIsNearOnlyOnce) {
+  rig.Feed(EndNear{.left_ms = 90'000});
+  rig.Feed(EndNear{.left_ms = 80'000});
+  EXPECT_TRUE(rig.actions.empty());
+}
+
+TEST_F(GangRequeue, NearTheEndOfAJobThatIsNotRequeuedItsMembersAreAskedToCheckpointAndToExit) {
+  rig.Feed(JobFacts{.can_requeue = false});
+  rig.Feed(EndNear{.left_ms = 90'000});
+  ASSERT_TRUE(rig.Did<TellMembers>());
+  EXPECT_TRUE(rig.Did<TellMembers>()->should_exit);
+  rig.Feed(CheckpointCommitted{100});
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+}
+
+TEST_F(GangRequeue, AFaultNearTheEndIsHealedAndTheNewGenerationIsAskedForACheckpoint) {
+  rig.Exit(0, ExitCode(1));
+  rig.Feed(EndNear{.left_ms = 90'000});
+  EXPECT_FALSE(rig.Did<TellMembers>()) << "nobody is there to hear it";
+  rig.StopAll();
+  rig.ExecuteAll();
+  ASSERT_TRUE(rig.Did<TellMembers>());
+  EXPECT_TRUE(rig.Did<TellMembers>()->should_checkpoint);
+  rig.Feed(CheckpointCommitted{100});
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+TEST_F(GangRequeue, UnkillableProcessesDoNotHinderARequeueThatWasPlanned) {
+  rig.Feed(EndNear{.left_ms = 90'000});
+  rig.Feed(CheckpointCommitted{100});
+  rig.Stopped(0, 1);
+  rig.Stopped(1, 1);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+}  // namespace
+}  // namespace muster::gang

@@ -1,0 +1,356 @@
+#include "daemon/lease/coordinator_lease.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+namespace muster::lease {
+namespace {
+
+constexpr Nanos Ms(int64_t ms) {
+  return ms * kMillisecond;
+}
+
+class CoordinatorLeaseTest : public ::testing::Test {
+ protected:
+  LeadSettings SettingsFor(size_t nodes, uint64_t term = 1) const {
+    LeadSettings settings;
+    settings.gang = 7;
+    settings.term = term;
+    settings.self = 0;
+    settings.nodes = nodes;
+    settings.witnesses = WitnessSet::FirstOf(nodes);
+    return settings;
+  }
+  void Make(const LeadSettings& settings) {
+    nodes_ = settings.nodes;
+    term_ = settings.term;
+    stamps_.assign(nodes_, 0);
+    lead_.emplace(settings, now_);
+  }
+  void MakeFirst(size_t nodes) {
+    Make(SettingsFor(nodes));
+    for (size_t i = 0; i < nodes; ++i) lead_->NodeAttached(static_cast<NodeIndex>(i), now_);
+  }
+  void MakeSuccessor(size_t nodes, bool promised) {
+    LeadSettings settings = SettingsFor(nodes, 2);
+    settings.inherited = true;
+    settings.promised = promised;
+    settings.asked_at = settings.taken_at = now_;
+    for (size_t i = 0; i < nodes; ++i) settings.watched.push_back(static_cast<NodeIndex>(i));
+    Make(settings);
+  }
+  // The ack's stamp is what the node's next beat shows.
+  void Beat(NodeIndex node, uint8_t flags = 0, uint64_t stopped = 0) {
+    Datagram beat;
+    beat.type = Type::kBeat;
+    beat.flags = flags;
+    beat.gang = 7;
+    beat.term = term_;
+    beat.sequence = ++sequence_;
+    beat.from = node;
+    beat.echo = static_cast<uint64_t>(stamps_[node]);
+    beat.generation = stopped;
+    Receive(beat);
+  }
+  void Receive(const Datagram& datagram) {
+    lead_->Receive(datagram, now_, &out_);
+    for (const Send& send : out_.sends) {
+      if (send.datagram.type == Type::kAck) {
+        stamps_[send.to] = send.datagram.sent;
+        granted_ = (send.datagram.flags & kGranted) != 0;
+      }
+      if (send.datagram.type == Type::kLead) announced_.insert(send.to);
+    }
+    out_.sends.clear();
+  }
+  // Time passes, and these nodes beat every 100 ms.
+  void Until(Nanos end, const std::vector<NodeIndex>& beating) {
+    while (now_ < end) {
+      now_ += Ms(50);
+      if (now_ % Ms(100) == 0) {
+        for (const NodeIndex node : beating) Beat(node);
+      }
+      lead_->Tick(now_, &out_);
+      for (const Send& send : out_.sends) announced_.insert(send.to);
+      out_.sends.clear();
+    }
+  }
+  bool Silent(NodeIndex node) const {
+    return std::any_of(out_.events.begin(), out_.events.end(),
+                       [node](const Event& e) { return e.kind == EventKind::kSilent && e.node == node; });
+  }
+  bool Has(EventKind kind) const {
+    return std::any_of(out_.events.begin(), out_.events.end(),
+                       [kind](const Event& e) { return e.kind == kind; });
+  }
+
+  Nanos now_ = Ms(100'000);
+  size_t nodes_ = 0;
+  uint64_t term_ = 1;
+  uint64_t sequence_ = 0;
+  bool granted_ = false;
+  std::vector<Nanos> stamps_;
+  std::set<NodeIndex> announced_;
+  std::optional<CoordinatorLease> lead_;
+  Output out_;
+};
+
+TEST_F(CoordinatorLeaseTest, ItGrantsOnceAMajorityHasShownItsStamp) {
+  MakeFirst(3);
+  Beat(0);
+  Beat(1);
+  EXPECT_FALSE(granted_);
+  Beat(0);
+  EXPECT_FALSE(granted_);
+  Beat(1);
+  EXPECT_TRUE(granted_);
+  EXPECT_TRUE(Has(EventKind::kQuorum));
+}
+
+TEST_F(CoordinatorLeaseTest, OneNodeIsItsOwnMajority) {
+  MakeFirst(1);
+  Beat(0);
+  Beat(0);
+  EXPECT_TRUE(granted_);
+}
+
+TEST_F(CoordinatorLeaseTest, ANodeThatStopsIsSilentAfterTheSilenceAndNotBefore) {
+  MakeFirst(3);
+  Until(now_ + Ms(2'000), {0, 1, 2});
+  const Nanos last = now_;
+  Until(last + Ms(1'150), {0, 1});
+  EXPECT_FALSE(Silent(2));
+  Until(last + Ms(1'250), {0, 1});
+  EXPECT_TRUE(Silent(2));
+  Beat(2);
+  EXPECT_TRUE(Has(EventKind::kHeard));
+}
+
+// An order from before it was silent may reach it now, and its place may have been given to another.
+TEST_F(CoordinatorLeaseTest, ANodeThatWasSilentIsGrantedNothingUntilItIsAttachedAgain) {
+  MakeFirst(3);
+  Until(now_ + Ms(2'000), {0, 1, 2});
+  Until(now_ + Ms(1'300), {0, 1});
+  ASSERT_TRUE(Silent(2));
+  Until(now_ + Ms(1'000), {0, 1, 2});
+  Beat(2);
+  EXPECT_FALSE(granted_);
+  lead_->NodeAttached(2, now_);
+  Beat(2);
+  EXPECT_TRUE(granted_);
+}
+
+TEST_F(CoordinatorLeaseTest, WithoutAMajorityThatBeatsAfterwardsNobodyIsSilentAndNobodyIsGranted) {
+  MakeFirst(5);
+  Until(now_ + Ms(2'000), {0, 1, 2, 3, 4});
+  Until(now_ + Ms(30'000), {0, 1});
+  EXPECT_FALSE(Has(EventKind::kSilent));
+  EXPECT_TRUE(Has(EventKind::kLostQuorum));
+  Beat(0);
+  EXPECT_FALSE(granted_);
+}
+
+TEST_F(CoordinatorLeaseTest, BeatsThatWereSentEarlyAndComeLateProveNothing) {
+  MakeFirst(3);
+  Until(now_ + Ms(2'000), {0, 1, 2});
+  const auto old = stamps_;
+  const Nanos last = now_;
+  // Nodes 0 and 1 are heard, but what they show is from before.
+  while (now_ < last + Ms(5'000)) {
+    Until(now_ + Ms(100), {});
+    stamps_ = old;
+    Beat(0);
+    stamps_ = old;
+    Beat(1);
+  }
+  EXPECT_FALSE(Has(EventKind::kSilent));
+  EXPECT_FALSE(granted_);
+}
+
+TEST_F(CoordinatorLeaseTest, OfTwoNodesTheStoresWordAfterTheLeaseIsNeeded) {
+  MakeFirst(2);
+  Until(now_ + Ms(2'000), {0, 1});
+  const Nanos last = now_;
+  Until(last + Ms(3'000), {0});
+  EXPECT_FALSE(Silent(1));
+  EXPECT_TRUE(Has(EventKind::kConfirmInStore));
+  lead_->StoreConfirmed(last + Ms(700), now_, &out_);
+  EXPECT_FALSE(Silent(1)) << "asked before the other's lease had ended";
+  lead_->StoreConfirmed(now_, now_, &out_);
+  EXPECT_TRUE(Silent(1));
+  Beat(0);
+  EXPECT_TRUE(granted_) << "the store is a quorum for one lease";
+  Until(now_ + Ms(1'000), {0});
+  Beat(0);
+  EXPECT_FALSE(granted_);
+}
+
+TEST_F(CoordinatorLeaseTest, TheStoresWordAloneIsNothingWhereTheOthersCouldBeAMajority) {
+  MakeFirst(5);
+  Until(now_ + Ms(2'000), {0, 1, 2, 3, 4});
+  Until(now_ + Ms(5'000), {0, 1});
+  lead_->StoreConfirmed(now_, now_, &out_);
+  EXPECT_FALSE(Has(EventKind::kSilent));
+}
+
+TEST_F(CoordinatorLeaseTest, AfterItsOwnPauseNodesGetAWholeSilenceAgain) {
+  MakeFirst(3);
+  Until(now_ + Ms(2'000), {0, 1, 2});
+  now_ += Ms(5'000);
+  lead_->Tick(now_, &out_);
+  EXPECT_TRUE(Has(EventKind::kLostQuorum)) << "its own quorum has run out meanwhile";
+  const Nanos awake = now_;
+  Until(awake + Ms(1'100), {0, 1});
+  EXPECT_FALSE(Silent(2));
+  Until(awake + Ms(2'000), {0, 1});
+  EXPECT_TRUE(Silent(2));
+}
+
+TEST_F(CoordinatorLeaseTest, ANodeWhoseMusterdHasGoneHasTheReconnectTime) {
+  MakeFirst(3);
+  Until(now_ + Ms(2'000), {0, 1, 2});
+  lead_->NodeClosed(2, now_);
+  const Nanos closed = now_;
+  Until(closed + Ms(30'300), {0, 1});
+  EXPECT_FALSE(Silent(2));
+  Until(closed + Ms(30'500), {0, 1});
+  EXPECT_TRUE(Silent(2));
+}
+
+TEST_F(CoordinatorLeaseTest, AReturnedMusterdCountsOnceItsBeatsAreFromAfterItsReturn) {
+  MakeFirst(3);
+  Until(now_ + Ms(2'000), {0, 1, 2});
+  lead_->NodeClosed(2, now_);
+  now_ += Ms(50);
+  lead_->NodeAttached(2, now_);
+  Beat(2);  // an old one that was on its way, by its stamp
+  Until(now_ + Ms(5'000), {0, 1});
+  EXPECT_FALSE(Silent(2)) << "its supervisors may run on without it";
+  Beat(2, kOnGrace);
+  Beat(2, kOnGrace);
+  Until(now_ + Ms(5'000), {0, 1});
+  EXPECT_FALSE(Silent(2)) << "its members run on their grace";
+  Beat(2);
+  Until(now_ + Ms(1'300), {0, 1});
+  EXPECT_TRUE(Silent(2));
+}
+
+TEST_F(CoordinatorLeaseTest, ARemovedNodeIsNotWatchedAndNotAcked) {
+  MakeFirst(3);
+  Until(now_ + Ms(2'000), {0, 1, 2});
+  lead_->NodeRemoved(2);
+  stamps_[2] = 1;
+  Beat(2);
+  EXPECT_EQ(stamps_[2], 1);
+  Until(now_ + Ms(5'000), {0, 1});
+  EXPECT_FALSE(Silent(2));
+}
+
+TEST_F(CoordinatorLeaseTest, ASuccessorWaitsForWhatTheOldCoordinatorMayHaveAcked) {
+  MakeSuccessor(3, true);
+  const Nanos taken = now_;
+  Until(taken + Ms(1'900), {0, 1});
+  EXPECT_FALSE(Silent(2));
+  EXPECT_TRUE(announced_.contains(2));
+  Until(taken + Ms(2'100), {0, 1});
+  EXPECT_TRUE(Silent(2)) << "two leases, and the margin between lease and silence";
+}
+
+TEST_F(CoordinatorLeaseTest, WithoutThePromisesItWaitsFromTheirFirstBeatsOn) {
+  MakeSuccessor(3, false);
+  Until(now_ + Ms(5'000), {0});
+  const Nanos came = now_;
+  Until(came + Ms(1'900), {0, 1});
+  EXPECT_FALSE(Silent(2));
+  Until(came + Ms(2'200), {0, 1});
+  EXPECT_TRUE(Silent(2));
+}
+
+TEST_F(CoordinatorLeaseTest, UntilTheOldWitnessesHaveComeNobodyIsSilent) {
+  LeadSettings settings = SettingsFor(5, 2);
+  settings.inherited = true;
+  settings.asked_at = settings.taken_at = now_;
+  settings.witnesses = {0, 1, 2};
+  settings.former = {{2, 3, 4}};
+  settings.watched = {0, 1, 2, 3, 4};
+  Make(settings);
+  Until(now_ + Ms(10'000), {0, 1});
+  EXPECT_FALSE(Has(EventKind::kSilent));
+  EXPECT_FALSE(lead_->Settled());
+  Until(now_ + Ms(3'000), {0, 1, 2, 3});
+  EXPECT_TRUE(Silent(4));
+  EXPECT_TRUE(lead_->Settled());
+}
+
+TEST_F(CoordinatorLeaseTest, ANodeWhoseMusterdHadGoneBeforeTheTakeOverKeepsItsTime) {
+  LeadSettings settings = SettingsFor(3, 2);
+  settings.inherited = settings.promised = true;
+  settings.asked_at = settings.taken_at = now_;
+  settings.watched = {0, 1, 2};
+  settings.closed = {2};
+  Make(settings);
+  const Nanos taken = now_;
+  Until(taken + Ms(30'000), {0, 1});
+  EXPECT_FALSE(Silent(2));
+  Until(taken + Ms(31'000), {0, 1});
+  EXPECT_TRUE(Silent(2));
+}
+
+TEST_F(CoordinatorLeaseTest, AHigherTermDeposesItAndALowerOneIsToldOfIt) {
+  MakeSuccessor(3, true);
+  Datagram old;
+  old.type = Type::kBeat;
+  old.gang = 7;
+  old.term = 1;
+  old.from = 2;
+  Receive(old);
+  EXPECT_TRUE(announced_.contains(2));
+  old.term = 3;
+  Receive(old);
+  EXPECT_TRUE(Has(EventKind::kDeposed));
+  granted_ = true;
+  const Nanos stamp = stamps_[1];
+  Beat(1);
+  EXPECT_EQ(stamps_[1], stamp) << "it answers nobody any more";
+}
+
+TEST_F(CoordinatorLeaseTest, APromiseAgainstItsTermAsksForANewOneAgainAndAgain) {
+  MakeFirst(3);
+  Datagram spent;
+  spent.type = Type::kSpent;
+  spent.gang = 7;
+  spent.term = 1;
+  spent.from = 2;
+  for (int i = 0; i < 30; ++i) {
+    now_ += Ms(100);
+    Receive(spent);
+  }
+  const auto count = std::count_if(out_.events.begin(), out_.events.end(),
+                                   [](const Event& e) { return e.kind == EventKind::kTermSpent; });
+  EXPECT_EQ(count, 3);
+}
+
+TEST_F(CoordinatorLeaseTest, DuplicatesAreAnsweredAndCountOnce) {
+  MakeFirst(1);
+  Beat(0);
+  Beat(0, 0, 3);
+  Datagram again;
+  again.type = Type::kBeat;
+  again.gang = 7;
+  again.term = 1;
+  again.sequence = sequence_;
+  again.from = 0;
+  again.generation = 9;
+  stamps_[0] = 0;
+  Receive(again);
+  EXPECT_NE(stamps_[0], 0) << "the answer to the first may have been lost on its way";
+  const auto stopped = std::count_if(out_.events.begin(), out_.events.end(),
+                                     [](const Event& e) { return e.kind == EventKind::kStopped; });
+  EXPECT_EQ(stopped, 1);
+}
+
+}  // namespace
+}  // namespace muster::lease

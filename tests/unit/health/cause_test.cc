@@ -1,0 +1,174 @@
+#include "daemon/gang/cause.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace muster::gang {
+namespace {
+
+using ::testing::HasSubstr;
+using Points = KernelEvidence::Points;
+
+Ending Exited(int code, std::string stderr_tail = "") {
+  Ending ending;
+  ending.status = code << 8;
+  ending.stderr_tail = std::move(stderr_tail);
+  return ending;
+}
+Ending Killed(int signal, std::string stderr_tail = "") {
+  Ending ending;
+  ending.status = signal;
+  ending.stderr_tail = std::move(stderr_tail);
+  return ending;
+}
+CauseClass ClassOf(const Ending& ending, const ExitCodes& codes = {}) {
+  return Classify(ending, codes).cause;
+}
+
+TEST(Cause, AnExitCodeIsTheProgramsOwn) {
+  EXPECT_EQ(ClassOf(Exited(1)), CauseClass::kUser);
+  EXPECT_EQ(ClassOf(Exited(0)), CauseClass::kUser);
+  EXPECT_EQ(ClassOf(Exited(137)), CauseClass::kUser) << "it said so itself: nobody has killed it";
+}
+
+TEST(Cause, AnExitCodeThatTheSiteHasMappedIsWhatTheSiteSays) {
+  const auto codes = ParseExitCodes("75=infrastructure, 143=preemption,9=time_limit , 1=user");
+  ASSERT_TRUE(codes) << codes.error().message;
+  EXPECT_EQ(ClassOf(Exited(75), *codes), CauseClass::kInfrastructure);
+  EXPECT_THAT(Classify(Exited(75), *codes).because, HasSubstr("exit code 75"));
+  EXPECT_EQ(ClassOf(Exited(143), *codes), CauseClass::kPreemption);
+  EXPECT_EQ(ClassOf(Killed(SIGTERM), *codes), CauseClass::kPreemption);
+  EXPECT_EQ(ClassOf(Exited(9), *codes), CauseClass::kTimeLimit);
+  EXPECT_EQ(ClassOf(Killed(SIGKILL), *codes), CauseClass::kInfrastructure) << "9 is not 128 + 9";
+}
+
+TEST(Cause, ASignalOfTheProgramsOwnMakingIsTheUsers) {
+  for (const int signal : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGXCPU, SIGINT}) {
+    EXPECT_EQ(ClassOf(Killed(signal)), CauseClass::kUser) << signal;
+  }
+}
+
+TEST(Cause, ASignalThatOnlyOthersSendIsNotTheUsers) {
+  for (const int signal : {SIGKILL, SIGTERM, SIGPWR}) {
+    EXPECT_EQ(ClassOf(Killed(signal)), CauseClass::kInfrastructure) << signal;
+  }
+  EXPECT_THAT(Classify(Killed(SIGKILL), {}).because, HasSubstr("SIGKILL came from outside"));
+}
+
+TEST(Cause, AnOutOfMemoryKillIsTheUsersWhateverTheHardwareSays) {
+  Ending ending = Killed(SIGKILL);
+  ending.oom_killed = true;
+  ending.kernel = {{Points::kHardware, "mlx5_core: Link down"}};
+  EXPECT_EQ(ClassOf(ending, *ParseExitCodes("137=infrastructure")), CauseClass::kUser);
+}
+
+TEST(Cause, ALostNodeIsTheInfrastructures) {
+  Ending ending;
+  ending.node_lost = true;
+  EXPECT_EQ(ClassOf(ending), CauseClass::kInfrastructure);
+}
+
+TEST(Cause, WhatTheKernelSaysDecidesHardwareFirst) {
+  Ending ending = Killed(SIGABRT);
+  ending.kernel = {{Points::kNowhere, "Link up"}};
+  EXPECT_EQ(ClassOf(ending), CauseClass::kUser);
+  ending.kernel.push_back({Points::kUser, "NVRM: Xid (PCI:0000:3b:00): 45"});
+  EXPECT_THAT(Classify(ending, {}).because, HasSubstr("Xid (PCI:0000:3b:00): 45"));
+  ending.kernel.push_back({Points::kHardware, "NVRM: Xid (PCI:0000:3b:00): 79"});
+  const Cause cause = Classify(ending, {});
+  EXPECT_EQ(cause.cause, CauseClass::kInfrastructure);
+  EXPECT_THAT(cause.because, HasSubstr(": 79"));
+
+  Ending killed = Killed(SIGKILL);
+  killed.kernel = {{Points::kUser, "NVRM: Xid (PCI:0000:3b:00): 31"}};
+  EXPECT_EQ(ClassOf(killed), CauseClass::kUser);
+}
+
+TEST(Cause, WhatSlurmHasAnnouncedExplainsEveryEnd) {
+  Ending ending = Exited(1);
+  ending.announced = Announced::kPreemption;
+  EXPECT_EQ(ClassOf(ending, *ParseExitCodes("1=user")), CauseClass::kPreemption);
+  ending.announced = Announced::kTimeLimit;
+  EXPECT_EQ(ClassOf(ending), CauseClass::kTimeLimit);
+  ending.oom_killed = true;
+  EXPECT_EQ(ClassOf(ending), CauseClass::kTimeLimit);
+}
+
+TEST(ExitCodes, NothingIsNoMap) {
+  EXPECT_TRUE(ParseExitCodes("")->empty());
+  EXPECT_TRUE(ParseExitCodes("  ")->empty());
+}
+
+TEST(ExitCodes, WhatIsWrongIsNamed) {
+  for (const char* text :
+       {"75", "75=", "75=hardware", "=user", "0=user", "256=user", "-1=user", "7 5=user", "75=user,",
+        ",75=user", "75=user 76=user", "1=user, 1=preemption", "x=user", "1e2=user", "99999999999999=user"}) {
+    const auto codes = ParseExitCodes(text);
+    EXPECT_FALSE(codes) << text;
+  }
+  EXPECT_THAT(ParseExitCodes("75=user, 300=user").error().message, HasSubstr("'300=user'"));
+  EXPECT_THAT(ParseExitCodes("1=user, 1=preemption").error().message, HasSubstr("given twice"));
+}
+
+TEST(FaultSignature, TheSameBugOnAnotherRankAtAnotherTimeIsTheSame) {
+  const std::string first = FaultSignature(Exited(1,
+                                                  "Traceback:\n[rank3] 2026-01-02 11:12:13,456 RuntimeError: "
+                                                  "shape [16, 3] at 0x7ffdeadbeef on n17:29500"));
+  const std::string second = FaultSignature(
+      Exited(1, "other\n\n[rank12] 2026-02-03 1:2:3 RuntimeError: shape [7, 128] at 0xABC on n2:29501\n \n"));
+  EXPECT_EQ(first, second);
+  EXPECT_THAT(first, HasSubstr("exit 1: [rank#] "));
+  EXPECT_THAT(first, HasSubstr("RuntimeError: shape"));
+}
+
+TEST(FaultSignature, AnotherCauseIsAnother) {
+  EXPECT_NE(FaultSignature(Exited(1, "KeyError: 'a'")), FaultSignature(Exited(1, "KeyError: 'b'")));
+  EXPECT_NE(FaultSignature(Exited(1, "KeyError: 'a'")), FaultSignature(Exited(2, "KeyError: 'a'")));
+  EXPECT_NE(FaultSignature(Killed(SIGSEGV)), FaultSignature(Killed(SIGBUS)));
+}
+
+TEST(FaultSignature, WordsAreNotTakenForAddressesAndAddressesAre) {
+  EXPECT_EQ(FaultSignature(Exited(1, "bad face deadbeef accede")), "exit 1: bad face deadbeef accede");
+  EXPECT_EQ(FaultSignature(Exited(1, "key 3f2a90bc1d missing")), "exit 1: key # missing");
+  EXPECT_EQ(FaultSignature(Exited(1, "no 123e4567-e89b-12d3-a456-426614174000.pt")), "exit 1: no #.pt");
+  EXPECT_EQ(FaultSignature(Exited(1, "at 10.1.2.3:80 0X1f, 99.5%")), "exit 1: at # #, #%");
+}
+
+TEST(FaultSignature, OfAProgressBarIsItsLastStateWithoutColours) {
+  EXPECT_EQ(FaultSignature(Exited(1, "\x1b[31mloss 1\r\x1b[31mloss bad\x1b[0m\n")), "exit 1: loss bad");
+}
+
+TEST(FaultSignature, IsEmptyWhenItCannotBeSaid) {
+  EXPECT_EQ(FaultSignature(Killed(SIGKILL, "Epoch 1")), "");
+  EXPECT_EQ(FaultSignature(Killed(SIGTERM, "Epoch 1")), "");
+  EXPECT_EQ(FaultSignature(Exited(1)), "");
+  EXPECT_EQ(FaultSignature(Exited(1, "\n \n\r\n\x1b[0m\n")), "");
+  Ending lost;
+  lost.node_lost = true;
+  EXPECT_EQ(FaultSignature(lost), "");
+  Ending announced = Exited(1, "x");
+  announced.announced = Announced::kPreemption;
+  EXPECT_EQ(FaultSignature(announced), "");
+}
+
+TEST(FaultSignature, OfACrashNeedsNoWordAndOfAnOomKillIsOne) {
+  EXPECT_EQ(FaultSignature(Killed(SIGSEGV)), "SIGSEGV");
+  Ending oom = Killed(SIGKILL, "anything 17");
+  oom.oom_killed = true;
+  EXPECT_EQ(FaultSignature(oom), "out of memory");
+}
+
+TEST(FaultSignature, IsBoundedAndPrintable) {
+  const std::string signature =
+      FaultSignature(Exited(1, std::string(100'000, 'x') + std::string("\x01\x02y", 3)));
+  EXPECT_EQ(signature.size(), 256U);
+  EXPECT_EQ(FaultSignature(Exited(1, std::string("a\0b\x01"
+                                                 "c",
+                                                 5))),
+            "exit 1: abc");
+}
+
+}  // namespace
+}  // namespace muster::gang
