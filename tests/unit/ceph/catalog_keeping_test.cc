@@ -105,7 +105,8 @@ TEST_F(Keeping, ABadObjectMarksAllThatShareItAtOnce) {
   ASSERT_TRUE(Save(5, 9));
   const auto states = [&] {
     std::string text;
-    for (const auto& checkpoint : catalog_.Load()->checkpoints) text += checkpoint.good ? "good " : "bad ";
+    const auto head = catalog_.Load();
+    for (const auto& checkpoint : head->checkpoints) text += checkpoint.good ? "good " : "bad ";
     return text;
   };
   // Asked of another process's catalog, which has not seen any of them being made.
