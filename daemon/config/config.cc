@@ -148,6 +148,10 @@ const std::vector<Key>& Keys() {
           "on all nodes."),
       Number("partner_port", Kind::kCount, &Config::partner_port, 1, 65'535,
              "TCP port for these copies, the same on all nodes."),
+      Text("slurm_topology", &Config::slurm_topology,
+           "A topology.conf of Slurm's, the same on all nodes: a partner is below another leaf switch, or of "
+           "another block. Empty: Slurm's own, if there is one.",
+           IsPathOrNothing),
       Number("collect_pause", Kind::kDuration, &Config::collect_pause_ms, 0, 86'400'000,
              "How long at least between two searches, which list the pool, for what a gang's torn saves have "
              "left."),

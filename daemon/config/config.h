@@ -30,6 +30,7 @@ struct Config {
   int64_t recovery_memory = 50;  // percent of the node's memory
   int64_t partner_memory = 20;   // the same
   int64_t partner_port = 6881;
+  std::string slurm_topology;  // "": where slurmd has it
   int64_t collect_pause_ms = 300'000;
   int64_t chunk_bytes = 4 << 20;
   int64_t max_shard_bytes = 64LL << 30;

@@ -35,6 +35,9 @@ void GangPartner::Begin(uint64_t generation, Roster roster, const std::string& s
   sender_.reset();
   std::vector<uint32_t> kept;
   partner_.clear();
+  const auto topology = tier_.topology();
+  for (Roster::Node& node : roster.nodes) node.domain = topology->DomainOf(node.name);
+  tier_.RefreshTopology();  // for the next one
   for (size_t place = 0; place < roster.nodes.size(); ++place) {
     if (roster.nodes[place].name != self) continue;
     kept = RanksKeptBy(roster, place);

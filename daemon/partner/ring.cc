@@ -5,23 +5,27 @@
 namespace muster {
 namespace {
 
-// The places of those that save, and where one of them is among them (their number: it is not).
+// The places of those that save, by domain, and where one of them is among them (their number: it is not).
 std::vector<size_t> SavingPlaces(const Roster& roster, size_t place, size_t* index) {
   std::vector<size_t> places;
-  *index = roster.nodes.size();
   for (size_t other = 0; other < roster.nodes.size(); ++other) {
-    if (!roster.nodes[other].saves) continue;
-    if (other == place) *index = places.size();
-    places.push_back(other);
+    if (roster.nodes[other].saves) places.push_back(other);
   }
-  if (*index == roster.nodes.size()) *index = places.size();
+  std::stable_sort(places.begin(), places.end(),
+                   [&](size_t a, size_t b) { return roster.nodes[a].domain < roster.nodes[b].domain; });
+  *index = static_cast<size_t>(std::find(places.begin(), places.end(), place) - places.begin());
   return places;
 }
 
 // With one node that saves.
 std::optional<size_t> PartnerOfOne(const Roster& roster, size_t place) {
-  if (roster.nodes.size() == 1) return std::nullopt;
-  return place == 0 ? 1 : 0;
+  std::optional<size_t> any;
+  for (size_t other = 0; other < roster.nodes.size(); ++other) {
+    if (other == place) continue;
+    if (roster.nodes[other].domain != roster.nodes[place].domain) return other;
+    if (!any) any = other;
+  }
+  return any;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ struct Roster {
     std::string name;
     bool saves = true;  // its members have shards in checkpoints
     std::vector<uint32_t> ranks;
+    std::string domain = {};  // what fails as one: a rack, a switch; "": not known
   };
   std::vector<Node> nodes;
 
@@ -24,9 +25,11 @@ struct Roster {
   [[nodiscard]] std::optional<size_t> PlaceOf(uint32_t rank) const;
 };
 
-// The partner of the node at `place`; none: it saves nothing, or is alone. Of those that save, the one that is half of them
-// further: each has one partner and is one's, and where neighbours share a switch, a rack or a power supply, which node
-// lists mostly follow, it is in another one. When only one node saves, another one keeps its copies.
+// The partner of the node at `place`; none: it saves nothing, or is alone. Of those that save, in the order of their failure
+// domains and in these of their ranks, the one that is half of them further: each has one partner and is one's. It is in
+// another domain, unless one domain has more than half of them: then for as many as can be. Where domains are not known,
+// neighbours in the list, which mostly share a switch, a rack or a power supply, are no partners either. When only one node
+// saves, another one keeps its copies, of another domain if there is one.
 std::optional<size_t> PartnerOf(const Roster& roster, size_t place);
 
 // The ranks whose shards are copied to the node at `place`.

@@ -38,7 +38,13 @@ Result<std::unique_ptr<PartnerTier>> PartnerTier::Start(const Config& config, co
   auto server = PartnerServer::Start({config.listen_address, tier->port_, self, service_uid}, tier->copies_);
   if (!server) return server.error();
   tier->server_ = *std::move(server);
+  tier->topology_ = std::make_shared<TopologyFile>(config.slurm_topology);
+  tier->RefreshTopology();
   return tier;
+}
+
+void PartnerTier::RefreshTopology() {
+  worker_.Do([file = topology_] { file->Refresh(); });
 }
 
 }  // namespace muster

@@ -9,6 +9,7 @@
 #include "daemon/config/config.h"
 #include "daemon/partner/copies.h"
 #include "daemon/partner/server.h"
+#include "daemon/partner/topology.h"
 
 namespace muster {
 
@@ -23,6 +24,9 @@ class PartnerTier {
   // Where other nodes' daemons listen.
   [[nodiscard]] uint16_t port() const { return port_; }
   [[nodiscard]] uint64_t max_shard_bytes() const { return max_shard_bytes_; }
+  // As read when the tier was started, or at the generation before.
+  [[nodiscard]] std::shared_ptr<const Topology> topology() const { return topology_->Now(); }
+  void RefreshTopology();
   // For what takes time to let go.
   [[nodiscard]] Worker& worker() { return worker_; }
 
@@ -33,6 +37,7 @@ class PartnerTier {
   uint64_t max_shard_bytes_ = 0;
   std::shared_ptr<PartnerCopies> copies_;
   std::unique_ptr<PartnerServer> server_;
+  std::shared_ptr<TopologyFile> topology_;
   Worker worker_;
 };
 

@@ -20,7 +20,8 @@ TWO_OSDS = ["osd.1", "osd.2"]  # of three; two are needed for a write
 def setUpModule() -> None:
     # Without sharing: the damaged objects of one checkpoint are in no other.
     settings = {"chunk_size": "64KiB", "incremental": "no", "store_timeout": "5s", "log_level": "debug"}
-    harness.start("recovery", nodes=5, settings=settings)
+    topology = ["SwitchName=spine Switches=leaf[1-2]", "SwitchName=leaf1 Nodes=n[1,3-4]", "SwitchName=leaf2 Nodes=n[2,5]"]
+    harness.start("recovery", nodes=5, settings=settings, topology=topology)
 
 
 class Recovery(ClusterCase):
@@ -89,8 +90,8 @@ class Recovery(ClusterCase):
     def saving(self, keeper: Keeper) -> bool:
         return len(list(keeper.job.files.glob("saved.3.*"))) == RANKS
 
-    # --- another node's memory. Of three nodes each keeps the copies of the one before: n1 has those of n3, n2 of n1. It is
-    # not n2, which coordinates, that dies.
+    # --- another node's memory. By leaf switch the three nodes are n1, n3, n2, and each keeps the copies of the one before: n2
+    # has those of n3, n3 of n1. It is not n2, which coordinates, that dies.
 
     def with_spares(self, spares: int = 1) -> Keeper:
         return Keeper(self, 6, gang=f"spares={spares}", nodes=3 + spares)
@@ -143,7 +144,7 @@ class Recovery(ClusterCase):
     def test_a_copy_that_is_damaged_is_made_good_from_the_store(self) -> None:
         keeper = self.with_spares()
         self.commit_and_copy(keeper, 1, 2)
-        self.damage_copies("n1")
+        self.damage_copies("n2")
         self.lose("n3")
         self.assertEqual(keeper.started(2), 2)
         keeper.finish()

@@ -39,6 +39,7 @@ class Options:
     build: str = str(REPOSITORY / "build")
     settings: dict[str, str] = field(default_factory=dict)  # of muster.yaml
     slurm: dict[str, str] = field(default_factory=dict)  # of slurm.conf
+    topology: list[str] = field(default_factory=list)  # lines of topology.conf; slurmctld needs a TopologyPlugin too
     plugins: list[str] = field(default_factory=list)  # plugstack.conf, before Muster's line
 
 
@@ -331,7 +332,13 @@ class Cluster:
         users.write(self.names, {name: self.network.address(name) for name in self.all_nodes})
         plugins = [*self.options.plugins, *([f"required {slurm.PLUGIN}"] if self.options.muster else [])]
         slurm.write_config(
-            self.names, self.network, self.compute_nodes, self.options.cpus, self.options.slurm, plugins
+            self.names,
+            self.network,
+            self.compute_nodes,
+            self.options.cpus,
+            self.options.slurm,
+            plugins,
+            self.options.topology,
         )
         muster.write_config(self.names, self.options.ceph, self.options.settings)
         for name in ("ceph", "ceph-admin"):

@@ -76,6 +76,7 @@ def write_config(
     cpus: int,
     overrides: dict[str, str],
     plugins: list[str],
+    topology: list[str],
 ) -> None:
     """Writes /etc/slurm and /etc/munge of all nodes."""
     etc = names.directory / "etc"
@@ -91,6 +92,8 @@ def write_config(
     )
     host.write(etc / "slurm" / "gres.conf", "")
     host.write(etc / "slurm" / "plugstack.conf", "".join(line + "\n" for line in plugins))
+    if topology:
+        host.write(etc / "slurm" / "topology.conf", "".join(line + "\n" for line in topology))
 
     munge = pwd.getpwnam("munge")
     (etc / "munge").mkdir(mode=0o700)

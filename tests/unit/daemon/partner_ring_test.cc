@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
 #include <set>
+#include <string>
 
 namespace muster {
 namespace {
@@ -41,6 +46,60 @@ TEST(PartnerRing, APartnerIsInAnotherHalfOfTheNodes) {
   const Roster roster = RosterOf(std::vector<bool>(16, true));
   // Two switches of eight.
   for (size_t place = 0; place < 16; ++place) EXPECT_NE(*PartnerOf(roster, place) / 8, place / 8);
+}
+
+// In how many pairs of a node and its partner both are of one domain.
+size_t PairsOfOneDomain(Roster roster, const std::vector<std::string>& domains) {
+  std::set<size_t> partners;
+  size_t pairs = 0;
+  for (size_t place = 0; place < domains.size(); ++place) roster.nodes[place].domain = domains[place];
+  for (size_t place = 0; place < domains.size(); ++place) {
+    const auto partner = PartnerOf(roster, place);
+    if (!partner || *partner == place) return SIZE_MAX;
+    EXPECT_EQ(RanksKeptBy(roster, *partner), roster.nodes[place].ranks);
+    partners.insert(*partner);
+    pairs += domains[*partner] == domains[place] ? 1 : 0;
+  }
+  return partners.size() == domains.size() ? pairs : SIZE_MAX;
+}
+
+TEST(PartnerRing, APartnerIsInAnotherDomain) {
+  const auto pairs = [](const std::vector<std::string>& domains) {
+    return PairsOfOneDomain(RosterOf(std::vector<bool>(domains.size(), true)), domains);
+  };
+  EXPECT_EQ(pairs({"a", "b", "a", "b"}), 0U);  // half the list further is the same one
+  EXPECT_EQ(pairs({"a", "b", "c", "a", "b", "c"}), 0U);
+  EXPECT_EQ(pairs({"a", "a", "", "b", "b", "", "a", "c"}), 0U);
+  EXPECT_EQ(pairs({"b", "a", "b"}), 1U);  // two of three: one of them has the other
+  EXPECT_EQ(pairs({"a", "a", "a", "b", "a"}), 3U);
+  EXPECT_EQ(pairs({"a", "a"}), 2U);
+}
+
+TEST(PartnerRing, AsFewAsCanBeAreOfOneDomain) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 500; ++round) {
+    std::vector<std::string> domains(2 + random() % 40);
+    std::map<std::string, size_t> sizes;
+    const size_t kinds = 1 + random() % 6;
+    for (std::string& domain : domains) {
+      domain = "leaf" + std::to_string(random() % kinds);
+      ++sizes[domain];
+    }
+    size_t largest = 0;
+    for (const auto& [domain, size] : sizes) largest = std::max(largest, size);
+    const size_t others = domains.size() - largest;
+    EXPECT_EQ(PairsOfOneDomain(RosterOf(std::vector<bool>(domains.size(), true)), domains),
+              largest > others ? largest - others : 0);
+  }
+}
+
+TEST(PartnerRing, OneThatSavesAloneTakesOneOfAnotherDomain) {
+  Roster roster = RosterOf({false, true, false, false});
+  for (const size_t place : {0U, 1U, 2U}) roster.nodes[place].domain = "a";
+  roster.nodes[3].domain = "b";
+  EXPECT_EQ(PartnerOf(roster, 1), 3U);
+  EXPECT_THAT(RanksKeptBy(roster, 3), ElementsAre(2, 3));
+  EXPECT_THAT(RanksKeptBy(roster, 0), IsEmpty());
 }
 
 TEST(PartnerRing, ANodeAloneHasNone) {
