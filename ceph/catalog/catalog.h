@@ -69,14 +69,19 @@ class Catalog {
   // Writes the manifest object, then adds it and moves `latest`, guarded by manifest.fence. kConflict: a
   // newer term or generation has taken over; nothing is visible then. kUnavailable: the outcome is unknown;
   // the same call may be made again. In the same operation what retention does not keep leaves the head; then those of its
-  // objects are removed that no listed checkpoint consists of. Gives the steps that left.
+  // objects are removed that no listed checkpoint consists of; with `gone` this is left to RemoveObjects, for it takes longer
+  // than the commit. Gives the steps that left.
   //
   // A shard may share chunks with an older checkpoint that is listed, or with a shard of the same generation that was not
   // committed. Who writes shards must see to it that what they share is still there when they are committed: a save on its
   // way may share with the newest two good ones, so these must stay (kNeededByGang), or it may share nothing. kCorrupt: a
   // chunk is shared with an older generation's shard, or by a save that a newer one has overtaken, and no listed checkpoint
   // consists of it; nothing is committed.
-  Result<std::vector<uint64_t>> Commit(const Manifest& manifest, const Retention& retention);
+  Result<std::vector<uint64_t>> Commit(const Manifest& manifest, const Retention& retention,
+                                       std::vector<CheckpointInfo>* gone = nullptr);
+  // The objects of checkpoints that have left the head, but what the listed ones consist of. When the store does not answer
+  // they stay, and are orphans. Other calls do not wait for it.
+  void RemoveObjects(const std::vector<CheckpointInfo>& gone);
   // Removes checkpoints as Commit does, under whatever fence the head has: `choose` says which, and is asked again when the
   // head has changed meanwhile. Its error is the outcome. Gives the steps that left.
   Result<std::vector<uint64_t>> Drop(
@@ -112,7 +117,6 @@ class Catalog {
   Status CheckShared(const Manifest& manifest, const std::vector<CheckpointInfo>& listed);
   bool Has(const CheckpointInfo& checkpoint, std::string_view object);
   Result<ObjectSet> Needed();
-  void RemoveObjects(const std::vector<CheckpointInfo>& gone);
   // Changes the list under the head's own fence, with what `change` makes of it; it is asked again when somebody else was
   // faster.
   Status Change(const std::function<Status(GangHead* head, HeadUpdate* update)>& change);

@@ -66,7 +66,8 @@ std::vector<CheckpointInfo> TakeOut(const std::vector<uint64_t>& steps,
 
 }  // namespace
 
-Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Retention& retention) {
+Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Retention& retention,
+                                              std::vector<CheckpointInfo>* gone_later) {
   const std::string text = manifest.Encode();
   if (manifest.key != key_)
     return Error{Errc::kInvalid, "the manifest is of " + manifest.key + ", not of " + key_};
@@ -87,7 +88,7 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Re
   info.manifest = ManifestName(key_, manifest.step, manifest.fence);
   info.manifest_digest = DigestOf(text);
 
-  const std::lock_guard lock(*changing_);
+  std::unique_lock lock(*changing_);
   bool written = false;
   const auto give_up = [&](Error error) {
     // Nobody can have listed it; if it stays it is an orphan.
@@ -130,14 +131,19 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Re
     }
     CrashPoint("catalog.head_updated");
     known_.insert_or_assign(info.manifest, ObjectSet(manifest));
-    RemoveObjects(gone);
+    lock.unlock();
+    if (gone_later != nullptr) {
+      *gone_later = std::move(gone);
+    } else {
+      RemoveObjects(gone);
+    }
     return steps_gone;
   }
 }
 
 Result<std::vector<uint64_t>> Catalog::Drop(
     const std::function<Result<std::vector<uint64_t>>(const GangHead&)>& choose) {
-  const std::lock_guard lock(*changing_);
+  std::unique_lock lock(*changing_);
   std::vector<uint64_t> steps;
   std::vector<CheckpointInfo> gone;
   const Status changed = Change([&](GangHead* head, HeadUpdate* update) -> Status {
@@ -150,6 +156,7 @@ Result<std::vector<uint64_t>> Catalog::Drop(
   });
   if (!changed) return changed.error();
   CrashPoint("catalog.dropped");
+  lock.unlock();
   RemoveObjects(gone);
   return steps;
 }
@@ -298,14 +305,18 @@ Result<ObjectSet> Catalog::Needed() {
   }
 }
 
-// The objects of checkpoints that have left the head, but what the listed ones consist of. When the store does not answer
-// they stay, and are orphans.
 void Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
   if (gone.empty()) return;
-  const Result<ObjectSet> dead = ObjectsOf(gone);
-  const Result<ObjectSet> needed = Needed();
-  if (!dead || !needed) return;
-  RemoveAll(*store_, space_, dead->Without(*needed));
+  std::vector<std::string> names;
+  {
+    const std::lock_guard lock(*changing_);
+    const Result<ObjectSet> dead = ObjectsOf(gone);
+    const Result<ObjectSet> needed = Needed();
+    if (!dead || !needed) return;
+    names = dead->Without(*needed);
+  }
+  // What nothing consists of now nothing will: a later checkpoint shares with listed ones, or with what was never listed.
+  RemoveAll(*store_, space_, names);
   for (const CheckpointInfo& checkpoint : gone) {
     if (!checkpoint.manifest.empty()) (void)store_->Remove({space_, checkpoint.manifest});
   }

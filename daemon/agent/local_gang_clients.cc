@@ -207,9 +207,10 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
   if (client.saving >= kMaxSaving)
     return refuse(MUSTER_E_BUSY, "two saves of this member are on their way already");
   // One content for one (generation, step, rank): objects of a checkpoint are never written twice.
-  if (!saved_.insert({client.rank, save.step}).second) {
+  if (!saved_[client.rank].Add(save.step)) {
     return refuse(MUSTER_E_INVALID,
-                  fmt::format("step {} has been saved in this generation already", save.step));
+                  fmt::format("step {} has been saved in this generation already, or is below the last {}",
+                              save.step, RecentSteps::kKept));
   }
   ++client.saving;
   ShowSaving(client.rank);
@@ -345,7 +346,7 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
     written.set_error(shard.error().message);
     written.set_given_up(given_up);
     // What is under way of one that was given up may still be written: its objects have had their one content.
-    if (!given_up) saved_.erase({rank, step});
+    if (!given_up) saved_[rank].Remove(step);
   }
   CrashPoint("agent.shard_reported");
   unacknowledged_[{rank, step}] = written;

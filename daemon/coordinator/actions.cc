@@ -79,7 +79,7 @@ void Coordinator::BuildStart() {
   } else if (!again) {
     restore_ = latest_;
     pending_.clear();
-    committed_.clear();
+    committed_.Clear();
   }
   v1::Start start;
   start.set_term(fence_.term);

@@ -31,7 +31,7 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   };
   if (written.generation() != gang_->generation()) return;  // of an older one: it will never be complete
   // A member whose musterd has restarted saves again what it was not told to be committed.
-  if (committed_.contains(written.step())) return answer("");
+  if (committed_.Has(written.step())) return answer("");
   if (!written.error().empty()) {
     SaveFailed(written);
     if (!written.given_up()) {
@@ -123,11 +123,13 @@ void Coordinator::TryCommit(uint64_t step) {
   Pending& pending = pending_[step];
   ++pending.attempts;
   worker_->Do([weak = weak_from_this(), catalog = catalog_, manifest = pending.manifest, fence = fence_,
-               retention = RetentionOf(config_), &loop = loop_] {
+               retention = RetentionOf(config_), &remover = *remover_, &loop = loop_] {
     Manifest fenced = *manifest;
     fenced.fence = fence;
-    const auto removed = catalog->Commit(fenced, retention);
-    const Status status = removed ? Status() : Status(removed.error());
+    std::vector<CheckpointInfo> gone;
+    const auto committed = catalog->Commit(fenced, retention, &gone);
+    const Status status = committed ? Status() : Status(committed.error());
+    if (!gone.empty()) remover.Do([catalog, gone = std::move(gone)] { catalog->RemoveObjects(gone); });
     loop.Post([weak, status, generation = fence.generation, step = fenced.step, bytes = fenced.TotalBytes()] {
       CrashPoint("coordinator.commit_done");
       if (const auto self = weak.lock()) self->CommitDone(generation, step, bytes, status);
@@ -147,7 +149,7 @@ bool Coordinator::CommitLater(uint64_t generation, uint64_t step, const Error& e
   const auto newer = std::count_if(found, pending_.end(), [&](const auto& item) {
     return item.first > step && item.second.generation == generation && item.second.manifest != nullptr;
   });
-  if (newer >= kMostWaiting || (!committed_.empty() && *committed_.rbegin() > step)) {
+  if (newer >= kMostWaiting || committed_.Highest().value_or(0) > step) {
     pending_.erase(found);
     TellCommitted(generation, step, "it was given up for newer ones: " + error.message);
     return true;
@@ -239,7 +241,7 @@ void Coordinator::CommitDone(uint64_t generation, uint64_t step, uint64_t bytes,
   if (generation == gang_->generation()) pending_.erase(step);
   if (status) {
     if (delay_told_ && *delay_told_ <= step) delay_told_.reset();
-    if (generation == gang_->generation()) committed_.insert(step);
+    if (generation == gang_->generation()) committed_.Add(step);
     if (!latest_ || *latest_ < step) latest_ = step;
     saved_in_[step] = generation;
     // The last ones are enough: what is not known here is read from the store.

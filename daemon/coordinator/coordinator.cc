@@ -37,6 +37,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
       created_ns_(RealtimeNs()),
       detector_(HangSettings(job_)),
+      remover_(std::make_unique<Worker>()),
       worker_(std::make_unique<Worker>()) {
   if (auto codes = gang::ParseExitCodes(config_.exit_codes)) exit_codes_ = *std::move(codes);
 }
@@ -256,8 +257,13 @@ void Coordinator::MaybeOver() {
   linger_timer_ = loop_.After(kLinger, [this] {
     linger_timer_ = 0;
     over_called_ = true;
-    // Behind what is still to be written: the last record is not lost when the store is slow.
-    worker_->Do([&loop = loop_, over = over_] { loop.Post(over); });
+    // Behind what is still to be done, the record before all: it is not lost when the store is slow, and the loop does not
+    // wait for it in the destructor.
+    std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
+    for (Worker* worker : {prober_.get(), collector_.get(), remover_.get(), worker_.get()}) {
+      if (worker != nullptr) next = [worker, then = std::move(next)] { worker->Do(then); };
+    }
+    next();
   });
 }
 

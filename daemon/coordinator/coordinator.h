@@ -18,6 +18,7 @@
 #include "ceph/catalog/catalog.h"
 #include "daemon/base/gang_job.h"
 #include "daemon/base/loop.h"
+#include "daemon/base/recent_steps.h"
 #include "daemon/base/worker.h"
 #include "daemon/beat/beat.h"
 #include "daemon/coordinator/context.h"
@@ -241,7 +242,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool end_waited_ = false;                  // for that, long enough
   std::map<uint64_t, Pending> pending_;
   Restored restored_;
-  std::set<uint64_t> committed_;        // steps of the current generation
+  RecentSteps committed_;               // of the current generation
   std::optional<uint64_t> delay_told_;  // of this step; until it, or a newer one, is committed
   std::string cause_;                   // of the newest fault
   std::string restart_cause_;           // of the current generation: that, or what was planned
@@ -288,7 +289,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool confirming_ = false;
   std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined
   std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
-  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Worker>
+      remover_;  // of objects that no checkpoint has any more: neither record nor commit waits for it
+  std::unique_ptr<Worker> worker_;  // gives work to the one above
   std::unique_ptr<Worker> collector_;
 
   // A save that has failed for one member, for all of those who come later with their shard of it.

@@ -198,8 +198,7 @@ void Coordinator::TakenOver(Result<GangHead> head) {
   for (const CheckpointInfo& checkpoint : head->checkpoints)
     saved_in_[checkpoint.step] = checkpoint.fence.generation;
   for (const CheckpointInfo& checkpoint : head->checkpoints) {
-    if (checkpoint.good && checkpoint.fence.generation == fence_.generation)
-      committed_.insert(checkpoint.step);
+    if (checkpoint.good && checkpoint.fence.generation == fence_.generation) committed_.Add(checkpoint.step);
   }
   if (origin_.taken) origin_.taken(true);
   gang::Memory memory;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -26,14 +27,15 @@ class Keeping : public testing::Test {
   }
 
   // Writes the objects that the manifest names itself, then commits it.
-  Status Save(Catalog& catalog, const Manifest& manifest, const Retention& retention = 2) {
+  Status Save(Catalog& catalog, const Manifest& manifest, const Retention& retention = 2,
+              std::vector<CheckpointInfo>* gone = nullptr) {
     for (const Shard& shard : manifest.shards) {
       for (size_t i = 0; i < shard.chunks.size(); ++i) {
         if (shard.PrefixOf(i) != shard.prefix) continue;
         EXPECT_TRUE(store_->Write({"u1", shard.ObjectOf(i)}, "chunk"));
       }
     }
-    const auto committed = catalog.Commit(manifest, retention);
+    const auto committed = catalog.Commit(manifest, retention, gone);
     return committed ? Status() : Status(committed.error());
   }
   Status Save(uint64_t step, const Retention& retention = 2) {
@@ -200,6 +202,29 @@ TEST_F(Keeping, SharedChunksOutliveADroppedCheckpoint) {
   for (const auto& [name, data] : store_->objects()) EXPECT_TRUE(name.starts_with("data/k/3.")) << name;
 }
 
+TEST_F(Keeping, WhatACommitLeavesToLaterIsThereUntilThen) {
+  ASSERT_TRUE(Save(1));
+  ASSERT_TRUE(Save(catalog_, Sharing(2, 1)));
+  std::vector<CheckpointInfo> gone;
+  ASSERT_TRUE(Save(catalog_, Sharing(3, 2), 2, &gone));
+  EXPECT_THAT(Steps(), ElementsAre(2, 3));
+  ASSERT_EQ(gone.size(), 1U);
+  EXPECT_EQ(gone[0].step, 1U);
+  const std::string own = ChunkName(ShardPrefix("k", 1, fence_, 0), 0);
+  const std::string shared = ChunkName(ShardPrefix("k", 1, fence_, 0), 1);
+  EXPECT_NE(store_->Bytes(own), nullptr);
+  EXPECT_NE(store_->Bytes(ManifestName("k", 1, fence_)), nullptr);
+  // Meanwhile a newer one is committed, which shares with those that are listed.
+  std::vector<CheckpointInfo> more;
+  ASSERT_TRUE(Save(catalog_, Sharing(4, 3), 2, &more));
+  catalog_.RemoveObjects(gone);
+  EXPECT_EQ(store_->Bytes(own), nullptr);
+  EXPECT_EQ(store_->Bytes(ManifestName("k", 1, fence_)), nullptr);
+  EXPECT_NE(store_->Bytes(shared), nullptr);
+  catalog_.RemoveObjects(more);
+  ExpectWhole();
+}
+
 // A commit that was prepared before somebody else's change is prepared again.
 TEST_F(Keeping, ACommitSeesAPinThatCameBetween) {
   ASSERT_TRUE(Save(1));
@@ -271,12 +296,30 @@ TEST_F(Keeping, CommitsPinsAndDropsAtOnceLeaveEveryListedCheckpointWhole) {
       });
     }
   });
+  // As a coordinator has it: what leaves goes on a thread of its own.
+  std::mutex mutex;
+  std::vector<CheckpointInfo> left;
+  std::thread removals([&] {
+    while (!stop) {
+      std::vector<CheckpointInfo> now;
+      {
+        const std::lock_guard lock(mutex);
+        now.swap(left);
+      }
+      catalog_.RemoveObjects(now);
+    }
+  });
   int committed = 0;
   for (uint64_t step = 1; step <= 300; ++step) {
     const auto head = catalog_.Load();
     const auto base = step > 1 ? catalog_.LoadManifest(*head->latest) : Result<Manifest>(Error{});
+    std::vector<CheckpointInfo> gone;
     const Status saved =
-        Save(catalog_, base ? Sharing(step, *base) : SampleManifest("k", step, fence_, 2), 4);
+        Save(catalog_, base ? Sharing(step, *base) : SampleManifest("k", step, fence_, 2), 4, &gone);
+    {
+      const std::lock_guard lock(mutex);
+      left.insert(left.end(), gone.begin(), gone.end());
+    }
     // Others may be faster for long, but nothing else goes wrong.
     EXPECT_TRUE(saved || saved.error().code == Errc::kConflict) << saved.error().message;
     if (saved) ++committed;
@@ -284,6 +327,7 @@ TEST_F(Keeping, CommitsPinsAndDropsAtOnceLeaveEveryListedCheckpointWhole) {
   stop = true;
   pins.join();
   drops.join();
+  removals.join();
   EXPECT_GT(committed, 100);
   ExpectWhole();
 }
