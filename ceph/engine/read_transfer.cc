@@ -86,6 +86,7 @@ class ReadTransfer final : public Transfer {
     const uint64_t at = range_.chunks_begin + chunk.index * chunk_bytes();
     const uint64_t from = std::max(at, range_.begin);
     const uint64_t to = std::min(at + data.size(), range_.end);
+    PrepareShardMemory(memory_, from - range_.begin, static_cast<size_t>(to - from));
     return WriteShardMemory(memory_, from - range_.begin, data.subspan(from - at, to - from));
   }
 

@@ -37,16 +37,6 @@ bool HugePages() {
   return on;
 }
 
-// New memory costs as much as all else that is done with it, and a tenth of that in huge pages. Only a mapping can ask for
-// them; what is written later by the descriptor goes into them.
-void TakeHugePages(const UniqueFd& memory, size_t bytes) {
-  if (bytes < kHugePage || !HugePages()) return;
-  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (at == MAP_FAILED) return;
-  if (::madvise(at, bytes, MADV_HUGEPAGE) == 0) (void)::madvise(at, bytes, MADV_POPULATE_WRITE);
-  ::munmap(at, bytes);
-}
-
 }  // namespace
 
 Result<UniqueFd> MakeShardMemory(uint64_t bytes) {
@@ -55,8 +45,21 @@ Result<UniqueFd> MakeShardMemory(uint64_t bytes) {
   if (bytes > static_cast<uint64_t>(INT64_MAX) || ::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
     return Failed("size", bytes > static_cast<uint64_t>(INT64_MAX) ? EFBIG : errno);
   }
-  TakeHugePages(memory, bytes);
   return memory;
+}
+
+// Only a mapping can ask for huge pages; what is written later by the descriptor goes into them. It covers them whole, for
+// else the last one would be of small pages; but nothing past the piece is touched.
+void PrepareShardMemory(const UniqueFd& memory, uint64_t offset, size_t bytes) {
+  if (bytes < kHugePage || !HugePages()) return;
+  const uint64_t begin = offset / kHugePage * kHugePage;
+  const auto touched = static_cast<size_t>(offset + bytes - begin);
+  const size_t mapped = (touched + kHugePage - 1) / kHugePage * kHugePage;
+  void* at =
+      ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), static_cast<off_t>(begin));
+  if (at == MAP_FAILED) return;
+  if (::madvise(at, mapped, MADV_HUGEPAGE) == 0) (void)::madvise(at, touched, MADV_POPULATE_WRITE);
+  ::munmap(at, mapped);
 }
 
 Status ReadShardMemory(const UniqueFd& memory, uint64_t offset, std::span<std::byte> into) {

@@ -44,6 +44,7 @@ Status Fill(PartnerStream& stream, const std::vector<uint64_t>& chunks, const Ca
     if (cancel.now()) return Error{Errc::kUnavailable, "it is not wanted any more"};
     if (TooSlow(begun, copy->bytes)) return Error{Errc::kUnavailable, "it is slow"};
     const uint64_t at = chunk * copy->shard.chunk_bytes;
+    PrepareShardMemory(copy->memory, at, static_cast<size_t>(copy->shard.BytesOf(chunk)));
     const auto good =
         ReceiveChunk(stream, copy->shard, chunk, [&](uint64_t offset, std::span<const std::byte> piece) {
           return WriteShardMemory(copy->memory, at + offset, piece);
