@@ -123,17 +123,17 @@ void Coordinator::TryCommit(uint64_t step) {
   Pending& pending = pending_[step];
   ++pending.attempts;
   worker_->Do([weak = weak_from_this(), catalog = catalog_, manifest = pending.manifest, fence = fence_,
-               retention = RetentionOf(config_), &remover = *remover_, &loop = loop_] {
+               retention = RetentionOf(config_), &removals = removals_, &loop = loop_] {
     Manifest fenced = *manifest;
     fenced.fence = fence;
     std::vector<CheckpointInfo> gone;
     const auto committed = catalog->Commit(fenced, retention, &gone);
     const Status status = committed ? Status() : Status(committed.error());
-    if (!gone.empty()) remover.Do([catalog, gone = std::move(gone)] { catalog->RemoveObjects(gone); });
     loop.Post([weak, status, generation = fence.generation, step = fenced.step, bytes = fenced.TotalBytes()] {
       CrashPoint("coordinator.commit_done");
       if (const auto self = weak.lock()) self->CommitDone(generation, step, bytes, status);
     });
+    removals.Add(std::move(gone));
   });
 }
 

@@ -23,6 +23,7 @@
 #include "daemon/beat/beat.h"
 #include "daemon/coordinator/context.h"
 #include "daemon/coordinator/record.h"
+#include "daemon/coordinator/removals.h"
 #include "daemon/gang/gang.h"
 #include "daemon/hang/detector.h"
 #include "daemon/hang/stragglers.h"
@@ -289,9 +290,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool confirming_ = false;
   std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined
   std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
-  std::unique_ptr<Worker>
-      remover_;  // of objects that no checkpoint has any more: neither record nor commit waits for it
-  std::unique_ptr<Worker> worker_;  // gives work to the one above
+  Removals removals_;               // neither record nor commit waits for them
+  std::unique_ptr<Worker> worker_;
   std::unique_ptr<Worker> collector_;
 
   // A save that has failed for one member, for all of those who come later with their shard of it.

@@ -50,6 +50,9 @@ for pid in PIDS; do look member "$pid"; done
 # most of that comes before the third look.
 ALLOWED = {"musterd_anonymous_kb": 8192, "member_anonymous_kb": 1024, "musterd_threads": 4, "musterd_descriptors": 8}
 LATER_KB = 2048
+# What changes of those that are kept, and what stays once, or a few times.
+OWN = -(-(MOVING + CHUNK) // CHUNK) + 1
+MOST_OBJECTS = MEMBERS * (KEPT * (OWN + 1) + -(-STILL // CHUNK)) + KEPT
 
 
 def setUpModule() -> None:
@@ -67,7 +70,10 @@ class ManyCheckpoints(ClusterCase):
             for line in done.stdout.splitlines():
                 name, value = line.split()
                 held[f"{node} {name}"] = held.get(f"{node} {name}", 0) + int(value)
-        return held | {"store objects": len(Rados(self.cluster, "trainer").list(f"data/job-{job.gang}/"))}
+        return held | {"store objects": self.objects(job)}
+
+    def objects(self, job: Job) -> int:
+        return len(Rados(self.cluster, "trainer").list(f"data/job-{job.gang}/"))
 
     def test_five_hundred_checkpoints_in_a_row_leave_nothing_behind(self) -> None:
         job = self.gang(CODE, nodes=NODES, tasks=MEMBERS)
@@ -75,6 +81,8 @@ class ManyCheckpoints(ClusterCase):
         for step in LOOKS:
             for rank in range(MEMBERS):
                 job.wait_for_file(f"at.{step}.{rank}", timeout=harness.SOON * 4)
+            # What the last commits have replaced is removed beside them.
+            self.wait(lambda: self.objects(job) <= MOST_OBJECTS, "old checkpoints' objects to be removed")
             looks.append(self.look(job))
             (job.files / f"go.{step}").touch()
         self.assertEqual(job.wait(), 0, job.err)
@@ -86,9 +94,8 @@ class ManyCheckpoints(ClusterCase):
             report(f"{name:28}" + " ".join(f"{look[name]:8}" for look in looks))
         for name, first in looks[0].items():
             allowed = first + ALLOWED.get(name.split()[1], 0)
-            if name == "store objects":  # what changes of those that are kept, and what stays once, or a few times
-                own = -(-(MOVING + CHUNK) // CHUNK) + 1
-                allowed = MEMBERS * (KEPT * (own + 1) + -(-STILL // CHUNK)) + KEPT
+            if name == "store objects":
+                allowed = MOST_OBJECTS
             values = [look[name] for look in looks]
             self.assertLessEqual(max(values), allowed, f"{name}: {values}")
             if name.endswith("anonymous_kb"):
