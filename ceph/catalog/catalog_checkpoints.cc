@@ -29,13 +29,23 @@ Error FenceMoved(const std::string& key, const Fence& had, const Fence& now) {
                                std::to_string(had.term) + ", generation " + std::to_string(had.generation)};
 }
 
-// Removes objects, several at a time. What fails stays and is an orphan. Gives how many are gone.
-size_t RemoveAll(Store& store, const std::string& space, const std::vector<std::string>& names) {
+// Removes objects, several at a time, until one cannot be removed, since each of them may take the store's timeout. Gives how
+// many are gone, and why it has not gone on.
+Status RemoveAll(Store& store, const std::string& space, const std::vector<std::string>& names,
+                 size_t* gone = nullptr) {
   std::atomic<size_t> next{0};
-  std::atomic<size_t> gone{0};
+  std::atomic<size_t> removed{0};
+  std::mutex mutex;
+  Status result;
   const auto work = [&] {
     for (size_t i = next++; i < names.size(); i = next++) {
-      if (store.Remove({space, names[i]})) ++gone;
+      if (Status status = store.Remove({space, names[i]}); !status) {
+        next = names.size();
+        const std::lock_guard lock(mutex);
+        result = std::move(status);
+        return;
+      }
+      ++removed;
       CrashPoint("catalog.object_removed");
     }
   };
@@ -44,7 +54,8 @@ size_t RemoveAll(Store& store, const std::string& space, const std::vector<std::
   for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
   work();
   for (std::thread& helper : helpers) helper.join();
-  return gone;
+  if (gone != nullptr) *gone = removed;
+  return result;
 }
 
 std::vector<CheckpointInfo>::const_iterator Find(const std::vector<CheckpointInfo>& checkpoints,
@@ -135,7 +146,7 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Re
     if (gone_later != nullptr) {
       *gone_later = std::move(gone);
     } else {
-      RemoveObjects(gone);
+      (void)RemoveObjects(gone);
     }
     return steps_gone;
   }
@@ -157,7 +168,7 @@ Result<std::vector<uint64_t>> Catalog::Drop(
   if (!changed) return changed.error();
   CrashPoint("catalog.dropped");
   lock.unlock();
-  RemoveObjects(gone);
+  (void)RemoveObjects(gone);
   return steps;
 }
 
@@ -305,21 +316,25 @@ Result<ObjectSet> Catalog::Needed() {
   }
 }
 
-void Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
-  if (gone.empty()) return;
+Status Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
+  if (gone.empty()) return {};
   std::vector<std::string> names;
   {
     const std::lock_guard lock(*changing_);
     const Result<ObjectSet> dead = ObjectsOf(gone);
     const Result<ObjectSet> needed = Needed();
-    if (!dead || !needed) return;
+    if (!dead) return dead.error();
+    if (!needed) return needed.error();
     names = dead->Without(*needed);
   }
   // What nothing consists of now nothing will: a later checkpoint shares with listed ones, or with what was never listed.
-  RemoveAll(*store_, space_, names);
+  if (Status removed = RemoveAll(*store_, space_, names); !removed) return removed;
+  // Last: they say what is left to be removed.
   for (const CheckpointInfo& checkpoint : gone) {
-    if (!checkpoint.manifest.empty()) (void)store_->Remove({space_, checkpoint.manifest});
+    if (checkpoint.manifest.empty()) continue;
+    if (Status removed = store_->Remove({space_, checkpoint.manifest}); !removed) return removed;
   }
+  return {};
 }
 
 Result<size_t> Catalog::CollectOrphans(const Fence& fence) {
@@ -352,7 +367,10 @@ Result<size_t> Catalog::CollectOrphans(const Fence& fence) {
     if (listed.contains({of->step, of->fence.generation}) || unreadable.contains(of->step)) continue;
     orphans.push_back(name);
   }
-  return RemoveAll(*store_, space_, orphans);
+  size_t gone = 0;
+  if (Status removed = RemoveAll(*store_, space_, orphans, &gone); !removed && gone == 0)
+    return removed.error();
+  return gone;
 }
 
 }  // namespace muster

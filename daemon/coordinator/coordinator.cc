@@ -37,7 +37,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
       created_ns_(RealtimeNs()),
       detector_(HangSettings(job_)),
-      removals_(catalog_),
+      removals_(catalog_, job_.Id()),
       worker_(std::make_unique<Worker>()) {
   if (auto codes = gang::ParseExitCodes(config_.exit_codes)) exit_codes_ = *std::move(codes);
 }
@@ -260,10 +260,10 @@ void Coordinator::MaybeOver() {
     // Behind what is still to be done, the record before all: it is not lost when the store is slow, and the loop does not
     // wait for it in the destructor.
     std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
-    for (Worker* worker : {prober_.get(), collector_.get(), &removals_.worker(), worker_.get()}) {
+    for (Worker* worker : {prober_.get(), collector_.get()}) {
       if (worker != nullptr) next = [worker, then = std::move(next)] { worker->Do(then); };
     }
-    next();
+    worker_->Do([&removals = removals_, then = std::move(next)] { removals.AtTheEnd(then); });
   });
 }
 

@@ -1,9 +1,10 @@
 // Removes the objects of checkpoints that retention has dropped: beside the commits, but not far behind them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "ceph/catalog/catalog.h"
@@ -11,41 +12,26 @@
 
 namespace muster {
 
+// Thread-safe. The destructor waits for what is under way.
 class Removals {
  public:
-  explicit Removals(std::shared_ptr<Catalog> catalog) : catalog_(std::move(catalog)) {}
+  // `gang`: its id, for the log.
+  Removals(std::shared_ptr<Catalog> catalog, std::string gang);
 
-  // From the thread that commits. Who commits faster than the store removes is held up: when kMostWaiting checkpoints wait
-  // they are removed before this returns.
-  void Add(std::vector<CheckpointInfo> gone) {
-    if (gone.empty()) return;
-    bool many = false;
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_.insert(waiting_.end(), gone.begin(), gone.end());
-      many = waiting_.size() > kMostWaiting;
-    }
-    if (many) return RemoveWaiting();
-    worker_.Do([this] { RemoveWaiting(); });
-  }
-  // What is given to it runs after the removals that were begun before.
-  [[nodiscard]] Worker& worker() { return worker_; }
+  // From the thread that commits. Who commits faster than the store removes is held up: when several checkpoints wait they
+  // are removed before this returns. What the store does not remove now is tried again with the next ones.
+  void Add(std::vector<CheckpointInfo> gone);
+  // Calls this on another thread when what was given before is removed, or cannot be.
+  void AtTheEnd(std::function<void()> then);
 
  private:
-  static constexpr size_t kMostWaiting = 4;
-
-  void RemoveWaiting() {
-    std::vector<CheckpointInfo> gone;
-    {
-      const std::lock_guard lock(mutex_);
-      gone.swap(waiting_);
-    }
-    catalog_->RemoveObjects(gone);
-  }
+  void RemoveWaiting();
 
   const std::shared_ptr<Catalog> catalog_;
+  const std::string gang_;
   std::mutex mutex_;
   std::vector<CheckpointInfo> waiting_;
+  bool failing_ = false;  // the last time
   Worker worker_;
 };
 

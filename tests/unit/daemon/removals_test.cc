@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <future>
 
 #include "ceph/catalog/object_names.h"
@@ -22,9 +24,27 @@ class RemovalsTest : public testing::Test {
   // Commits the next step, of two that are kept, and gives away what has left.
   void Commit() {
     const Manifest manifest = SampleManifest("k", ++step_, fence_, 2);
+    for (const Shard& shard : manifest.shards) {
+      for (size_t i = 0; i < shard.chunks.size(); ++i)
+        ASSERT_TRUE(store_->Write({"u1", shard.ObjectOf(i)}, "chunk"));
+    }
     std::vector<CheckpointInfo> gone;
     ASSERT_TRUE(catalog_->Commit(manifest, 2, &gone));
     removals_->Add(std::move(gone));
+  }
+  // Whatever runs first on the thread that removes waits until `go` is set.
+  void HoldWorker(std::promise<void>* go) {
+    removals_->AtTheEnd([go] { go->get_future().wait(); });
+  }
+  void WaitForRemovals() {
+    std::promise<void> done;
+    removals_->AtTheEnd([&] { done.set_value(); });
+    done.get_future().wait();
+  }
+  size_t Objects() {
+    return static_cast<size_t>(
+        std::count_if(store_->objects().begin(), store_->objects().end(),
+                      [](const auto& item) { return item.first.starts_with("data/"); }));
   }
   // How many steps have a manifest in the store.
   size_t Left() {
@@ -38,12 +58,12 @@ class RemovalsTest : public testing::Test {
   uint64_t step_ = 0;
   std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   std::shared_ptr<Catalog> catalog_ = std::make_shared<Catalog>(store_, "u1", "k");
-  std::unique_ptr<Removals> removals_ = std::make_unique<Removals>(catalog_);
+  std::unique_ptr<Removals> removals_ = std::make_unique<Removals>(catalog_, "1.0");
 };
 
 TEST_F(RemovalsTest, AreDoneBesideTheCommitsAndAllOfThemAtTheEnd) {
   std::promise<void> go;
-  removals_->worker().Do([&] { go.get_future().wait(); });
+  HoldWorker(&go);
   for (int i = 0; i < 5; ++i) Commit();
   EXPECT_EQ(Left(), 5U);
   go.set_value();
@@ -53,7 +73,7 @@ TEST_F(RemovalsTest, AreDoneBesideTheCommitsAndAllOfThemAtTheEnd) {
 
 TEST_F(RemovalsTest, HoldUpWhoCommitsFasterThanTheyAreDone) {
   std::promise<void> go;
-  removals_->worker().Do([&] { go.get_future().wait(); });
+  HoldWorker(&go);
   for (int i = 0; i < 100; ++i) {
     Commit();
     EXPECT_LE(Left(), 6U);
@@ -61,6 +81,41 @@ TEST_F(RemovalsTest, HoldUpWhoCommitsFasterThanTheyAreDone) {
   go.set_value();
   removals_.reset();
   EXPECT_EQ(Left(), 2U);
+}
+
+TEST_F(RemovalsTest, AreTriedAgainWhenTheStoreDidNotAnswer) {
+  std::atomic<int> asked = 0;
+  store_->SetFault([&](const std::string& operation, const std::string&) -> Status {
+    if (operation != "remove") return {};
+    ++asked;
+    return Error{Errc::kUnavailable, "no answer"};
+  });
+  for (int i = 0; i < 20; ++i) {
+    Commit();
+    WaitForRemovals();
+  }
+  EXPECT_EQ(Left(), 20U);
+  // Each may take the store's timeout: the first that fails ends a try, on each of a few threads.
+  EXPECT_LE(asked, 2 * 18 * 8);
+  store_->SetFault({});
+  Commit();
+  WaitForRemovals();
+  EXPECT_EQ(Left(), 2U);
+  EXPECT_EQ(Objects(), 2U * 7);
+}
+
+TEST_F(RemovalsTest, GoOnWhereTheyWereCutOff) {
+  store_->SetFault([&](const std::string& operation, const std::string& name) -> Status {
+    if (operation != "remove" || name.find("/1.2") == std::string::npos) return {};
+    return Error{Errc::kUnavailable, "no answer"};
+  });
+  for (int i = 0; i < 3; ++i) Commit();
+  WaitForRemovals();
+  EXPECT_EQ(Left(), 3U) << "the manifest goes last";
+  EXPECT_LT(Objects(), 3U * 7);
+  store_->SetFault({});
+  WaitForRemovals();
+  EXPECT_EQ(Objects(), 2U * 7);
 }
 
 }  // namespace
