@@ -80,7 +80,7 @@ class Catalog {
   Result<std::vector<uint64_t>> Commit(const Manifest& manifest, const Retention& retention,
                                        std::vector<CheckpointInfo>* gone = nullptr);
   // The objects of checkpoints that have left the head, but what the listed ones consist of. On an error some may stay: the
-  // same call may be made again; if it is not they are orphans. Other calls do not wait for it.
+  // same call may be made again; if it is not they are orphans. Other calls do not wait for the removal itself.
   Status RemoveObjects(const std::vector<CheckpointInfo>& gone);
   // Removes checkpoints as Commit does, under whatever fence the head has: `choose` says which, and is asked again when the
   // head has changed meanwhile. Its error is the outcome. Gives the steps that left.

@@ -29,21 +29,22 @@ Error FenceMoved(const std::string& key, const Fence& had, const Fence& now) {
                                std::to_string(had.term) + ", generation " + std::to_string(had.generation)};
 }
 
-// Removes objects, several at a time, until one cannot be removed, since each of them may take the store's timeout. Gives how
-// many are gone, and why it has not gone on.
+// Removes objects, several at a time, until that has failed for a few, since each of them may take the store's timeout. Gives
+// how many are gone, and why others are not.
 Status RemoveAll(Store& store, const std::string& space, const std::vector<std::string>& names,
                  size_t* gone = nullptr) {
   std::atomic<size_t> next{0};
   std::atomic<size_t> removed{0};
   std::mutex mutex;
   Status result;
+  size_t failed = 0;
   const auto work = [&] {
     for (size_t i = next++; i < names.size(); i = next++) {
       if (Status status = store.Remove({space, names[i]}); !status) {
-        next = names.size();
         const std::lock_guard lock(mutex);
         result = std::move(status);
-        return;
+        if (++failed >= kRemovers) next = names.size();
+        continue;
       }
       ++removed;
       CrashPoint("catalog.object_removed");
@@ -368,8 +369,7 @@ Result<size_t> Catalog::CollectOrphans(const Fence& fence) {
     orphans.push_back(name);
   }
   size_t gone = 0;
-  if (Status removed = RemoveAll(*store_, space_, orphans, &gone); !removed && gone == 0)
-    return removed.error();
+  if (Status removed = RemoveAll(*store_, space_, orphans, &gone); !removed) return removed.error();
   return gone;
 }
 

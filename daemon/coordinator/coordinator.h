@@ -289,10 +289,11 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
   bool confirming_ = false;
   std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined
+  // The end of a gang goes through these from the last to the first (MaybeOver), so they are destroyed in that order.
   std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
-  Removals removals_;               // neither record nor commit waits for them
-  std::unique_ptr<Worker> worker_;
   std::unique_ptr<Worker> collector_;
+  Removals removals_;
+  std::unique_ptr<Worker> worker_;
 
   // A save that has failed for one member, for all of those who come later with their shard of it.
   struct FailedSave {

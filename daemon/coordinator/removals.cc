@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace muster {
@@ -19,28 +21,34 @@ Removals::Removals(std::shared_ptr<Catalog> catalog, std::string gang)
 void Removals::Add(std::vector<CheckpointInfo> gone) {
   if (gone.empty()) return;
   bool now = false;
+  bool queue = false;
   {
     const std::lock_guard lock(mutex_);
     waiting_.insert(waiting_.end(), gone.begin(), gone.end());
     while (waiting_.size() > kMostFailed) waiting_.erase(waiting_.begin());
     now = waiting_.size() > kMostWaiting && !failing_;
+    queue = !std::exchange(queued_, true);
   }
-  if (now) return RemoveWaiting();
-  worker_.Do([this] { RemoveWaiting(); });
+  if (queue) worker_.Do([this] { RemoveWaiting(SIZE_MAX); });
+  if (now) RemoveWaiting(1);
 }
 
 void Removals::AtTheEnd(std::function<void()> then) {
   worker_.Do([this, then = std::move(then)] {
-    RemoveWaiting();
+    RemoveWaiting(SIZE_MAX);
     then();
   });
 }
 
-void Removals::RemoveWaiting() {
+// The oldest of them.
+void Removals::RemoveWaiting(size_t most) {
   std::vector<CheckpointInfo> gone;
   {
     const std::lock_guard lock(mutex_);
-    gone.swap(waiting_);
+    if (most >= waiting_.size()) queued_ = false;
+    const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(std::min(most, waiting_.size()));
+    gone.assign(waiting_.begin(), end);
+    waiting_.erase(waiting_.begin(), end);
   }
   if (gone.empty()) return;
   const Status removed = catalog_->RemoveObjects(gone);

@@ -18,20 +18,21 @@ class Removals {
   // `gang`: its id, for the log.
   Removals(std::shared_ptr<Catalog> catalog, std::string gang);
 
-  // From the thread that commits. Who commits faster than the store removes is held up: when several checkpoints wait they
-  // are removed before this returns. What the store does not remove now is tried again with the next ones.
+  // From the thread that commits. Who commits faster than the store removes is held up: when several checkpoints wait the
+  // oldest is removed before this returns. What the store does not remove now is tried again with the next ones.
   void Add(std::vector<CheckpointInfo> gone);
   // Calls this on another thread when what was given before is removed, or cannot be.
   void AtTheEnd(std::function<void()> then);
 
  private:
-  void RemoveWaiting();
+  void RemoveWaiting(size_t most);
 
   const std::shared_ptr<Catalog> catalog_;
   const std::string gang_;
   std::mutex mutex_;
   std::vector<CheckpointInfo> waiting_;
   bool failing_ = false;  // the last time
+  bool queued_ = false;   // the worker will look at what waits
   Worker worker_;
 };
 

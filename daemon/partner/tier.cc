@@ -39,7 +39,7 @@ Result<std::unique_ptr<PartnerTier>> PartnerTier::Start(const Config& config, co
   if (!server) return server.error();
   tier->server_ = *std::move(server);
   tier->topology_ = std::make_shared<TopologyFile>(config.slurm_topology);
-  tier->RefreshTopology();
+  tier->topology_->Refresh();
   return tier;
 }
 

@@ -62,7 +62,7 @@ std::string ReadText(const std::string& path) {
     file.read(part.data(), part.size());
     text.append(part.data(), static_cast<size_t>(file.gcount()));
   }
-  return text;
+  return file.bad() ? "" : text;
 }
 
 }  // namespace
@@ -104,9 +104,12 @@ void TopologyFile::Refresh() {
   for (const char* place : kPlaces) {
     if (path_.empty() && text.empty()) text = ReadText(path = place);
   }
-  const std::lock_guard lock(mutex_);
-  if (text == text_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (text == text_) return;
+  }
   auto topology = Topology::Parse(text);
+  const std::lock_guard lock(mutex_);
   text_ = std::move(text);
   if (topology) {
     topology_ = std::make_shared<const Topology>(*std::move(topology));

@@ -12,7 +12,7 @@ import harness  # noqa: E402
 from harness import ClusterCase, Job, report  # noqa: E402
 from vc.names import BUILD_IN_NODE  # noqa: E402
 
-WARM_UP = 80  # restarts before the first look: allocators, caches and the history of events are filled by then
+WARM_UP = 200  # restarts before the first look: allocators, caches and the history of events are filled by then
 RESTARTS = 200  # between the two looks
 MEMBERS = 8
 
