@@ -287,6 +287,14 @@ class ClusterCase(unittest.TestCase):
     def wait(self, predicate: Callable[[], T], what: str, timeout: float = SOON) -> T:
         return wait_until(predicate, timeout, what)
 
+    def wait_until_idle(self) -> None:
+        """Waits until Slurm would give each node to a job."""
+
+        def idle() -> bool:
+            return set(self.cluster.exec("ctl", ["sinfo", "-h", "-N", "-o", "%t"]).stdout.split()) == {"idle"}
+
+        self.wait(idle, "all nodes to be idle", 2 * SOON)
+
     # --- what a failure prints
 
     def _log_sizes(self) -> dict[Path, int]:

@@ -386,6 +386,8 @@ class BitForBit(FaultCase):
         return sorted(self.checkpoints(job))
 
     def wait_for_checkpoint_after(self, job: Job, step: int) -> int:
+        self.wait(lambda: self.muster("status", job.gang).returncode == 0, "the gang to be known")
+
         def newer() -> int:
             self.assertTrue(job.running(), "it ended too early")
             return max((s for s in self.committed(job) if s > step), default=0)

@@ -94,6 +94,8 @@ class Recovery(ClusterCase):
     # has those of n3, n3 of n1. It is not n2, which coordinates, that dies.
 
     def with_spares(self, spares: int = 1) -> Keeper:
+        # Else the gang would have other nodes than the first ones, when the test before has lost one of them.
+        self.wait_until_idle()
         return Keeper(self, 6, gang=f"spares={spares}", nodes=3 + spares)
 
     def commit_and_copy(self, keeper: Keeper, *steps: int) -> None:
