@@ -1,6 +1,5 @@
 // musterd: the node daemon.
 #include <fmt/format.h>
-#include <malloc.h>
 #include <pwd.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -216,8 +215,6 @@ int Run(const Config& config) {
 }  // namespace muster
 
 int main(int argc, char** argv) {
-  // Dozens of threads wait most of the time; each would keep the memory that it once needed in an arena of its own.
-  ::mallopt(M_ARENA_MAX, 2);
   CLI::App app{"musterd: Muster's node daemon"};
   std::string path = muster::kDefaultConfig;
   bool check = false;
