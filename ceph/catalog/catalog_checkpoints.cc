@@ -30,11 +30,9 @@ Error FenceMoved(const std::string& key, const Fence& had, const Fence& now) {
 }
 
 // Removes objects, several at a time, until that has failed for a few, since each of them may take the store's timeout. Gives
-// how many are gone, and why others are not.
-Status RemoveAll(Store& store, const std::string& space, const std::vector<std::string>& names,
-                 size_t* gone = nullptr) {
+// how many they were, or why some are still there.
+Result<size_t> RemoveAll(Store& store, const std::string& space, const std::vector<std::string>& names) {
   std::atomic<size_t> next{0};
-  std::atomic<size_t> removed{0};
   std::mutex mutex;
   Status result;
   size_t failed = 0;
@@ -46,7 +44,6 @@ Status RemoveAll(Store& store, const std::string& space, const std::vector<std::
         if (++failed >= kRemovers) next = names.size();
         continue;
       }
-      ++removed;
       CrashPoint("catalog.object_removed");
     }
   };
@@ -55,8 +52,8 @@ Status RemoveAll(Store& store, const std::string& space, const std::vector<std::
   for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
   work();
   for (std::thread& helper : helpers) helper.join();
-  if (gone != nullptr) *gone = removed;
-  return result;
+  if (!result) return result.error();
+  return names.size();
 }
 
 std::vector<CheckpointInfo>::const_iterator Find(const std::vector<CheckpointInfo>& checkpoints,
@@ -329,7 +326,7 @@ Status Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
     names = dead->Without(*needed);
   }
   // What nothing consists of now nothing will: a later checkpoint shares with listed ones, or with what was never listed.
-  if (Status removed = RemoveAll(*store_, space_, names); !removed) return removed;
+  if (const auto removed = RemoveAll(*store_, space_, names); !removed) return removed.error();
   // Last: they say what is left to be removed.
   for (const CheckpointInfo& checkpoint : gone) {
     if (checkpoint.manifest.empty()) continue;
@@ -368,9 +365,7 @@ Result<size_t> Catalog::CollectOrphans(const Fence& fence) {
     if (listed.contains({of->step, of->fence.generation}) || unreadable.contains(of->step)) continue;
     orphans.push_back(name);
   }
-  size_t gone = 0;
-  if (Status removed = RemoveAll(*store_, space_, orphans, &gone); !removed) return removed.error();
-  return gone;
+  return RemoveAll(*store_, space_, orphans);
 }
 
 }  // namespace muster
