@@ -32,7 +32,7 @@ void LocalGang::CopyToPartner(uint64_t generation, uint64_t step) {
     const HeldShard* held = held_.Find(member.rank, generation, step);
     if (held != nullptr) shards.push_back({generation, step, held->shard, held->memory});
   }
-  partner_->Committed(generation, std::move(shards));
+  partner_->Committed(generation, step, std::move(shards));
 }
 
 // False when nobody is known to have it.

@@ -143,9 +143,15 @@ const std::vector<Key>& Keys() {
       Number(
           "partner_memory", Kind::kCount, &Config::partner_memory, 0, 90,
           "How much of the node's memory, in percent, copies of other nodes' newest shards may take, so that "
-          "a node that takes a lost one's place is restored from there. A partner needs room for two of "
-          "each; a tenth of the memory stays free all the same. 0: no copies are kept, nor made; the same "
-          "on all nodes."),
+          "a node that takes a lost one's place is restored from there. They take as much as the "
+          "node's own shards; a tenth of the memory stays free all the same. 0: no copies are kept, nor "
+          "made; "
+          "the same on all nodes."),
+      Number(
+          "partner_group", Kind::kCount, &Config::partner_group, 0, 16,
+          "From 3 on, groups of so many nodes keep parity of each other's shards in place of whole copies: "
+          "3 take half the memory, 4 a third, and so on, and one of each group can be lost. Groups that do "
+          "not come out even have up to twice as many nodes. 0: whole copies; the same on all nodes."),
       Number("partner_port", Kind::kCount, &Config::partner_port, 1, 65'535,
              "TCP port for these copies, the same on all nodes."),
       Text("slurm_topology", &Config::slurm_topology,

@@ -29,6 +29,7 @@ struct Config {
   std::string compression = "no";
   int64_t recovery_memory = 50;  // percent of the node's memory
   int64_t partner_memory = 20;   // the same
+  int64_t partner_group = 0;     // nodes
   int64_t partner_port = 6881;
   std::string slurm_topology;  // "": where slurmd has it
   int64_t collect_pause_ms = 300'000;

@@ -1,8 +1,10 @@
 #include "daemon/partner/chunk_memory.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -46,13 +48,24 @@ int MemoryChunk::fd() const {
   return memory_->file_.get();
 }
 
-Result<std::shared_ptr<ChunkMemory>> ChunkMemory::Make(uint64_t limit) {
+Result<std::shared_ptr<ChunkMemory>> ChunkMemory::Make(uint64_t limit, Spare spare) {
   UniqueFd file(::memfd_create("muster-partner", MFD_CLOEXEC));
   if (!file.valid()) {
     return Error{Errc::kInternal,
                  std::string("cannot make memory for copies of shards: ") + std::strerror(errno)};
   }
-  return std::shared_ptr<ChunkMemory>(new ChunkMemory(std::move(file), limit));
+  return std::shared_ptr<ChunkMemory>(new ChunkMemory(std::move(file), limit, std::move(spare)));
+}
+
+Status ChunkMemory::MayTake(uint64_t need, uint64_t freed, const std::string& whose) const {
+  const uint64_t spare = spare_();
+  const uint64_t in_use = used();
+  const uint64_t left = in_use - std::min(in_use, freed);
+  if (need <= spare + freed && left <= limit_ && need <= limit_ - left) return {};
+  return Error{Errc::kExhausted,
+               fmt::format("no memory for {} bytes of {}: what is kept of others has {} of {} bytes "
+                           "(partner_memory), and the node can spare {}",
+                           need, whose, left, limit_, spare)};
 }
 
 Result<std::shared_ptr<MemoryChunk>> ChunkMemory::Allocate(uint64_t bytes) {

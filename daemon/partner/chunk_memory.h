@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 
 #include "daemon/base/result.h"
 #include "daemon/base/unique_fd.h"
@@ -43,8 +45,12 @@ class MemoryChunk {
 // the daemon's own, for which the kernel would end it first when memory is short.
 class ChunkMemory : public std::enable_shared_from_this<ChunkMemory> {
  public:
-  static Result<std::shared_ptr<ChunkMemory>> Make(uint64_t limit);
+  // How much memory the node can spare now, in bytes.
+  using Spare = std::function<uint64_t()>;
+  static Result<std::shared_ptr<ChunkMemory>> Make(uint64_t limit, Spare spare);
 
+  // Whether there is room for `need` bytes when `freed` bytes have been given back. kExhausted: no; `whose`: for the error.
+  [[nodiscard]] Status MayTake(uint64_t need, uint64_t freed, const std::string& whose) const;
   // kExhausted: with it there would be more than `limit` bytes in use.
   Result<std::shared_ptr<MemoryChunk>> Allocate(uint64_t bytes);
   [[nodiscard]] uint64_t used() const;
@@ -52,11 +58,13 @@ class ChunkMemory : public std::enable_shared_from_this<ChunkMemory> {
 
  private:
   friend class MemoryChunk;
-  ChunkMemory(UniqueFd file, uint64_t limit) : file_(std::move(file)), limit_(limit) {}
+  ChunkMemory(UniqueFd file, uint64_t limit, Spare spare)
+      : file_(std::move(file)), limit_(limit), spare_(std::move(spare)) {}
   void Free(uint64_t at, uint64_t bytes);
 
   const UniqueFd file_;
   const uint64_t limit_;
+  const Spare spare_;
   mutable std::mutex mutex_;
   uint64_t next_ = 0;
   uint64_t used_ = 0;

@@ -11,23 +11,26 @@ namespace {
 
 constexpr uint64_t kMaxChunk = 64 << 20;  // as chunk_size in the configuration
 
-void Drop(CopyChunks&& chunks, PartnerCopies::Dropped* dropped) {
+}  // namespace
+
+void DropChunks(CopyChunks&& chunks, CopyChunks* dropped) {
   std::copy_if(std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()),
                std::back_inserter(*dropped), [](const auto& chunk) { return chunk != nullptr; });
   chunks.clear();
 }
 
-}  // namespace
+void AddToRuns(uint64_t chunk, std::vector<uint64_t>* runs) {
+  if (!runs->empty() && (*runs)[runs->size() - 2] + runs->back() == chunk) {
+    ++runs->back();
+  } else {
+    runs->insert(runs->end(), {chunk, 1});
+  }
+}
 
 std::vector<uint64_t> ChunkRuns(const CopyChunks& chunks, bool present) {
   std::vector<uint64_t> runs;
   for (uint64_t chunk = 0; chunk < chunks.size(); ++chunk) {
-    if ((chunks[chunk] != nullptr) != present) continue;
-    if (!runs.empty() && runs[runs.size() - 2] + runs.back() == chunk) {
-      ++runs.back();
-    } else {
-      runs.insert(runs.end(), {chunk, 1});
-    }
+    if ((chunks[chunk] != nullptr) == present) AddToRuns(chunk, &runs);
   }
   return runs;
 }
@@ -45,8 +48,8 @@ Status CheckShardNumbers(const Shard& shard, uint64_t max_bytes) {
   return {};
 }
 
-PartnerCopies::PartnerCopies(std::shared_ptr<ChunkMemory> memory, uint64_t max_shard_bytes, Spare spare)
-    : memory_(std::move(memory)), max_shard_bytes_(max_shard_bytes), spare_(std::move(spare)) {}
+PartnerCopies::PartnerCopies(std::shared_ptr<ChunkMemory> memory, uint64_t max_shard_bytes)
+    : memory_(std::move(memory)), max_shard_bytes_(max_shard_bytes) {}
 
 template <typename Which>
 PartnerCopies::Dropped PartnerCopies::DropIf(Gang& gang, Which which) {
@@ -54,7 +57,7 @@ PartnerCopies::Dropped PartnerCopies::DropIf(Gang& gang, Which which) {
   for (auto at = gang.copies.begin(); at != gang.copies.end();) {
     const auto next = std::next(at);
     if (which(at->second.name)) {
-      Drop(std::move(at->second.chunks), &dropped);
+      DropChunks(std::move(at->second.chunks), &dropped);
       gang.copies.erase(at);
     }
     at = next;
@@ -109,7 +112,6 @@ Status PartnerCopies::Offer(const CopyName& name, Shard shard, std::vector<uint6
                             Dropped* dropped) {
   if (Status good = CheckShardNumbers(shard, max_shard_bytes_); !good) return good.error();
   if (shard.rank != name.rank) return Error{Errc::kInvalid, "the shard is another rank's"};
-  const uint64_t spare = spare_();
   const std::lock_guard lock(mutex_);
   const auto gang = TakerOf(name);
   if (!gang) return gang.error();
@@ -130,15 +132,11 @@ Status PartnerCopies::Offer(const CopyName& name, Shard shard, std::vector<uint6
   }
   uint64_t freed = 0;
   for (const auto& chunk : copy.chunks) freed += chunk != nullptr ? chunk->bytes() : 0;
-  Drop(std::move(copy.chunks), dropped);
-  const uint64_t used = memory_->used() - std::min(memory_->used(), freed);
-  if (need > spare + freed || used > memory_->limit() || need > memory_->limit() - used) {
-    Drop(std::move(chunks), dropped);
+  DropChunks(std::move(copy.chunks), dropped);
+  if (Status room = memory_->MayTake(need, freed, fmt::format("rank {}", name.rank)); !room) {
+    DropChunks(std::move(chunks), dropped);
     (*gang)->copies.erase(name.rank);
-    return Error{Errc::kExhausted,
-                 fmt::format("no memory for {} bytes of rank {}: copies of others have {} of {} bytes "
-                             "(partner_memory), and the node can spare {}",
-                             need, name.rank, used, memory_->limit(), spare)};
+    return room;
   }
   *missing = ChunkRuns(chunks, false);
   copy = {name, std::make_shared<const Shard>(std::move(shard)), std::move(chunks)};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,13 +27,18 @@ struct CopyName {
 
 using CopyChunks = std::vector<std::shared_ptr<const MemoryChunk>>;  // null: it is not here
 
+// Moves those that are there to the others that are given back.
+void DropChunks(CopyChunks&& chunks, CopyChunks* dropped);
+
 // What is here of a shard now; each chunk had its digest when it came.
 struct ShardCopy {
   std::shared_ptr<const Shard> shard;
   CopyChunks chunks;
 };
 
-// Pairs of a first chunk and how many in sequence are not there (or, with `present`, are).
+// Chunks as pairs of the first and how many in sequence: adds one that is behind all others.
+void AddToRuns(uint64_t chunk, std::vector<uint64_t>* runs);
+// Those that are not there (or, with `present`, are).
 std::vector<uint64_t> ChunkRuns(const CopyChunks& chunks, bool present);
 
 // Whether a shard's numbers fit together, and are within what a node takes.
@@ -47,10 +51,8 @@ Status CheckShardNumbers(const Shard& shard, uint64_t max_bytes);
 class PartnerCopies {
  public:
   using Dropped = CopyChunks;
-  // How much memory the node can spare now, in bytes.
-  using Spare = std::function<uint64_t()>;
 
-  PartnerCopies(std::shared_ptr<ChunkMemory> memory, uint64_t max_shard_bytes, Spare spare);
+  PartnerCopies(std::shared_ptr<ChunkMemory> memory, uint64_t max_shard_bytes);
 
   // A generation begins, which starts from a checkpoint (none: generation 0). Its copies are kept, no others, and those of
   // `ranks` are taken from now on. Nothing when it has begun already, or a later one has.
@@ -90,7 +92,6 @@ class PartnerCopies {
 
   const std::shared_ptr<ChunkMemory> memory_;
   const uint64_t max_shard_bytes_;
-  const Spare spare_;
   mutable std::mutex mutex_;
   std::map<std::string, Gang> gangs_;
 };

@@ -1,6 +1,7 @@
 // Gets a shard's copy back from the node that keeps it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -29,5 +30,12 @@ struct FetchedCopy {
 // the node had which saved the shard. An error: nothing came; kNotFound: it has no copy of it.
 Result<FetchedCopy> FetchCopy(const std::string& partner, uint16_t port, const CopyName& name,
                               uint64_t max_shard_bytes, std::shared_ptr<const Cancel> cancel);
+
+// What one that comes from several nodes has in common with that.
+using FetchClock = std::chrono::steady_clock;
+// Whether so many bytes since then are too few to wait for more.
+bool FetchTooSlow(FetchClock::time_point begun, uint64_t bytes);
+// The copy with as much as came of it, `filled` with what ended it; or an error, when that is nothing.
+Result<FetchedCopy> Finished(FetchedCopy copy, Status filled);
 
 }  // namespace muster

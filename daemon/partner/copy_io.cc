@@ -1,6 +1,11 @@
 #include "daemon/partner/copy_io.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "ceph/catalog/digest.h"
 
@@ -9,6 +14,21 @@ namespace {
 
 // Digested and stored while it is still in the processor's cache.
 constexpr size_t kPiece = 256 << 10;
+
+// By reading, not through a mapping: the memory can be sealed then at any time, and needs no sealing now.
+Status ReadStaged(int memory, uint64_t offset, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const ssize_t n = ::pread(memory, into.data(), into.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      return Error{Errc::kInternal, fmt::format("the staged shard cannot be read at byte {}: {}", offset,
+                                                n == 0 ? "it ends there" : std::strerror(errno))};
+    }
+    offset += static_cast<uint64_t>(n);
+    into = into.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -33,19 +53,38 @@ v1::ChunksWanted WantedMessage(const std::vector<uint64_t>& runs) {
   return wanted;
 }
 
-Result<bool> ReceiveChunk(PartnerStream& stream, const Shard& shard, uint64_t chunk,
-                          const std::function<Status(uint64_t, std::span<const std::byte>)>& store) {
+Status ReadChunk(const CommittedShard& from, uint64_t chunk, std::span<std::byte> into) {
+  Digester digester;
+  for (size_t at = 0; at < into.size(); at += kPiece) {
+    const auto piece = into.subspan(at, std::min(kPiece, into.size() - at));
+    const Status read = ReadStaged(from.memory->fd(), chunk * from.shard.chunk_bytes + at, piece);
+    if (!read) return read;
+    digester.Add(piece);
+  }
+  if (digester.Get() == from.shard.chunks[chunk]) return {};
+  return Error{Errc::kConflict, "the program has written over it meanwhile"};
+}
+
+Status ReceivePieces(PartnerStream& stream, uint64_t bytes, const StorePiece& store) {
   thread_local std::vector<std::byte> buffer;
   buffer.resize(kPiece);
   stream.SetDeadline(kChunkTime);
-  const uint64_t bytes = shard.BytesOf(chunk);
-  Digester digester;
   for (uint64_t at = 0; at < bytes; at += kPiece) {
     const auto piece = std::span(buffer).first(static_cast<size_t>(std::min<uint64_t>(kPiece, bytes - at)));
-    if (Status got = stream.ReceiveBytes(piece); !got) return got.error();
-    digester.Add(piece);
-    if (Status stored = store(at, piece); !stored) return stored.error();
+    if (Status got = stream.ReceiveBytes(piece); !got) return got;
+    if (Status stored = store(at, piece); !stored) return stored;
   }
+  return {};
+}
+
+Result<bool> ReceiveChunk(PartnerStream& stream, const Shard& shard, uint64_t chunk,
+                          const StorePiece& store) {
+  Digester digester;
+  const Status received = ReceivePieces(stream, shard.BytesOf(chunk), [&](uint64_t offset, auto piece) {
+    digester.Add(piece);
+    return store(offset, piece);
+  });
+  if (!received) return received.error();
   return digester.Get() == shard.chunks[chunk];
 }
 

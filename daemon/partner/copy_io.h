@@ -8,6 +8,7 @@
 
 #include "ceph/catalog/manifest.h"
 #include "daemon/base/result.h"
+#include "daemon/partner/own_shards.h"
 #include "daemon/partner/stream.h"
 
 namespace muster {
@@ -16,10 +17,15 @@ namespace muster {
 Result<std::vector<uint64_t>> ChunksOf(const v1::ChunksWanted& wanted, const Shard& shard);
 v1::ChunksWanted WantedMessage(const std::vector<uint64_t>& runs);
 
-// Receives a chunk piece by piece (`store` gets each with its place in the chunk) and compares its digest: false when it
-// holds something else. Every chunk must come within the stream's time for one.
-Result<bool> ReceiveChunk(PartnerStream& stream, const Shard& shard, uint64_t chunk,
-                          const std::function<Status(uint64_t offset, std::span<const std::byte>)>& store);
+// A chunk of a member's staged memory. kConflict: it holds something else by now.
+Status ReadChunk(const CommittedShard& from, uint64_t chunk, std::span<std::byte> into);
+
+// Gets each piece with its place in the chunk.
+using StorePiece = std::function<Status(uint64_t offset, std::span<const std::byte>)>;
+// Receives a chunk piece by piece, within the stream's time for one.
+Status ReceivePieces(PartnerStream& stream, uint64_t bytes, const StorePiece& store);
+// The same, and compares its digest: false when it holds something else.
+Result<bool> ReceiveChunk(PartnerStream& stream, const Shard& shard, uint64_t chunk, const StorePiece& store);
 
 // For one chunk, at the slowest. The least that is worth waiting for is another question, see copy_fetch.
 inline constexpr std::chrono::milliseconds kChunkTime{10'000};

@@ -10,23 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "ceph/catalog/manifest.h"
-#include "ceph/engine/staged_memory.h"
 #include "daemon/base/result.h"
 #include "daemon/partner/cancel.h"
+#include "daemon/partner/own_shards.h"
 
 namespace muster {
 
 class PartnerStream;
-
-// A member's shard of a committed checkpoint, in the memory in which it was staged. The program may write over that at any
-// time: then there is no copy of this one, but of the next.
-struct CommittedShard {
-  uint64_t generation = 0;
-  uint64_t step = 0;
-  Shard shard;
-  std::shared_ptr<StagedMemory> memory;
-};
 
 // A thread with the lowest priority, and nobody waits for it: what it does not come to is dropped for what is newer. For one
 // generation of a gang. The destructor ends what is on its way, which may take long where the resolver does.

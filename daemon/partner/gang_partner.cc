@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/partner/group_fetch.h"
+
 namespace muster {
 namespace {
 
@@ -14,9 +16,13 @@ GangPartner::GangPartner(PartnerTier& tier, std::string gang) : tier_(tier), gan
 
 GangPartner::~GangPartner() {
   cancel_->Now();
-  Let(tier_.copies().End(gang_));
-  tier_.worker().Do([sender = std::move(sender_), fetchers = std::move(fetchers_)]() mutable {
+  Let(tier_.stock().copies->End(gang_));
+  Let(tier_.stock().parity->End(gang_));
+  tier_.stock().own->End(gang_);
+  tier_.worker().Do([sender = std::move(sender_), builder = std::move(builder_),
+                     fetchers = std::move(fetchers_)]() mutable {
     sender.reset();
+    builder.reset();
     fetchers.reset();
   });
 }
@@ -31,26 +37,39 @@ void GangPartner::Begin(uint64_t generation, Roster roster, const std::string& s
   generation_ = generation;
   // What is asked for or sent of the generation before serves nobody any more.
   std::exchange(cancel_, std::make_shared<Cancel>())->Now();
-  if (sender_) tier_.worker().Do([sender = std::move(sender_)] {});
+  tier_.worker().Do([sender = std::move(sender_), builder = std::move(builder_)] {});
   sender_.reset();
+  builder_.reset();
   std::vector<uint32_t> kept;
   partner_.clear();
+  group_.reset();
   const auto topology = tier_.topology();
   for (Roster::Node& node : roster.nodes) node.domain = topology->DomainOf(node.name);
   tier_.RefreshTopology();  // for the next one
   for (size_t place = 0; place < roster.nodes.size(); ++place) {
     if (roster.nodes[place].name != self) continue;
+    group_ = GroupOf(roster, place, tier_.group());
+    if (group_) continue;
     kept = RanksKeptBy(roster, place);
     if (const auto partner = PartnerOf(roster, place)) partner_ = roster.nodes[*partner].name;
   }
   std::erase_if(rosters_, [&](const auto& item) { return item.first != restore_generation; });
   rosters_[generation] = std::move(roster);
-  Let(tier_.copies().Begin(gang_, generation, kept, restore_generation, restore_step));
+  Let(tier_.stock().copies->Begin(gang_, generation, kept, restore_generation, restore_step));
+  Let(tier_.stock().parity->Begin(gang_, generation, restore_generation, restore_step));
 }
 
-void GangPartner::Committed(uint64_t generation, std::vector<CommittedShard> shards) {
+void GangPartner::Committed(uint64_t generation, uint64_t step, std::vector<CommittedShard> shards) {
   if (generation != generation_) return;
-  Let(tier_.copies().Committed(gang_, generation));
+  Let(tier_.stock().copies->Committed(gang_, generation));
+  if (group_) {
+    tier_.stock().own->Committed(gang_, shards);
+    if (!builder_) {
+      builder_ = std::make_shared<ParityBuilder>(gang_, *group_, tier_.port(), tier_.max_shard_bytes(),
+                                                 tier_.stock().parity);
+    }
+    return builder_->Build(generation, step);
+  }
   if (partner_.empty() || shards.empty()) return;
   if (!sender_) sender_ = std::make_shared<CopySender>(gang_, partner_, tier_.port());
   for (CommittedShard& shard : shards) sender_->Push(std::move(shard));
@@ -60,13 +79,25 @@ bool GangPartner::Fetch(uint32_t rank, uint64_t generation, uint64_t step, uint3
   const auto roster = rosters_.find(generation);
   if (roster == rosters_.end() || roster->second.Savers() != savers) return false;
   const auto place = roster->second.PlaceOf(rank);
-  const auto partner = place ? PartnerOf(roster->second, *place) : std::nullopt;
-  if (!partner) return false;
+  if (!place) return false;
+  const CopyName name{gang_, generation, step, rank};
+  std::function<Result<FetchedCopy>()> fetch;
+  std::string from;
+  if (auto group = GroupOf(roster->second, *place, tier_.group())) {
+    from = group->NamesOfOthers();
+    fetch = [name, port = tier_.port(), most = tier_.max_shard_bytes(), cancel = cancel_,
+             group = *std::move(group)] { return FetchFromGroup(group, port, name, most, cancel); };
+  } else if (const auto partner = PartnerOf(roster->second, *place)) {
+    from = roster->second.nodes[*partner].name;
+    fetch = [name, port = tier_.port(), most = tier_.max_shard_bytes(), cancel = cancel_, from] {
+      return FetchCopy(from, port, name, most, cancel);
+    };
+  } else {
+    return false;
+  }
   if (!fetchers_) fetchers_ = std::make_shared<WorkerPool>(kFetchers, "muster-fetch");
-  fetchers_->Post([done = std::move(done), partner = roster->second.nodes[*partner].name,
-                   name = CopyName{gang_, generation, step, rank}, port = tier_.port(),
-                   most = tier_.max_shard_bytes(),
-                   cancel = cancel_] { done(partner, FetchCopy(partner, port, name, most, cancel)); });
+  fetchers_->Post(
+      [done = std::move(done), from = std::move(from), fetch = std::move(fetch)] { done(from, fetch()); });
   return true;
 }
 

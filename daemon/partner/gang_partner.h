@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "daemon/partner/cancel.h"
 #include "daemon/partner/copy_fetch.h"
 #include "daemon/partner/copy_sender.h"
+#include "daemon/partner/parity_builder.h"
+#include "daemon/partner/parity_group.h"
 #include "daemon/partner/ring.h"
 #include "daemon/partner/tier.h"
 
@@ -29,12 +32,12 @@ class GangPartner {
   // it is the one that runs.
   void Begin(uint64_t generation, Roster roster, const std::string& self, uint64_t restore_generation,
              uint64_t restore_step);
-  // Shards of this node's members, of a checkpoint that is committed.
-  void Committed(uint64_t generation, std::vector<CommittedShard> shards);
+  // A checkpoint is committed; the shards of this node's members.
+  void Committed(uint64_t generation, uint64_t step, std::vector<CommittedShard> shards);
 
-  // Asks the node that keeps a copy of this rank's shard, as saved by one of `savers` members in that generation. False: it
-  // is not known who; else `done` is called on another thread.
-  using Fetched = std::function<void(const std::string& partner, Result<FetchedCopy> copy)>;
+  // Asks the node that keeps a copy of this rank's shard, as saved by one of `savers` members in that generation, or those
+  // that have it together (`partners`: their names). False: it is not known who; else `done` is called on another thread.
+  using Fetched = std::function<void(const std::string& partners, Result<FetchedCopy> copy)>;
   bool Fetch(uint32_t rank, uint64_t generation, uint64_t step, uint32_t savers, Fetched done);
 
  private:
@@ -45,8 +48,10 @@ class GangPartner {
   // Of this generation, and of the one whose checkpoint it started from.
   std::map<uint64_t, Roster> rosters_;
   uint64_t generation_ = 0;
-  std::string partner_;  // who keeps this node's shards; "": nobody
+  std::string partner_;  // who keeps this node's shards; "": nobody, or a group
   std::shared_ptr<CopySender> sender_;
+  std::optional<ParityGroup> group_;
+  std::shared_ptr<ParityBuilder> builder_;
   std::shared_ptr<Cancel> cancel_ = std::make_shared<Cancel>();
   std::shared_ptr<WorkerPool> fetchers_;  // made with the first
 };

@@ -5,16 +5,9 @@
 namespace muster {
 namespace {
 
-// The places of those that save, by domain, and where one of them is among them (their number: it is not).
-std::vector<size_t> SavingPlaces(const Roster& roster, size_t place, size_t* index) {
-  std::vector<size_t> places;
-  for (size_t other = 0; other < roster.nodes.size(); ++other) {
-    if (roster.nodes[other].saves) places.push_back(other);
-  }
-  std::stable_sort(places.begin(), places.end(),
-                   [&](size_t a, size_t b) { return roster.nodes[a].domain < roster.nodes[b].domain; });
-  *index = static_cast<size_t>(std::find(places.begin(), places.end(), place) - places.begin());
-  return places;
+// Their number: it is none of them.
+size_t IndexOf(const std::vector<size_t>& places, size_t place) {
+  return static_cast<size_t>(std::find(places.begin(), places.end(), place) - places.begin());
 }
 
 // With one node that saves.
@@ -44,17 +37,27 @@ std::optional<size_t> Roster::PlaceOf(uint32_t rank) const {
   return std::nullopt;
 }
 
+std::vector<size_t> SavingPlaces(const Roster& roster) {
+  std::vector<size_t> places;
+  for (size_t place = 0; place < roster.nodes.size(); ++place) {
+    if (roster.nodes[place].saves) places.push_back(place);
+  }
+  std::stable_sort(places.begin(), places.end(),
+                   [&](size_t a, size_t b) { return roster.nodes[a].domain < roster.nodes[b].domain; });
+  return places;
+}
+
 std::optional<size_t> PartnerOf(const Roster& roster, size_t place) {
-  size_t index = 0;
-  const std::vector<size_t> places = SavingPlaces(roster, place, &index);
+  const std::vector<size_t> places = SavingPlaces(roster);
+  const size_t index = IndexOf(places, place);
   if (index == places.size()) return std::nullopt;
   if (places.size() == 1) return PartnerOfOne(roster, place);
   return places[(index + places.size() / 2) % places.size()];
 }
 
 std::vector<uint32_t> RanksKeptBy(const Roster& roster, size_t place) {
-  size_t index = 0;
-  const std::vector<size_t> places = SavingPlaces(roster, place, &index);
+  const std::vector<size_t> places = SavingPlaces(roster);
+  const size_t index = IndexOf(places, place);
   if (places.size() == 1 && PartnerOfOne(roster, places.front()) == place)
     return roster.nodes[places.front()].ranks;
   if (places.size() < 2 || index == places.size()) return {};

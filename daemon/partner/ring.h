@@ -25,8 +25,11 @@ struct Roster {
   [[nodiscard]] std::optional<size_t> PlaceOf(uint32_t rank) const;
 };
 
-// The partner of the node at `place`; none: it saves nothing, or is alone. Of those that save, in the order of their failure
-// domains and in these of their ranks, the one that is half of them further: each has one partner and is one's. It is in
+// The places of those that save, in the order of their failure domains and in these of their ranks.
+std::vector<size_t> SavingPlaces(const Roster& roster);
+
+// The partner of the node at `place`; none: it saves nothing, or is alone. Of those that save, in the order above,
+// the one that is half of them further: each has one partner and is one's. It is in
 // another domain, unless one domain has more than half of them: then for as many as can be. Where domains are not known,
 // neighbours in the list, which mostly share a switch, a rack or a power supply, are no partners either. When only one node
 // saves, another one keeps its copies, of another domain if there is one.

@@ -21,7 +21,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kMostConnections = 256;
-constexpr int kMostOfOne = 32;
+constexpr int kMostOfOne = 64;
 constexpr auto kIdle = std::chrono::milliseconds(15'000);
 constexpr int kReapMs = 1'000;
 constexpr int kBackground = 19;
@@ -41,7 +41,7 @@ CopyName NameOf(const v1::CopyOffer& offer) {
 }  // namespace
 
 Result<std::unique_ptr<PartnerServer>> PartnerServer::Start(PartnerServerOptions options,
-                                                            std::shared_ptr<PartnerCopies> copies) {
+                                                            PartnerStock stock) {
   const bool six = options.listen_address.find(':') != std::string::npos;
   const auto address = ResolveBeatAddress(options.listen_address, options.port, six ? AF_INET6 : AF_INET);
   if (!address) return address.error();
@@ -57,13 +57,12 @@ Result<std::unique_ptr<PartnerServer>> PartnerServer::Start(PartnerServerOptions
   }
   const uint16_t port = ntohs(bound.storage.sin6_port);  // in the same place for IPv4
   return std::unique_ptr<PartnerServer>(
-      new PartnerServer(std::move(options), std::move(copies), std::move(socket), port));
+      new PartnerServer(std::move(options), std::move(stock), std::move(socket), port));
 }
 
-PartnerServer::PartnerServer(PartnerServerOptions options, std::shared_ptr<PartnerCopies> copies,
-                             UniqueFd socket, uint16_t port)
+PartnerServer::PartnerServer(PartnerServerOptions options, PartnerStock stock, UniqueFd socket, uint16_t port)
     : options_(std::move(options)),
-      copies_(std::move(copies)),
+      stock_(std::move(stock)),
       socket_(std::move(socket)),
       port_(port),
       listener_([this] { Listen(); }) {}
@@ -122,15 +121,21 @@ void PartnerServer::Serve(UniqueFd socket) const {
   auto stream = PartnerStream::Accept(std::move(socket), options_.self, options_.service_uid, cancel_);
   if (!stream) return spdlog::debug("a connection for copies of shards: {}", stream.error().message);
   bool background = false;
+  // Behind the trainer; for good, and nobody who is in a hurry asks on such a connection.
+  const auto step_back = [&] {
+    if (std::exchange(background, true)) return;
+    ::setpriority(PRIO_PROCESS, 0, kBackground);
+    (*stream)->StepBack();
+  };
   while (true) {
     const auto message = (*stream)->Receive(kIdle);
     if (!message) return;
     Status done = Error{Errc::kInvalid, "a connection begins with an offer or a request"};
     if (message->has_offer()) {
-      // Behind the trainer; for good, and nobody asks for a copy on a connection that offers.
-      if (!std::exchange(background, true)) ::setpriority(PRIO_PROCESS, 0, kBackground);
+      step_back();
       done = Take(**stream, message->offer());
     } else if (message->has_request()) {
+      if (message->request().background()) step_back();
       done = Give(**stream, message->request());
     }
     if (!done) {
@@ -151,7 +156,7 @@ Status PartnerServer::Take(PartnerStream& stream, const v1::CopyOffer& offer) co
   {
     PartnerCopies::Dropped dropped;  // let go before the new ones come
     std::vector<uint64_t> missing;
-    if (Status taken = copies_->Offer(name, shard, &missing, &dropped); !taken) return taken;
+    if (Status taken = stock_.copies->Offer(name, shard, &missing, &dropped); !taken) return taken;
     *answer.mutable_wanted() = WantedMessage(missing);
   }
   if (Status sent = stream.Send(answer); !sent) return sent;
@@ -160,7 +165,7 @@ Status PartnerServer::Take(PartnerStream& stream, const v1::CopyOffer& offer) co
   // Once their bytes are on the way a refusal ends the connection.
   const auto end = [&](const Error& error) { return Error{Errc::kUnavailable, error.message}; };
   for (const uint64_t index : *chunks) {
-    const auto room = copies_->RoomFor(shard.BytesOf(index));
+    const auto room = stock_.copies->RoomFor(shard.BytesOf(index));
     if (!room) return end(room.error());
     const auto good = ReceiveChunk(
         stream, shard, index,
@@ -170,7 +175,7 @@ Status PartnerServer::Take(PartnerStream& stream, const v1::CopyOffer& offer) co
       return Error{Errc::kCorrupt, fmt::format("chunk {} of rank {}, step {}, is not what its digest says",
                                                index, name.rank, name.step)};
     }
-    if (Status put = copies_->Put(name, index, *room); !put) return end(put.error());
+    if (Status put = stock_.copies->Put(name, index, *room); !put) return end(put.error());
   }
   v1::PartnerMessage held;
   held.mutable_held();
@@ -180,26 +185,24 @@ Status PartnerServer::Take(PartnerStream& stream, const v1::CopyOffer& offer) co
 }
 
 Status PartnerServer::Give(PartnerStream& stream, const v1::CopyRequest& request) const {
-  const CopyName name{request.gang(), request.generation(), request.step(), request.rank()};
-  const ShardCopy copy = copies_->Find(name);
-  if (!copy.shard) {
-    return Error{Errc::kNotFound,
-                 fmt::format("no copy of rank {}, step {}, is kept here", name.rank, name.step)};
-  }
-  v1::PartnerMessage found;
-  PutShard(*copy.shard, found.mutable_found()->mutable_shard());
-  for (const uint64_t number : ChunkRuns(copy.chunks, true)) found.mutable_found()->add_present(number);
-  if (Status sent = stream.Send(found); !sent) return sent;
-  const auto message = stream.Receive(kIdle);
-  if (!message) return message.error();
-  if (!message->has_wanted()) return Error{Errc::kInvalid, "chunks are to be named now"};
-  const auto chunks = ChunksOf(message->wanted(), *copy.shard);
+  const auto supply = stock_.Find({request.gang(), request.generation(), request.step(), request.rank()});
+  if (!supply) return supply.error();
+  v1::PartnerMessage message;
+  v1::CopyFound* found = message.mutable_found();
+  PutShard(supply->shard, found->mutable_shard());
+  found->mutable_present()->Add(supply->present.begin(), supply->present.end());
+  found->mutable_with()->Add(supply->with.begin(), supply->with.end());
+  if (Status sent = stream.Send(message); !sent) return sent;
+  const auto answer = stream.Receive(kIdle);
+  if (!answer) return answer.error();
+  if (!answer->has_wanted()) return Error{Errc::kInvalid, "chunks are to be named now"};
+  const auto chunks = ChunksOf(answer->wanted(), supply->shard);
   if (!chunks) return chunks.error();
-  for (const uint64_t index : *chunks) {
-    const auto& chunk = copy.chunks[index];
-    if (chunk == nullptr) return Error{Errc::kInvalid, fmt::format("chunk {} is not kept here", index)};
+  for (const uint64_t chunk : *chunks) {
     stream.SetDeadline(kChunkTime);
-    if (Status sent = stream.SendFile(chunk->fd(), chunk->at(), chunk->bytes()); !sent) return sent;
+    // Where bytes are due no message would be understood: the connection ends.
+    if (Status sent = supply->send(stream, chunk); !sent)
+      return Error{Errc::kUnavailable, sent.error().message};
   }
   return {};
 }

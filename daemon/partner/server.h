@@ -1,4 +1,4 @@
-// Takes copies of other nodes' shards, and gives them out again.
+// Takes copies of other nodes' shards, and gives out what a node has of shards.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@
 #include "daemon/base/unique_fd.h"
 #include "daemon/beat/address.h"
 #include "daemon/partner/cancel.h"
-#include "daemon/partner/copies.h"
+#include "daemon/partner/stock.h"
 
 namespace muster {
 
@@ -32,11 +32,10 @@ struct PartnerServerOptions {
 };
 
 // A thread for each connection: one that is slow or dead costs only itself. Connections are few (a node is one node's
-// partner in each gang) and bounded all the same, in all and for each address.
+// partner in each gang, or one of a group) and bounded all the same, in all and for each address.
 class PartnerServer {
  public:
-  static Result<std::unique_ptr<PartnerServer>> Start(PartnerServerOptions options,
-                                                      std::shared_ptr<PartnerCopies> copies);
+  static Result<std::unique_ptr<PartnerServer>> Start(PartnerServerOptions options, PartnerStock stock);
   // Ends all connections.
   ~PartnerServer();
   PartnerServer(const PartnerServer&) = delete;
@@ -51,8 +50,7 @@ class PartnerServer {
     std::atomic<bool> over{false};
   };
 
-  PartnerServer(PartnerServerOptions options, std::shared_ptr<PartnerCopies> copies, UniqueFd socket,
-                uint16_t port);
+  PartnerServer(PartnerServerOptions options, PartnerStock stock, UniqueFd socket, uint16_t port);
   void Listen();
   void Reap(bool all);
   [[nodiscard]] bool MayTake(const BeatAddress& from) const;
@@ -61,7 +59,7 @@ class PartnerServer {
   Status Give(PartnerStream& stream, const v1::CopyRequest& request) const;
 
   const PartnerServerOptions options_;
-  const std::shared_ptr<PartnerCopies> copies_;
+  const PartnerStock stock_;
   const UniqueFd socket_;
   const uint16_t port_;
   const std::shared_ptr<Cancel> cancel_ = std::make_shared<Cancel>();

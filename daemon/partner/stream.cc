@@ -28,13 +28,16 @@ Error Failed(const char* what, int error) {
   return {Errc::kUnavailable, fmt::format("cannot {} a partner node: {}", what, std::strerror(error))};
 }
 
-void SetOptions(int socket, Urgency urgency) {
-  const int on = 1;
-  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  if (urgency == Urgency::kNow) return;
+void SetLowPriority(int socket) {
   const int tos = IPTOS_CLASS_CS1;
   ::setsockopt(socket, IPPROTO_IP, IP_TOS, &tos, sizeof tos);
   ::setsockopt(socket, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof tos);
+}
+
+void SetOptions(int socket, Urgency urgency) {
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (urgency == Urgency::kBackground) SetLowPriority(socket);
 }
 
 bool KnownErrc(uint32_t code) {
@@ -42,6 +45,10 @@ bool KnownErrc(uint32_t code) {
 }
 
 }  // namespace
+
+void PartnerStream::StepBack() {
+  SetLowPriority(socket_.get());
+}
 
 v1::PartnerMessage PartnerRefusal(const Error& error) {
   v1::PartnerMessage message;

@@ -42,6 +42,8 @@ class PartnerStream {
   // From a file, without a copy.
   Status SendFile(int file, uint64_t at, uint64_t bytes);
   Status ReceiveBytes(std::span<std::byte> into);
+  // From here on the network should carry what is sent behind everything else.
+  void StepBack();
   // For bytes, from here on: so many within so long.
   void SetDeadline(std::chrono::milliseconds within) { deadline_ = Clock::now() + within; }
 

@@ -29,13 +29,16 @@ uint64_t SpareMemory() {
 Result<std::unique_ptr<PartnerTier>> PartnerTier::Start(const Config& config, const std::string& self,
                                                         uint32_t service_uid) {
   if (config.partner_memory == 0) return std::unique_ptr<PartnerTier>();
-  auto memory = ChunkMemory::Make(NodeMemory() / 100 * static_cast<uint64_t>(config.partner_memory));
+  auto memory =
+      ChunkMemory::Make(NodeMemory() / 100 * static_cast<uint64_t>(config.partner_memory), SpareMemory);
   if (!memory) return memory.error();
   std::unique_ptr<PartnerTier> tier(new PartnerTier());
   tier->port_ = static_cast<uint16_t>(config.partner_port);
   tier->max_shard_bytes_ = static_cast<uint64_t>(config.max_shard_bytes);
-  tier->copies_ = std::make_shared<PartnerCopies>(*std::move(memory), tier->max_shard_bytes_, SpareMemory);
-  auto server = PartnerServer::Start({config.listen_address, tier->port_, self, service_uid}, tier->copies_);
+  tier->group_ = static_cast<size_t>(config.partner_group);
+  tier->stock_ = {std::make_shared<PartnerCopies>(*memory, tier->max_shard_bytes_),
+                  std::make_shared<ParityParts>(*memory), std::make_shared<OwnShards>()};
+  auto server = PartnerServer::Start({config.listen_address, tier->port_, self, service_uid}, tier->stock_);
   if (!server) return server.error();
   tier->server_ = *std::move(server);
   tier->topology_ = std::make_shared<TopologyFile>(config.slurm_topology);

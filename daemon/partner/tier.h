@@ -1,14 +1,15 @@
-// A node's part in keeping second copies of shards: what it keeps for others, and how others reach it.
+// A node's part in keeping second copies of shards, or parity: what it keeps for others, and how others reach it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "daemon/base/worker.h"
 #include "daemon/config/config.h"
-#include "daemon/partner/copies.h"
 #include "daemon/partner/server.h"
+#include "daemon/partner/stock.h"
 #include "daemon/partner/topology.h"
 
 namespace muster {
@@ -20,7 +21,9 @@ class PartnerTier {
   static Result<std::unique_ptr<PartnerTier>> Start(const Config& config, const std::string& self,
                                                     uint32_t service_uid);
 
-  [[nodiscard]] PartnerCopies& copies() { return *copies_; }
+  [[nodiscard]] const PartnerStock& stock() const { return stock_; }
+  // Nodes that keep parity of each other's shards; fewer than kLeastGroup: copies are kept.
+  [[nodiscard]] size_t group() const { return group_; }
   // Where other nodes' daemons listen.
   [[nodiscard]] uint16_t port() const { return port_; }
   [[nodiscard]] uint64_t max_shard_bytes() const { return max_shard_bytes_; }
@@ -35,7 +38,8 @@ class PartnerTier {
 
   uint16_t port_ = 0;
   uint64_t max_shard_bytes_ = 0;
-  std::shared_ptr<PartnerCopies> copies_;
+  size_t group_ = 0;
+  PartnerStock stock_;
   std::unique_ptr<PartnerServer> server_;
   std::shared_ptr<TopologyFile> topology_;
   Worker worker_;

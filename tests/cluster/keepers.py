@@ -3,6 +3,7 @@
 import hashlib
 
 from harness import PYTHON, SOURCE_IN_NODE, ClusterCase, Job
+from pool import Rados
 
 RANKS = 6
 THIRD = "n3"  # the last node of a gang on three
@@ -66,3 +67,51 @@ class Keeper:
             state = hashlib.shake_128(f"{rank}/{self.steps}".encode()).digest(200_000)
             expected = hashlib.sha256(state).hexdigest()
             self.case.assertEqual((self.job.files / f"final.{rank}").read_text().strip(), expected)
+
+
+class KeeperCase(ClusterCase):
+    """Tests of where a gang of Keeper gets its state from."""
+
+    def restored(self, keeper: Keeper) -> list[str]:
+        """What was told of where a generation's state came from: "N shards from memory, M from partners, K from the store" of each."""
+        texts = self.event_texts(keeper.job, "restored")
+        return [text.split(": ")[1].split(";")[0] for text in texts]
+
+    def with_spares(self, spares: int = 1) -> Keeper:
+        # Else the gang would have other nodes than the first ones, when the test before has lost one of them.
+        self.wait_until_idle()
+        return Keeper(self, 6, gang=f"spares={spares}", nodes=3 + spares)
+
+    def musterds_said(self, words: list[str]) -> bool:
+        """Whether each of these stands in some node's log."""
+        logs = [path.read_text(errors="replace") for path in (self.cluster.directory / "log").glob("*musterd*.log")]
+        return all(any(line in log for log in logs) for line in words)
+
+    def remove_objects(self, keeper: Keeper, step: int, *ranks: int) -> None:
+        """Removes the chunks of these ranks' shards of a step from the store, four of each."""
+        rados = Rados(self.cluster, "trainer")
+        names = rados.list(f"data/job-{keeper.job.gang}/{step}.")
+        removed = [name for name in names if any(f"/{rank}." in name for rank in ranks)]
+        self.assertEqual(len(removed), 4 * len(ranks))
+        for name in removed:
+            rados.run("rm", name)
+
+    def lose(self, *nodes: str) -> None:
+        for node in nodes:
+            self.addCleanup(self.cluster.revive, node)
+        for node in nodes:
+            self.cluster.kill(node)
+
+    def damage_copies(self, node: str) -> None:
+        """Flips a byte of what a node keeps for others."""
+        code = (
+            "import os, subprocess\n"
+            "pid = subprocess.run(['pidof', '-s', 'musterd'], capture_output=True, text=True).stdout.strip()\n"
+            "links = {fd: os.readlink(f'/proc/{pid}/fd/{fd}') for fd in os.listdir(f'/proc/{pid}/fd')}\n"
+            "fd = next(fd for fd, link in links.items() if 'memfd:muster-partner' in link)\n"
+            "file = os.open(f'/proc/{pid}/fd/{fd}', os.O_RDWR)\n"
+            "at = os.lseek(file, 0, os.SEEK_DATA) + 100\n"
+            "os.pwrite(file, bytes([os.pread(file, 1, at)[0] ^ 1]), at)\n"
+        )
+        done = self.cluster.exec(node, ["/usr/bin/python3", "-c", code])
+        self.assertEqual(done.returncode, 0, done.stderr)

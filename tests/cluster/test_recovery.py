@@ -10,8 +10,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import SOON, ClusterCase  # noqa: E402
-from keepers import RANKS, Keeper  # noqa: E402
+from harness import SOON  # noqa: E402
+from keepers import RANKS, Keeper, KeeperCase  # noqa: E402
 from pool import Rados  # noqa: E402
 
 TWO_OSDS = ["osd.1", "osd.2"]  # of three; two are needed for a write
@@ -24,12 +24,7 @@ def setUpModule() -> None:
     harness.start("recovery", nodes=5, settings=settings, topology=topology)
 
 
-class Recovery(ClusterCase):
-    def restored(self, keeper: Keeper) -> list[str]:
-        """What was told of where a generation's state came from: "N shards from memory, M from partners, K from the store" of each."""
-        texts = self.event_texts(keeper.job, "restored")
-        return [text.split(": ")[1].split(";")[0] for text in texts]
-
+class Recovery(KeeperCase):
     def test_a_program_that_died_gets_its_state_from_its_nodes_memory(self) -> None:
         keeper = Keeper(self, 8)
         keeper.commit(1, 2, 3)
@@ -93,50 +88,16 @@ class Recovery(ClusterCase):
     # --- another node's memory. By leaf switch the three nodes are n1, n3, n2, and each keeps the copies of the one before: n2
     # has those of n3, n3 of n1. It is not n2, which coordinates, that dies.
 
-    def with_spares(self, spares: int = 1) -> Keeper:
-        # Else the gang would have other nodes than the first ones, when the test before has lost one of them.
-        self.wait_until_idle()
-        return Keeper(self, 6, gang=f"spares={spares}", nodes=3 + spares)
-
     def commit_and_copy(self, keeper: Keeper, *steps: int) -> None:
         """Lets the gang make these steps, and waits until each member's last shard is kept by a partner too."""
         keeper.commit(*steps)
         kept = [f"gang {keeper.job.gang}: rank {rank}'s shard of step {steps[-1]} is kept by " for rank in range(RANKS)]
-
-        def copied() -> bool:
-            logs = [path.read_text(errors="replace") for path in (self.cluster.directory / "log").glob("*musterd*.log")]
-            return all(any(line in log for log in logs) for line in kept)
-
-        self.wait(copied, "copies of all shards")
-
-    def lose(self, *nodes: str) -> None:
-        for node in nodes:
-            self.addCleanup(self.cluster.revive, node)
-        for node in nodes:
-            self.cluster.kill(node)
-
-    def damage_copies(self, node: str) -> None:
-        """Flips a byte of what a node keeps for others."""
-        code = (
-            "import os, subprocess\n"
-            "pid = subprocess.run(['pidof', '-s', 'musterd'], capture_output=True, text=True).stdout.strip()\n"
-            "links = {fd: os.readlink(f'/proc/{pid}/fd/{fd}') for fd in os.listdir(f'/proc/{pid}/fd')}\n"
-            "fd = next(fd for fd, link in links.items() if 'memfd:muster-partner' in link)\n"
-            "file = os.open(f'/proc/{pid}/fd/{fd}', os.O_RDWR)\n"
-            "at = os.lseek(file, 0, os.SEEK_DATA) + 100\n"
-            "os.pwrite(file, bytes([os.pread(file, 1, at)[0] ^ 1]), at)\n"
-        )
-        done = self.cluster.exec(node, ["/usr/bin/python3", "-c", code])
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.wait(lambda: self.musterds_said(kept), "copies of all shards")
 
     def test_a_node_that_takes_a_dead_ones_place_needs_no_store(self) -> None:
         keeper = self.with_spares()
         self.commit_and_copy(keeper, 1, 2, 3)
-        rados = Rados(self.cluster, "trainer")
-        names = [name for name in rados.list(f"data/job-{keeper.job.gang}/3.") if "/4." in name or "/5." in name]
-        self.assertEqual(len(names), 8)
-        for name in names:
-            rados.run("rm", name)
+        self.remove_objects(keeper, 3, 4, 5)
         self.lose("n3")
         self.assertEqual(keeper.started(2), 3)
         keeper.finish()

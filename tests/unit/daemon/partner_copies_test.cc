@@ -22,10 +22,10 @@ class PartnerCopiesTest : public testing::Test {
     EXPECT_THAT(copies_->Begin("g", 1, {0, 1}, 0, 0), IsEmpty());
   }
   void Make(uint64_t limit) {
-    auto memory = ChunkMemory::Make(limit);
+    auto memory = ChunkMemory::Make(limit, [this] { return spare_; });
     ASSERT_TRUE(memory);
     memory_ = *memory;
-    copies_ = std::make_unique<PartnerCopies>(memory_, kMaxShard, [this] { return spare_; });
+    copies_ = std::make_unique<PartnerCopies>(memory_, kMaxShard);
   }
 
   // Of one letter a chunk.

@@ -19,6 +19,7 @@
 #include "daemon/partner/server.h"
 #include "daemon/partner/stream.h"
 #include "daemon/proto/shard_message.h"
+#include "tests/unit/daemon/partner_rig.h"
 #include "tests/unit/daemon/private_munge.h"
 
 namespace muster {
@@ -27,45 +28,9 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-constexpr uint64_t kChunk = 64 << 10;
+constexpr uint64_t kChunk = kTestChunk;
 constexpr uint64_t kLimit = 64 << 20;
 const std::string kNode = "127.0.0.1";  // its name is its address
-
-std::string Content(uint64_t bytes, int seed) {
-  std::string content(bytes, '\0');
-  uint64_t state = static_cast<uint64_t>(seed) * 2654435761 + 1;
-  for (char& byte : content) {
-    state = state * 6364136223846793005 + 1442695040888963407;
-    byte = static_cast<char>(state >> 56);
-  }
-  return content;
-}
-
-Shard ShardOf(uint32_t rank, const std::string& content) {
-  Shard shard;
-  shard.rank = rank;
-  shard.bytes = content.size();
-  shard.chunk_bytes = kChunk;
-  shard.prefix = "data/k/1.1.1/0";
-  for (size_t at = 0; at < content.size(); at += kChunk)
-    shard.chunks.push_back(DigestOf(std::string_view(content).substr(at, kChunk)));
-  return shard;
-}
-
-std::shared_ptr<StagedMemory> Staged(const std::string& content) {
-  UniqueFd fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  EXPECT_EQ(::write(fd.get(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
-  EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
-  auto staged = StagedMemory::Take(std::move(fd));
-  EXPECT_TRUE(staged);
-  return *staged;
-}
-
-std::string Read(const UniqueFd& memory, size_t bytes) {
-  std::string content(bytes, '\0');
-  EXPECT_TRUE(ReadShardMemory(memory, 0, std::as_writable_bytes(std::span(content))));
-  return content;
-}
 
 // A connection without the protocol.
 UniqueFd Raw(uint16_t port) {
@@ -94,13 +59,11 @@ class PartnerSession : public ::testing::Test {
   void SetUp() override {
     if (!munge_.problem().empty()) GTEST_SKIP() << munge_.problem();
     ::signal(SIGPIPE, SIG_IGN);
-    auto memory = ChunkMemory::Make(kLimit);
-    ASSERT_TRUE(memory);
-    copies_ = std::make_shared<PartnerCopies>(*memory, kLimit, [] { return kLimit; });
-    auto server = PartnerServer::Start({kNode, 0, kNode, ::geteuid()}, copies_);
+    stock_ = MakeStock(kLimit);
+    auto server = PartnerServer::Start({kNode, 0, kNode, ::geteuid()}, stock_);
     ASSERT_TRUE(server) << server.error().message;
     server_ = *std::move(server);
-    EXPECT_TRUE(copies_->Begin("g", 1, {0, 1}, 0, 0).empty());
+    EXPECT_TRUE(stock_.copies->Begin("g", 1, {0, 1}, 0, 0).empty());
   }
   [[nodiscard]] Result<std::unique_ptr<PartnerStream>> Open() const {
     return PartnerStream::Connect(kNode, server_->port(), Urgency::kNow, std::make_shared<Cancel>());
@@ -112,7 +75,7 @@ class PartnerSession : public ::testing::Test {
   bool Kept(uint64_t step, uint32_t rank = 0, const std::vector<uint64_t>& runs = {}) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (std::chrono::steady_clock::now() < until) {
-      const ShardCopy copy = copies_->Find({"g", 1, step, rank});
+      const ShardCopy copy = stock_.copies->Find({"g", 1, step, rank});
       const bool all = copy.shard && ChunkRuns(copy.chunks, false).empty();
       if (runs.empty() ? all : copy.shard && ChunkRuns(copy.chunks, true) == runs) return true;
       std::this_thread::sleep_for(milliseconds(2));
@@ -139,7 +102,7 @@ class PartnerSession : public ::testing::Test {
   }
 
   PrivateMunge& munge_ = PrivateMunge::Get();
-  std::shared_ptr<PartnerCopies> copies_;
+  PartnerStock stock_;
   std::unique_ptr<PartnerServer> server_;
 };
 
@@ -197,7 +160,7 @@ TEST_F(PartnerSession, ADamagedChunkIsLeftOut) {
   CopySender sender("g", kNode, server_->port());
   sender.Push({1, 10, ShardOf(0, content), Staged(content)});
   ASSERT_TRUE(Kept(10));
-  const ShardCopy copy = copies_->Find({"g", 1, 10, 0});
+  const ShardCopy copy = stock_.copies->Find({"g", 1, 10, 0});
   const char bad = static_cast<char>(content[kChunk + 9] ^ 1);
   ASSERT_EQ(::pwrite(copy.chunks[1]->fd(), &bad, 1, static_cast<off_t>(copy.chunks[1]->at() + 9)), 1);
   const auto got = Fetch(10);
@@ -280,7 +243,7 @@ TEST_F(PartnerSession, WhoCannotProveWhoItIsIsClosedOut) {
 TEST_F(PartnerSession, ACredentialForAnotherNodeIsRefused) {
   // The address is the server's, the name that it is meant for is not.
   server_.reset();
-  auto server = PartnerServer::Start({kNode, 0, "another", ::geteuid()}, copies_);
+  auto server = PartnerServer::Start({kNode, 0, "another", ::geteuid()}, stock_);
   ASSERT_TRUE(server);
   server_ = *std::move(server);
   auto stream = Open();
@@ -289,7 +252,7 @@ TEST_F(PartnerSession, ACredentialForAnotherNodeIsRefused) {
   const auto answer = (*stream)->Receive(milliseconds(20'000));
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, Errc::kUnavailable);
-  EXPECT_FALSE(copies_->Find({"g", 1, 10, 0}).shard);
+  EXPECT_FALSE(stock_.copies->Find({"g", 1, 10, 0}).shard);
 }
 
 TEST_F(PartnerSession, SilentConnectionsCostNobodyElse) {

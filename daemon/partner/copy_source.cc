@@ -1,0 +1,49 @@
+#include "daemon/partner/copy_source.h"
+
+#include <utility>
+
+#include "daemon/partner/copy_io.h"
+#include "daemon/proto/shard_message.h"
+
+namespace muster {
+namespace {
+
+constexpr auto kAnswer = std::chrono::milliseconds(3'000);
+
+}  // namespace
+
+Status CopySource::Want(const std::vector<uint64_t>& runs) {
+  v1::PartnerMessage message;
+  *message.mutable_wanted() = WantedMessage(runs);
+  return stream->Send(message);
+}
+
+Result<CopySource> OpenSource(const std::string& node, uint16_t port, Urgency urgency, const CopyName& name,
+                              uint64_t max_shard_bytes, const std::shared_ptr<const Cancel>& cancel) {
+  CopySource source;
+  auto stream = PartnerStream::Connect(node, port, urgency, cancel);
+  if (!stream) return stream.error();
+  source.stream = *std::move(stream);
+  v1::PartnerMessage message;
+  v1::CopyRequest* request = message.mutable_request();
+  request->set_gang(name.gang);
+  request->set_generation(name.generation);
+  request->set_step(name.step);
+  request->set_rank(name.rank);
+  request->set_background(urgency == Urgency::kBackground);
+  if (Status sent = source.stream->Send(message); !sent) return sent.error();
+  const auto answer = source.stream->Receive(kAnswer);
+  if (!answer) return answer.error();
+  if (!answer->has_found()) return Error{Errc::kInvalid, "it has not said what it has"};
+  const v1::CopyFound& found = answer->found();
+  source.shard = TakeShard(found.shard());
+  if (Status good = CheckShardNumbers(source.shard, max_shard_bytes); !good) return good.error();
+  if (source.shard.rank != name.rank) return Error{Errc::kInvalid, "it has another rank's shard"};
+  source.present.assign(found.present().begin(), found.present().end());
+  source.with.assign(found.with().begin(), found.with().end());
+  if (const auto chunks = ChunksOf(WantedMessage(source.present), source.shard); !chunks)
+    return chunks.error();
+  return source;
+}
+
+}  // namespace muster
