@@ -33,6 +33,9 @@ namespace muster {
 namespace {
 
 constexpr char kDefaultConfig[] = "/etc/muster/muster.yaml";
+// Beats have long said by then that a host is dead.
+constexpr int64_t kSilencesOfALink = 3;
+constexpr int64_t kLeastLinkMs = 20'000;
 
 // journald reads a "<N>" prefix as the priority; a terminal gets the time instead.
 void SetUpLog(const std::string& level) {
@@ -191,7 +194,8 @@ int Run(const Config& config) {
     loop.Stop();
   });
   auto server = Server::Start(
-      {fmt::format("{}:{}", config.listen_address, config.port), self, *service_uid},
+      {fmt::format("{}:{}", config.listen_address, config.port), self, *service_uid,
+       std::chrono::milliseconds(kLeastLinkMs + kSilencesOfALink * config.silence_ms)},
       [&](std::shared_ptr<Link> link) { return coordinators.Accept(std::move(link)); },
       [&](AskedBy who, std::string question, std::function<void(std::string)> reply) {
         queries.Ask(who, std::move(question), std::move(reply));

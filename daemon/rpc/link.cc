@@ -457,6 +457,7 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookahead);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(options_.dead.count()));
     builder.SetMaxReceiveMessageSize(kMaxRpcMessage);
     builder.RegisterService(&node_);
     builder.RegisterService(&query_);

@@ -2,6 +2,7 @@
 // gRPC.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -46,6 +47,9 @@ struct ServerOptions {
   std::string address;  // "host:port"
   std::string self;     // this node's name
   uint32_t service_uid = 0;
+  // For how long the other end may leave what was sent without an answer of its kernel's. Until then a link to a host that is
+  // dead stays, so it should be longer than whatever finds that out: a link that has ended means that its host lives.
+  std::chrono::milliseconds dead{20'000};
 };
 
 // Serves links and questions. Thread-safe.

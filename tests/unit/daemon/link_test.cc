@@ -7,6 +7,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "daemon/agent/port_lease.h"
 #include "daemon/auth/session.h"
@@ -85,6 +87,8 @@ class End {
   std::string why_;
 };
 
+constexpr std::chrono::milliseconds kDead{77'000};
+
 class LinkTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -98,7 +102,7 @@ class LinkTest : public ::testing::Test {
   }
   void StartServer() {
     auto server = Server::Start(
-        {address_, "n1", ::geteuid()},
+        {address_, "n1", ::geteuid(), kDead},
         [this](std::shared_ptr<Link> link) {
           const std::lock_guard lock(mutex_);
           accepted_ = std::move(link);
@@ -300,6 +304,29 @@ TEST_F(LinkTest, TheServersEndClosesItsLinks) {
   ASSERT_TRUE(server_end_.WaitForMessages(1));
   server_.reset();
   ExpectBothClosedOnce();
+}
+
+// A link of a dead host must not end, as if only its daemon had, before the beats have found that out.
+TEST_F(LinkTest, TheKernelGivesADeadHostUpWhenTheServerWantsThat) {
+  const auto client = Open();
+  client->Send("hello");
+  ASSERT_TRUE(server_end_.WaitForMessages(1));
+  std::vector<std::chrono::milliseconds> found;
+  for (int fd = 0; fd < 1'024; ++fd) {
+    sockaddr_in own{};
+    sockaddr_in other{};
+    socklen_t size = sizeof own;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
+        own.sin_port != htons(lease_->port()))
+      continue;
+    size = sizeof other;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &size) != 0) continue;
+    unsigned milliseconds = 0;
+    size = sizeof milliseconds;
+    ASSERT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &size), 0);
+    found.emplace_back(milliseconds);
+  }
+  EXPECT_EQ(found, std::vector{kDead});
 }
 
 TEST_F(LinkTest, ASecondServerOnTheSamePortIsRefused) {
