@@ -57,7 +57,7 @@ Status ReadChunk(const CommittedShard& from, uint64_t chunk, std::span<std::byte
   Digester digester;
   for (size_t at = 0; at < into.size(); at += kPiece) {
     const auto piece = into.subspan(at, std::min(kPiece, into.size() - at));
-    const Status read = ReadStaged(from.memory->fd(), chunk * from.shard.chunk_bytes + at, piece);
+    Status read = ReadStaged(from.memory->fd(), chunk * from.shard.chunk_bytes + at, piece);
     if (!read) return read;
     digester.Add(piece);
   }

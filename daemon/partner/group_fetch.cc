@@ -193,6 +193,7 @@ Result<FetchedCopy> FetchFromGroup(const ParityGroup& group, uint16_t port, cons
   copy.memory = *std::move(memory);
   copy.have.resize(copy.shard.chunks.size());
   std::vector<std::thread> threads;
+  threads.reserve(parts.size());
   for (const auto& part : parts)
     threads.emplace_back([&copy, &part = *part] { part.Run(copy.shard, copy.memory); });
   for (std::thread& thread : threads) thread.join();
