@@ -1,16 +1,17 @@
 #include "ceph/base/worker_pool.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace muster {
 
-WorkerPool::WorkerPool(size_t threads, const char* name) {
+WorkerPool::WorkerPool(size_t threads, const char* name, int niceness) {
   threads_.reserve(std::max<size_t>(threads, 1));
   for (size_t i = 0; i < std::max<size_t>(threads, 1); ++i) {
-    threads_.emplace_back([this] { Run(); });
+    threads_.emplace_back([this, niceness] { Run(niceness); });
     pthread_setname_np(threads_.back().native_handle(), name);
   }
 }
@@ -31,7 +32,9 @@ void WorkerPool::PostAfter(std::chrono::milliseconds delay, Task task) {
   wake_.notify_one();
 }
 
-void WorkerPool::Run() {
+void WorkerPool::Run(int niceness) {
+  // Of this thread alone, on Linux.
+  if (niceness != 0) ::setpriority(PRIO_PROCESS, 0, niceness);
   std::unique_lock lock(mutex_);
   for (;;) {
     if (due_.empty()) {

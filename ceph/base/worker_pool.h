@@ -18,7 +18,8 @@ class WorkerPool {
  public:
   using Task = std::function<void()>;
 
-  WorkerPool(size_t threads, const char* name);  // name: at most 15 bytes, as `ps -L` shows it
+  // `name`: at most 15 bytes, as `ps -L` shows it. `niceness`: of the threads, see setpriority(2).
+  WorkerPool(size_t threads, const char* name, int niceness = 0);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -29,7 +30,7 @@ class WorkerPool {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void Run();
+  void Run(int niceness);
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -26,18 +26,20 @@ Status CheckShard(const Shard& shard) {
 
 class Engine::Impl {
  public:
-  Impl(std::shared_ptr<Store> store, const EngineOptions& options) : context_(std::move(store), options) {}
+  Impl(std::shared_ptr<Store> store, const EngineOptions& options)
+      : writes_(store, options, "muster-write", options.write_niceness),
+        reads_(std::move(store), options, "muster-read", 0) {}
 
   std::shared_ptr<ShardWrite> Write(const std::string& space, Shard shard, StagedMemory& memory,
                                     ShardBase base, OnDelay on_delay,
                                     std::function<void(Result<Shard>)> done) {
-    shard.chunk_bytes = std::max<uint64_t>(context_.options().chunk_bytes, 1);
+    shard.chunk_bytes = std::max<uint64_t>(writes_.options().chunk_bytes, 1);
     auto view = memory.View(shard.bytes);
     if (!view) {
       Later([done = std::move(done), error = view.error()] { done(error); });
       return nullptr;
     }
-    return StartWrite(context_, space, std::move(shard), *std::move(view), std::move(base),
+    return StartWrite(writes_, space, std::move(shard), *std::move(view), std::move(base),
                       std::move(on_delay), std::move(done));
   }
 
@@ -56,7 +58,7 @@ class Engine::Impl {
     if (!memory) {
       return Later([done = std::move(done), error = memory.error()] { done(error); });
     }
-    MakeReadTransfer(context_, space, shard, offset, offset + bytes, std::move(*memory), {}, std::move(done))
+    MakeReadTransfer(reads_, space, shard, offset, offset + bytes, std::move(*memory), {}, std::move(done))
         ->Start();
   }
 
@@ -66,7 +68,7 @@ class Engine::Impl {
     if (status && have.size() != shard.chunks.size())
       status = Error{Errc::kInvalid, "shard " + shard.prefix + " has not one flag for each chunk"};
     if (!status) return Later([done = std::move(done), error = status.error()] { done(error); });
-    MakeReadTransfer(context_, space, shard, 0, shard.bytes, std::move(memory), std::move(have),
+    MakeReadTransfer(reads_, space, shard, 0, shard.bytes, std::move(memory), std::move(have),
                      std::move(done))
         ->Start();
   }
@@ -78,20 +80,21 @@ class Engine::Impl {
     if (!view) {
       return Later([done = std::move(done), error = view.error()] { done(error); });
     }
-    MakeCheckTransfer(context_, shard, *std::move(view), std::move(done))->Start();
+    MakeCheckTransfer(reads_, shard, *std::move(view), std::move(done))->Start();
   }
 
  private:
   // Callbacks come on an engine thread, also when there is nothing to do.
   void Later(WorkerPool::Task task) {
-    context_.TransferBegins();
-    context_.pool().Post([this, task = std::move(task)] {
+    reads_.TransferBegins();
+    reads_.pool().Post([this, task = std::move(task)] {
       task();
-      context_.TransferEnds();
+      reads_.TransferEnds();
     });
   }
 
-  TransferContext context_;
+  TransferContext writes_;
+  TransferContext reads_;
 };
 
 Engine::Engine(std::shared_ptr<Store> store, const EngineOptions& options)

@@ -22,6 +22,8 @@ struct EngineOptions {
   size_t window = 8;    // chunks in flight per shard
   size_t buffers = 16;  // chunks in flight in all, each a buffer of chunk_bytes; shards take turns
   size_t threads = 2;   // digesting and driving; the store has its own
+  // Of the threads that write. A program that uses all processors has them before its drain has; who restores waits for it.
+  int write_niceness = 10;
   // Whether chunks are compressed where that pays. Besides the buffers, compressing takes the memory of one more chunk, and
   // reading what is compressed of two, for each of `threads`, and about 2 MiB of tables.
   bool compress = false;
@@ -60,7 +62,8 @@ struct ShardBase {
 };
 inline constexpr uint64_t kRewriteEvery = 64;
 
-// Thread-safe. Callbacks run on an engine thread and must not block. The destructor waits for what is in
+// Thread-safe. Writing and reading have buffers and threads of their own, as many as the options say. Callbacks run on one of
+// these threads and must not block. The destructor waits for what is in
 // flight.
 class Engine {
  public:

@@ -5,8 +5,9 @@
 
 namespace muster {
 
-TransferContext::TransferContext(std::shared_ptr<Store> store, const EngineOptions& options)
-    : store_(std::move(store)), options_(options), pool_(options.threads, "muster-engine") {}
+TransferContext::TransferContext(std::shared_ptr<Store> store, const EngineOptions& options, const char* name,
+                                 int niceness)
+    : store_(std::move(store)), options_(options), pool_(options.threads, name, niceness) {}
 
 TransferContext::~TransferContext() {
   std::unique_lock lock(mutex_);

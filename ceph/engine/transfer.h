@@ -21,10 +21,11 @@ namespace muster {
 // Memory for one chunk; null where none is asked for.
 using ChunkBuffer = std::unique_ptr<StoreBuffer>;
 
-// What all transfers of an engine share: threads, the store, the limited number of buffers. Thread-safe.
+// What all transfers of an engine in one direction share: threads, the store, the limited number of buffers. Thread-safe.
 class TransferContext {
  public:
-  TransferContext(std::shared_ptr<Store> store, const EngineOptions& options);
+  // `name` and `niceness`: of its threads.
+  TransferContext(std::shared_ptr<Store> store, const EngineOptions& options, const char* name, int niceness);
   // Waits for all transfers.
   ~TransferContext();
   TransferContext(const TransferContext&) = delete;

@@ -11,14 +11,11 @@ Nothing is known beforehand: no older checkpoint tells what paid.
 """
 
 import argparse
-import json
 import os
-import subprocess
-import tempfile
 from pathlib import Path
 
 from support.report import Report, median
-from vc import ClusterError
+from support.tool import measured_in_memory
 from vc.names import REPOSITORY
 
 KINDS = {
@@ -29,7 +26,6 @@ KINDS = {
     "zeros": "zeros",
     "noise": "noise",
 }
-TIMEOUT_S = 900
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,17 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     report = Report()
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="muster-bench.", dir="/dev/shm") as directory:
-        words = [str(args.build / "tests/compression_bench"), "--mib", str(args.mib), "--rounds", str(args.rounds)]
-        try:
-            done = subprocess.run([*words, "--directory", directory], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise ClusterError(f"{words[0]} took more than {TIMEOUT_S} s") from None
-        except OSError as error:
-            raise ClusterError(f"{words[0]}: {error.strerror}; build it first") from None
-    if done.returncode != 0:
-        raise ClusterError(f"{' '.join(words)} failed ({done.returncode}): {done.stderr.strip()[-1000:]}")
-    measured = json.loads(done.stdout.splitlines()[-1])
+    words = [str(args.build / "tests/compression_bench"), "--mib", str(args.mib), "--rounds", str(args.rounds)]
+    measured = measured_in_memory(words)
     report.text(f"compression: {args.mib} MiB of each, {os.cpu_count()} CPUs, load before {load:.1f}; medians, n = {args.rounds}")
     report.text("")
     report.text(f"{'':<40}{'stored':>9}{'encode':>12}{'decode':>12}{'digest':>12}{'save':>8}")
