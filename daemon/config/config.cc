@@ -148,7 +148,7 @@ const std::vector<Key>& Keys() {
           "made; "
           "the same on all nodes."),
       Number(
-          "partner_group", Kind::kCount, &Config::partner_group, 0, 16,
+          "partner_group", Kind::kCount, &Config::partner_group, 0, 8,
           "From 3 on, groups of so many nodes keep parity of each other's shards in place of whole copies: "
           "3 take half the memory, 4 a third, and so on, and one of each group can be lost. Groups that do "
           "not come out even have up to twice as many nodes. 0: whole copies; the same on all nodes."),
@@ -336,6 +336,7 @@ Result<Config> ParseConfig(const std::string& text, const std::string& name) {
   std::vector<std::string> seen;
   std::string ports_at;
   std::string limits_at;
+  std::string group_at;
   for (const auto& item : root) {
     const std::string at = fmt::format("{}:{}", name, item.first.Mark().line + 1);
     const std::string key_name = item.first.IsScalar() ? item.first.Scalar() : "?";
@@ -355,6 +356,7 @@ Result<Config> ParseConfig(const std::string& text, const std::string& name) {
     seen.push_back(key_name);
     if (Status applied = Apply(*found, item.second, at, &config); !applied) return applied.error();
     if (key_name.starts_with("master_ports_")) ports_at = at;
+    if (key_name == "partner_group") group_at = at;
     if (key_name == "beat" || key_name == "lease" || key_name == "silence") limits_at = at;
   }
   if (2 * config.beat_ms >= config.lease_ms || config.lease_ms + 2 * config.beat_ms > config.silence_ms) {
@@ -364,6 +366,11 @@ Result<Config> ParseConfig(const std::string& text, const std::string& name) {
                     "beats, silence at least lease and two beats",
                     limits_at, Show(Kind::kDuration, config.beat_ms), Show(Kind::kDuration, config.lease_ms),
                     Show(Kind::kDuration, config.silence_ms))};
+  }
+  if (config.partner_group == 1 || config.partner_group == 2) {
+    return Error{Errc::kInvalid,
+                 fmt::format("{}: partner_group {} makes no groups: give 0 for whole copies, or from 3 on",
+                             group_at, config.partner_group)};
   }
   if (config.master_ports_first > config.master_ports_last) {
     return Error{Errc::kInvalid, fmt::format("{}: master_ports_first, {}, is above master_ports_last, {}",

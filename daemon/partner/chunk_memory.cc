@@ -57,8 +57,7 @@ Result<std::shared_ptr<ChunkMemory>> ChunkMemory::Make(uint64_t limit, Spare spa
   return std::shared_ptr<ChunkMemory>(new ChunkMemory(std::move(file), limit, std::move(spare)));
 }
 
-Status ChunkMemory::MayTake(uint64_t need, uint64_t freed, const std::string& whose) const {
-  const uint64_t spare = spare_();
+Status ChunkMemory::MayTake(uint64_t need, uint64_t freed, uint64_t spare, const std::string& whose) const {
   const uint64_t in_use = used();
   const uint64_t left = in_use - std::min(in_use, freed);
   if (need <= spare + freed && left <= limit_ && need <= limit_ - left) return {};

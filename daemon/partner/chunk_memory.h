@@ -49,8 +49,10 @@ class ChunkMemory : public std::enable_shared_from_this<ChunkMemory> {
   using Spare = std::function<uint64_t()>;
   static Result<std::shared_ptr<ChunkMemory>> Make(uint64_t limit, Spare spare);
 
+  // What the node can spare; takes some 0.05 ms, so not to be asked under a lock.
+  [[nodiscard]] uint64_t spare() const { return spare_(); }
   // Whether there is room for `need` bytes when `freed` bytes have been given back. kExhausted: no; `whose`: for the error.
-  [[nodiscard]] Status MayTake(uint64_t need, uint64_t freed, const std::string& whose) const;
+  [[nodiscard]] Status MayTake(uint64_t need, uint64_t freed, uint64_t spare, const std::string& whose) const;
   // kExhausted: with it there would be more than `limit` bytes in use.
   Result<std::shared_ptr<MemoryChunk>> Allocate(uint64_t bytes);
   [[nodiscard]] uint64_t used() const;

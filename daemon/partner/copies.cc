@@ -112,6 +112,7 @@ Status PartnerCopies::Offer(const CopyName& name, Shard shard, std::vector<uint6
                             Dropped* dropped) {
   if (Status good = CheckShardNumbers(shard, max_shard_bytes_); !good) return good.error();
   if (shard.rank != name.rank) return Error{Errc::kInvalid, "the shard is another rank's"};
+  const uint64_t spare = memory_->spare();
   const std::lock_guard lock(mutex_);
   const auto gang = TakerOf(name);
   if (!gang) return gang.error();
@@ -133,7 +134,7 @@ Status PartnerCopies::Offer(const CopyName& name, Shard shard, std::vector<uint6
   uint64_t freed = 0;
   for (const auto& chunk : copy.chunks) freed += chunk != nullptr ? chunk->bytes() : 0;
   DropChunks(std::move(copy.chunks), dropped);
-  if (Status room = memory_->MayTake(need, freed, fmt::format("rank {}", name.rank)); !room) {
+  if (Status room = memory_->MayTake(need, freed, spare, fmt::format("rank {}", name.rank)); !room) {
     DropChunks(std::move(chunks), dropped);
     (*gang)->copies.erase(name.rank);
     return room;

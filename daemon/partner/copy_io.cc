@@ -1,11 +1,6 @@
 #include "daemon/partner/copy_io.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "ceph/catalog/digest.h"
 
@@ -14,21 +9,6 @@ namespace {
 
 // Digested and stored while it is still in the processor's cache.
 constexpr size_t kPiece = 256 << 10;
-
-// By reading, not through a mapping: the memory can be sealed then at any time, and needs no sealing now.
-Status ReadStaged(int memory, uint64_t offset, std::span<std::byte> into) {
-  while (!into.empty()) {
-    const ssize_t n = ::pread(memory, into.data(), into.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      return Error{Errc::kInternal, fmt::format("the staged shard cannot be read at byte {}: {}", offset,
-                                                n == 0 ? "it ends there" : std::strerror(errno))};
-    }
-    offset += static_cast<uint64_t>(n);
-    into = into.subspan(static_cast<size_t>(n));
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -51,18 +31,6 @@ v1::ChunksWanted WantedMessage(const std::vector<uint64_t>& runs) {
   v1::ChunksWanted wanted;
   wanted.mutable_runs()->Add(runs.begin(), runs.end());
   return wanted;
-}
-
-Status ReadChunk(const CommittedShard& from, uint64_t chunk, std::span<std::byte> into) {
-  Digester digester;
-  for (size_t at = 0; at < into.size(); at += kPiece) {
-    const auto piece = into.subspan(at, std::min(kPiece, into.size() - at));
-    Status read = ReadStaged(from.memory->fd(), chunk * from.shard.chunk_bytes + at, piece);
-    if (!read) return read;
-    digester.Add(piece);
-  }
-  if (digester.Get() == from.shard.chunks[chunk]) return {};
-  return Error{Errc::kConflict, "the program has written over it meanwhile"};
 }
 
 Status ReceivePieces(PartnerStream& stream, uint64_t bytes, const StorePiece& store) {

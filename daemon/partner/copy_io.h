@@ -8,7 +8,6 @@
 
 #include "ceph/catalog/manifest.h"
 #include "daemon/base/result.h"
-#include "daemon/partner/own_shards.h"
 #include "daemon/partner/stream.h"
 
 namespace muster {
@@ -16,9 +15,6 @@ namespace muster {
 // What a ChunksWanted names, in order. kInvalid: it is not ascending, or the shard has no such chunk.
 Result<std::vector<uint64_t>> ChunksOf(const v1::ChunksWanted& wanted, const Shard& shard);
 v1::ChunksWanted WantedMessage(const std::vector<uint64_t>& runs);
-
-// A chunk of a member's staged memory. kConflict: it holds something else by now.
-Status ReadChunk(const CommittedShard& from, uint64_t chunk, std::span<std::byte> into);
 
 // Gets each piece with its place in the chunk.
 using StorePiece = std::function<Status(uint64_t offset, std::span<const std::byte>)>;

@@ -5,8 +5,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
+#include "ceph/catalog/digest.h"
 #include "daemon/partner/copy_io.h"
 #include "daemon/partner/stream.h"
 #include "daemon/proto/shard_message.h"
@@ -15,7 +18,36 @@ namespace muster {
 namespace {
 
 constexpr int kBackground = 19;
+constexpr size_t kPiece = 256 << 10;
 constexpr auto kAnswer = std::chrono::milliseconds(15'000);
+
+// By reading, not through a mapping: the memory can be sealed then at any time, and needs no sealing now.
+Status ReadStaged(int memory, uint64_t offset, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const ssize_t n = ::pread(memory, into.data(), into.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      return Error{Errc::kInternal, fmt::format("the staged shard cannot be read at byte {}: {}", offset,
+                                                n == 0 ? "it ends there" : std::strerror(errno))};
+    }
+    offset += static_cast<uint64_t>(n);
+    into = into.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+// kConflict: it holds something else by now.
+Status ReadChunk(const CommittedShard& from, uint64_t chunk, std::span<std::byte> into) {
+  Digester digester;
+  for (size_t at = 0; at < into.size(); at += kPiece) {
+    const auto piece = into.subspan(at, std::min(kPiece, into.size() - at));
+    Status read = ReadStaged(from.memory->fd(), chunk * from.shard.chunk_bytes + at, piece);
+    if (!read) return read;
+    digester.Add(piece);
+  }
+  if (digester.Get() == from.shard.chunks[chunk]) return {};
+  return Error{Errc::kConflict, "the program has written over it meanwhile"};
+}
 
 }  // namespace
 
@@ -92,6 +124,7 @@ Status CopySender::Copy(PartnerStream& stream, const CommittedShard& shard, uint
   if (!chunks) return chunks.error();
   std::vector<std::byte> buffer;
   for (const uint64_t chunk : *chunks) {
+    if (cancel_->now()) return Error{Errc::kUnavailable, "it is not wanted any more"};
     buffer.resize(shard.shard.BytesOf(chunk));
     if (Status read = ReadChunk(shard, chunk, buffer); !read) return read;
     stream.SetDeadline(kChunkTime);

@@ -24,7 +24,11 @@ struct CopySource {
   Status Want(const std::vector<uint64_t>& runs);
 };
 
-// Blocks. kNotFound: it has nothing of it. `urgency` is that of the answers too.
+// Blocks. kNotFound: it has nothing of it now, and can be asked again on the same stream; else that is taken. `background`:
+// the answers may come behind everything else.
+Result<CopySource> AskForSource(std::unique_ptr<PartnerStream>& stream, const CopyName& name, bool background,
+                                uint64_t max_shard_bytes);
+// The same at a node. `urgency` is that of the answers too.
 Result<CopySource> OpenSource(const std::string& node, uint16_t port, Urgency urgency, const CopyName& name,
                               uint64_t max_shard_bytes, const std::shared_ptr<const Cancel>& cancel);
 

@@ -43,6 +43,7 @@ void GangPartner::Begin(uint64_t generation, Roster roster, const std::string& s
   std::vector<uint32_t> kept;
   partner_.clear();
   group_.reset();
+  committed_.reset();
   const auto topology = tier_.topology();
   for (Roster::Node& node : roster.nodes) node.domain = topology->DomainOf(node.name);
   tier_.RefreshTopology();  // for the next one
@@ -60,13 +61,19 @@ void GangPartner::Begin(uint64_t generation, Roster roster, const std::string& s
 }
 
 void GangPartner::Committed(uint64_t generation, uint64_t step, std::vector<CommittedShard> shards) {
-  if (generation != generation_) return;
+  // A step may be told again, and when its commit was tried again after one that is newer.
+  if (generation != generation_ || (committed_ && step < *committed_)) return;
+  committed_ = step;
   Let(tier_.stock().copies->Committed(gang_, generation));
+  size_t slots = 0;
+  for (const auto& node : group_ ? group_->nodes : std::vector<ParityGroup::Node>())
+    slots = std::max(slots, node.ranks.size());
+  Let(tier_.stock().parity->Committed(gang_, generation, slots));
   if (group_) {
     tier_.stock().own->Committed(gang_, shards);
     if (!builder_) {
       builder_ = std::make_shared<ParityBuilder>(gang_, *group_, tier_.port(), tier_.max_shard_bytes(),
-                                                 tier_.stock().parity);
+                                                 tier_.stock().parity, cancel_);
     }
     return builder_->Build(generation, step);
   }

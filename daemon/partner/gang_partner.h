@@ -51,6 +51,7 @@ class GangPartner {
   std::string partner_;  // who keeps this node's shards; "": nobody, or a group
   std::shared_ptr<CopySender> sender_;
   std::optional<ParityGroup> group_;
+  std::optional<uint64_t> committed_;  // the newest step of this generation
   std::shared_ptr<ParityBuilder> builder_;
   std::shared_ptr<Cancel> cancel_ = std::make_shared<Cancel>();
   std::shared_ptr<WorkerPool> fetchers_;  // made with the first

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -90,16 +91,19 @@ class PartFetch {
     for (const uint64_t chunk : *chunks) {
       if (chunk - span.first >= span.count) return Error{Errc::kInvalid, "it has another part than its own"};
     }
+    if (span.count == 0) return {};  // a shard of few chunks
+    if (chunks->empty()) return Error{Errc::kNotFound, "it has nothing of it yet"};
     std::vector<Survivor> survivors;
     if (Status opened = OpenSurvivors(span, *chunks, &survivors); !opened) return opened;
     if (Status wanted = parity_->Want(parity_->present); !wanted) return wanted;
     const auto begun = FetchClock::now();
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;  // the other parts come as fast
     std::vector<std::byte> content;
     Status result;
     for (const uint64_t chunk : *chunks) {
       if (cancel_->now()) return Error{Errc::kUnavailable, "it is not wanted any more"};
-      if (FetchTooSlow(begun, bytes)) return Error{Errc::kUnavailable, "it is slow"};
+      if (FetchTooSlow(begun, bytes * (group_.nodes.size() - 1)))
+        return Error{Errc::kUnavailable, "it is slow"};
       content.assign(shard.BytesOf(chunk), std::byte{0});
       if (Status got = ReceiveRow(survivors, chunk - span.first, &content); !got) return got;
       if (DigestOf(content) != shard.chunks[chunk]) {
@@ -181,8 +185,10 @@ Result<FetchedCopy> FetchFromGroup(const ParityGroup& group, uint16_t port, cons
     if (Status opened = part->Open(); opened) {
       parts.push_back(std::move(part));
     } else {
-      filled = Error{opened.error().code,
-                     fmt::format("{}'s part: {}", group.nodes[keeper].name, opened.error().message)};
+      const auto& [node, theirs] = group.nodes[keeper];
+      filled = Error{opened.error().code, fmt::format("{}'s part: {}", node, opened.error().message)};
+      // All other parts would need what it has.
+      if (opened.error().code == Errc::kUnavailable && slot < theirs.size()) return filled.error();
     }
   }
   if (parts.empty()) return filled.error();
@@ -194,8 +200,14 @@ Result<FetchedCopy> FetchFromGroup(const ParityGroup& group, uint16_t port, cons
   copy.have.resize(copy.shard.chunks.size());
   std::vector<std::thread> threads;
   threads.reserve(parts.size());
-  for (const auto& part : parts)
-    threads.emplace_back([&copy, &part = *part] { part.Run(copy.shard, copy.memory); });
+  for (const auto& part : parts) {
+    const auto run = [&copy, &part = *part] { part.Run(copy.shard, copy.memory); };
+    try {
+      threads.emplace_back(run);
+    } catch (const std::system_error&) {
+      run();  // no further threads
+    }
+  }
   for (std::thread& thread : threads) thread.join();
   for (const auto& part : parts) {
     if (!part->result) filled = part->result;

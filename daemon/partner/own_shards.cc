@@ -3,10 +3,13 @@
 namespace muster {
 
 void OwnShards::Committed(const std::string& gang, const std::vector<CommittedShard>& shards) {
+  std::vector<std::shared_ptr<const Shard>> copies;
+  copies.reserve(shards.size());
+  for (const CommittedShard& shard : shards) copies.push_back(std::make_shared<const Shard>(shard.shard));
   const std::lock_guard lock(mutex_);
   auto& known = gangs_[gang];
-  for (const CommittedShard& shard : shards)
-    known[shard.shard.rank] = {shard.generation, shard.step, shard.shard, shard.memory};
+  for (size_t i = 0; i < shards.size(); ++i)
+    known[copies[i]->rank] = {shards[i].generation, shards[i].step, copies[i], shards[i].memory};
 }
 
 void OwnShards::End(const std::string& gang) {
@@ -14,7 +17,7 @@ void OwnShards::End(const std::string& gang) {
   gangs_.erase(gang);
 }
 
-std::optional<CommittedShard> OwnShards::Find(const CopyName& name) const {
+std::optional<OwnShards::Held> OwnShards::Find(const CopyName& name) const {
   const std::lock_guard lock(mutex_);
   const auto gang = gangs_.find(name.gang);
   if (gang == gangs_.end()) return std::nullopt;
@@ -25,7 +28,7 @@ std::optional<CommittedShard> OwnShards::Find(const CopyName& name) const {
   }
   auto memory = own->second.memory.lock();
   if (!memory) return std::nullopt;
-  return CommittedShard{name.generation, name.step, own->second.shard, std::move(memory)};
+  return Held{own->second.shard, std::move(memory)};
 }
 
 }  // namespace muster

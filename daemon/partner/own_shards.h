@@ -31,13 +31,17 @@ class OwnShards {
   void Committed(const std::string& gang, const std::vector<CommittedShard>& shards);
   void End(const std::string& gang);
   // To let go of what it gives may take long: see StagedMemory.
-  [[nodiscard]] std::optional<CommittedShard> Find(const CopyName& name) const;
+  struct Held {
+    std::shared_ptr<const Shard> shard;
+    std::shared_ptr<StagedMemory> memory;
+  };
+  [[nodiscard]] std::optional<Held> Find(const CopyName& name) const;
 
  private:
   struct Own {
     uint64_t generation = 0;
     uint64_t step = 0;
-    Shard shard;
+    std::shared_ptr<const Shard> shard;
     std::weak_ptr<StagedMemory> memory;
   };
   mutable std::mutex mutex_;

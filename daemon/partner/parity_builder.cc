@@ -17,6 +17,8 @@ namespace {
 constexpr int kBackground = 19;
 // A node hears of a commit a little after another.
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
+constexpr auto kAskSeldom = std::chrono::milliseconds(1'000);
+// All members of a slot: those that have answered do not wait for ever (server.cc).
 constexpr auto kAskFor = std::chrono::seconds(10);
 
 }  // namespace
@@ -28,12 +30,13 @@ struct ParityBuilder::Member {
 };
 
 ParityBuilder::ParityBuilder(std::string gang, ParityGroup group, uint16_t port, uint64_t max_shard_bytes,
-                             std::shared_ptr<ParityParts> parts)
+                             std::shared_ptr<ParityParts> parts, std::shared_ptr<Cancel> cancel)
     : gang_(std::move(gang)),
       group_(std::move(group)),
       port_(port),
       max_shard_bytes_(max_shard_bytes),
       parts_(std::move(parts)),
+      cancel_(std::move(cancel)),
       thread_([this] { Run(); }) {}
 
 ParityBuilder::~ParityBuilder() {
@@ -66,8 +69,14 @@ void ParityBuilder::Run() {
     const Checkpoint of = *std::exchange(waiting_, std::nullopt);
     lock.unlock();
     bool all = true;
-    for (size_t slot = 0; slot < slots && !cancel_->now(); ++slot) {
-      const Status built = BuildSlot(of, slot);
+    // When a newer checkpoint comes in the middle, it goes on with the slots that had none of this one.
+    for (size_t n = 0; n < slots; ++n) {
+      const Status built = BuildSlot(of, next_slot_ % slots);
+      lock.lock();
+      const bool superseded = cancel_->now() || waiting_;
+      lock.unlock();
+      if (built || !superseded) ++next_slot_;
+      if (superseded) break;
       all = all && built;
       if (!built) Complain(built.error());
     }
@@ -78,10 +87,11 @@ void ParityBuilder::Run() {
 Status ParityBuilder::BuildSlot(const Checkpoint& of, size_t slot) {
   std::vector<Member> members;
   std::vector<ParityMember> parts;
+  const auto until = Clock::now() + kAskFor;
   for (size_t node = 0; node < group_.nodes.size(); ++node) {
     const auto& ranks = group_.nodes[node].ranks;
     if (node == group_.self || slot >= ranks.size()) continue;
-    auto member = Ask(of, node, ranks[slot]);
+    auto member = Ask(of, node, ranks[slot], until);
     if (!member) {
       return Error{member.error().code, fmt::format("rank {}'s shard on {}: {}", ranks[slot],
                                                     group_.nodes[node].name, member.error().message)};
@@ -101,26 +111,29 @@ Status ParityBuilder::BuildSlot(const Checkpoint& of, size_t slot) {
   return {};
 }
 
-Result<ParityBuilder::Member> ParityBuilder::Ask(const Checkpoint& of, size_t node, uint32_t rank) {
+Result<ParityBuilder::Member> ParityBuilder::Ask(const Checkpoint& of, size_t node, uint32_t rank,
+                                                 Clock::time_point until) {
   const std::string& name = group_.nodes[node].name;
-  const auto until = std::chrono::steady_clock::now() + kAskFor;
+  auto stream = PartnerStream::Connect(name, port_, Urgency::kBackground, cancel_);
+  if (!stream) return stream.error();
+  Clock::duration pause = kAskAgain;
   while (true) {
-    auto source = OpenSource(name, port_, Urgency::kBackground, {gang_, of.generation, of.step, rank},
-                             max_shard_bytes_, cancel_);
+    auto source = AskForSource(*stream, {gang_, of.generation, of.step, rank}, true, max_shard_bytes_);
     if (source) {
       Member member{name, *std::move(source), {}};
       member.part.shard = std::make_shared<const Shard>(member.source.shard);
       member.part.part = PartOf(group_.nodes.size(), node, group_.self, member.part.shard->chunks.size());
       return member;
     }
-    if (source.error().code != Errc::kNotFound || std::chrono::steady_clock::now() >= until || !Pause())
+    if (source.error().code != Errc::kNotFound || Clock::now() >= until || !Pause(pause))
       return source.error();
+    pause = std::min<Clock::duration>(2 * pause, kAskSeldom);
   }
 }
 
-bool ParityBuilder::Pause() {
+bool ParityBuilder::Pause(Clock::duration pause) {
   std::unique_lock lock(mutex_);
-  return !wake_.wait_for(lock, kAskAgain, [this] { return cancel_->now() || waiting_; });
+  return !wake_.wait_for(lock, pause, [this] { return cancel_->now() || waiting_; });
 }
 
 Status ParityBuilder::Fill(const Checkpoint& of, size_t slot, std::vector<Member>& members,
@@ -136,8 +149,11 @@ Status ParityBuilder::Fill(const Checkpoint& of, size_t slot, std::vector<Member
     if (Status wanted = member.source.Want(runs); !wanted) return wanted;
   }
   std::vector<std::byte> parity;
+  Status result;
   for (const uint64_t row : rows) {
+    if (cancel_->now()) return Error{Errc::kUnavailable, "it is not wanted any more"};
     parity.assign(RowBytes(parts, row), std::byte{0});
+    bool whole = true;
     for (Member& member : members) {
       if (!member.part.Has(row)) continue;
       const uint64_t chunk = member.part.ChunkOf(row);
@@ -146,17 +162,19 @@ Status ParityBuilder::Fill(const Checkpoint& of, size_t slot, std::vector<Member
                                        XorInto(std::span(parity).subspan(offset), piece);
                                        return {};
                                      });
-      const Error from{good ? Errc::kCorrupt : good.error().code,
-                       fmt::format("chunk {} of rank {} from {}: {}", chunk, member.part.shard->rank,
-                                   member.node, good ? "is not what its digest says" : good.error().message)};
-      if (!good || !*good) return from;
+      if (!good) return Error{good.error().code, fmt::format("{}: {}", member.node, good.error().message)};
+      if (*good) continue;
+      whole = false;
+      result = Error{Errc::kConflict, fmt::format("the program has written over chunk {} of rank {} on {}",
+                                                  chunk, member.part.shard->rank, member.node)};
     }
+    if (!whole) continue;
     const auto room = parts_->RoomFor(parity.size());
     if (!room) return room.error();
     if (Status written = (*room)->Write(0, parity); !written) return written;
     if (Status put = parts_->Put(gang_, of.generation, of.step, slot, row, *room); !put) return put;
   }
-  return {};
+  return result;
 }
 
 // Once for one kind of reason: the next checkpoint may meet the same.

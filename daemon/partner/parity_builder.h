@@ -1,6 +1,7 @@
 // Makes the parity that this node keeps of its group's shards, checkpoint after checkpoint.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -22,8 +23,9 @@ namespace muster {
 class ParityBuilder {
  public:
   // `group`: as this node sees it.
+  // `cancel` ends it early, as the destructor does.
   ParityBuilder(std::string gang, ParityGroup group, uint16_t port, uint64_t max_shard_bytes,
-                std::shared_ptr<ParityParts> parts);
+                std::shared_ptr<ParityParts> parts, std::shared_ptr<Cancel> cancel);
   ~ParityBuilder();
   ParityBuilder(const ParityBuilder&) = delete;
   ParityBuilder& operator=(const ParityBuilder&) = delete;
@@ -32,6 +34,7 @@ class ParityBuilder {
   void Build(uint64_t generation, uint64_t step);
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Checkpoint {
     uint64_t generation = 0;
     uint64_t step = 0;
@@ -40,11 +43,11 @@ class ParityBuilder {
 
   void Run();
   Status BuildSlot(const Checkpoint& of, size_t slot);
-  Result<Member> Ask(const Checkpoint& of, size_t node, uint32_t rank);
+  Result<Member> Ask(const Checkpoint& of, size_t node, uint32_t rank, Clock::time_point until);
   Status Fill(const Checkpoint& of, size_t slot, std::vector<Member>& members,
               const std::vector<uint64_t>& rows);
   // False: there is no time for that, something else is to be done.
-  bool Pause();
+  bool Pause(Clock::duration pause);
   void Complain(const Error& why);
 
   const std::string gang_;
@@ -52,11 +55,13 @@ class ParityBuilder {
   const uint16_t port_;
   const uint64_t max_shard_bytes_;
   const std::shared_ptr<ParityParts> parts_;
-  const std::shared_ptr<Cancel> cancel_ = std::make_shared<Cancel>();
+  const std::shared_ptr<Cancel> cancel_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::optional<Checkpoint> waiting_;
-  std::optional<Errc> complaint_;  // the thread's
+  // The thread's:
+  std::optional<Errc> complaint_;
+  size_t next_slot_ = 0;
   std::thread thread_;
 };
 

@@ -37,23 +37,38 @@ uint64_t RowBytes(const std::vector<ParityMember>& members, uint64_t row) {
   return bytes;
 }
 
+template <typename Which>
+ParityParts::Dropped ParityParts::DropIf(Gang& gang, Which which) {
+  Dropped dropped;
+  for (auto at = gang.slots.begin(); at != gang.slots.end();) {
+    const auto next = std::next(at);
+    if (which(at->first, at->second)) {
+      DropChunks(std::move(at->second.rows), &dropped);
+      gang.slots.erase(at);
+    }
+    at = next;
+  }
+  return dropped;
+}
+
 ParityParts::Dropped ParityParts::Begin(const std::string& gang, uint64_t generation,
                                         uint64_t restore_generation, uint64_t restore_step) {
   const std::lock_guard lock(mutex_);
   Gang& known = gangs_[gang];
   if (generation <= known.generation) return {};
   known.generation = generation;
-  Dropped dropped;
-  for (auto at = known.slots.begin(); at != known.slots.end();) {
-    const auto next = std::next(at);
-    Slot& slot = at->second;
-    if (slot.generation != restore_generation || slot.step != restore_step) {
-      DropChunks(std::move(slot.rows), &dropped);
-      known.slots.erase(at);
-    }
-    at = next;
-  }
-  return dropped;
+  return DropIf(known, [&](size_t /*number*/, const Slot& slot) {
+    return slot.generation != restore_generation || slot.step != restore_step;
+  });
+}
+
+ParityParts::Dropped ParityParts::Committed(const std::string& gang, uint64_t generation, size_t slots) {
+  const std::lock_guard lock(mutex_);
+  const auto found = gangs_.find(gang);
+  if (found == gangs_.end() || found->second.generation != generation) return {};
+  return DropIf(found->second, [&](size_t number, const Slot& slot) {
+    return slot.generation != generation && number >= slots;
+  });
 }
 
 ParityParts::Dropped ParityParts::End(const std::string& gang) {
@@ -69,12 +84,15 @@ ParityParts::Dropped ParityParts::End(const std::string& gang) {
 Status ParityParts::Take(const std::string& gang, uint64_t generation, uint64_t step, size_t slot,
                          std::vector<ParityMember> members, std::vector<uint64_t>* missing,
                          Dropped* dropped) {
+  const uint64_t spare = memory_->spare();
   const std::lock_guard lock(mutex_);
   const auto found = gangs_.find(gang);
   if (found == gangs_.end() || found->second.generation != generation)
     return Error{Errc::kConflict,
                  fmt::format("generation {} of gang {} does not run here", generation, gang)};
   Slot& known = found->second.slots[slot];
+  if (known.generation == generation && known.step > step)
+    return Error{Errc::kConflict, fmt::format("the parity here is of step {}", known.step)};
   CopyChunks rows(RowsOf(members));
   uint64_t need = 0;
   for (uint64_t row = 0; row < rows.size(); ++row) {
@@ -88,7 +106,7 @@ Status ParityParts::Take(const std::string& gang, uint64_t generation, uint64_t 
   uint64_t freed = 0;
   for (const auto& row : known.rows) freed += row ? row->bytes() : 0;
   DropChunks(std::move(known.rows), dropped);
-  if (Status room = memory_->MayTake(need, freed, "parity"); !room) {
+  if (Status room = memory_->MayTake(need, freed, spare, "parity"); !room) {
     DropChunks(std::move(rows), dropped);
     found->second.slots.erase(slot);
     return room;

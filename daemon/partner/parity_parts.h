@@ -44,9 +44,13 @@ class ParityParts {
   // A generation begins, which starts from a checkpoint (none: generation 0): only its parity is kept.
   [[nodiscard]] Dropped Begin(const std::string& gang, uint64_t generation, uint64_t restore_generation,
                               uint64_t restore_step);
+  // A checkpoint of this generation is committed, in whose group there are so many slots (0: no group): what earlier ones
+  // have left, and nobody will replace here, goes.
+  [[nodiscard]] Dropped Committed(const std::string& gang, uint64_t generation, size_t slots);
   [[nodiscard]] Dropped End(const std::string& gang);
 
-  // The shards of a slot are these, of a committed checkpoint of the generation that runs. kConflict: another one runs;
+  // The shards of a slot are these, of a committed checkpoint of the generation that runs. kConflict: another one
+  // runs, or what is here is newer;
   // kExhausted: there is no memory for them. `missing`: the rows that are to be put, in order.
   Status Take(const std::string& gang, uint64_t generation, uint64_t step, size_t slot,
               std::vector<ParityMember> members, std::vector<uint64_t>* missing, Dropped* dropped);
@@ -68,6 +72,8 @@ class ParityParts {
     uint64_t generation = 0;
     std::map<size_t, Slot> slots;
   };
+  template <typename Which>
+  static Dropped DropIf(Gang& gang, Which which);
 
   const std::shared_ptr<ChunkMemory> memory_;
   mutable std::mutex mutex_;

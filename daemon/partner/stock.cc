@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "daemon/partner/copy_io.h"
 #include "daemon/partner/stream.h"
 
 namespace muster {
@@ -24,12 +23,11 @@ Supply CopySupply(ShardCopy copy) {
   return supply;
 }
 
-Supply OwnSupply(CommittedShard own) {
-  Supply supply{own.shard, {0, own.shard.chunks.size()}, {}, {}};
-  supply.send = [own = std::move(own)](PartnerStream& stream, uint64_t chunk) -> Status {
-    std::vector<std::byte> bytes(own.shard.BytesOf(chunk));
-    if (Status read = ReadChunk(own, chunk, bytes); !read) return read;
-    return stream.SendBytes(bytes);
+// Whatever the memory holds by now: who gets it compares digests.
+Supply OwnSupply(OwnShards::Held own) {
+  Supply supply{*own.shard, {0, own.shard->chunks.size()}, {}, {}};
+  supply.send = [own = std::move(own)](PartnerStream& stream, uint64_t chunk) {
+    return stream.SendFile(own.memory->fd(), chunk * own.shard->chunk_bytes, own.shard->BytesOf(chunk));
   };
   return supply;
 }

@@ -2,7 +2,8 @@
 """Checkpoints under random faults: each is verified bit for bit against what the trainer had, what is damaged is never loaded,
 what is committed is never lost, and nothing is left over.
 
-MUSTER_SOAK_SECONDS (120) makes it longer, MUSTER_SOAK_SEED (1) another schedule (the seed is the first line of the output).
+MUSTER_SOAK_SECONDS (120) makes it longer, MUSTER_SOAK_SEED (1) another schedule (the seed is the first line of the output). With
+an even seed the nodes keep parity of each other's shards, with an odd one whole copies.
 """
 
 import os
@@ -34,7 +35,7 @@ PROGRAM = f"/usr/bin/python3 {SOURCE_IN_NODE}/tests/cluster/programs/soak_member
 def setUpModule() -> None:
     print(f"MUSTER_SOAK_SEED={SEED} MUSTER_SOAK_SECONDS={SECONDS:g}", flush=True)
     harness.FILE_TIMEOUT_S = int(SECONDS * 1.3 + SETTLE + 400)
-    settings = {"keep_checkpoints": str(KEPT), "chunk_size": "256KiB", "collect_pause": "1s"}
+    settings = {"keep_checkpoints": str(KEPT), "chunk_size": "256KiB", "collect_pause": "1s", "partner_group": "0" if SEED % 2 else "3"}
     harness.start("soak", nodes=NODES, limits=harness.PROMPT, settings=settings, slurm={"SlurmdTimeout": "40"})
 
 

@@ -61,6 +61,13 @@ TEST(Config, TheLimitsOfLivenessMustGoTogether) {
   EXPECT_TRUE(ParseConfig("beat: 1s\nlease: 3s\nsilence: 5s\n", "muster.yaml"));
 }
 
+TEST(Config, AGroupOfOneOrTwoIsNone) {
+  EXPECT_THAT(ErrorOf("port: 7000\npartner_group: 2\n"),
+              StartsWith("muster.yaml:2: partner_group 2 makes no groups"));
+  EXPECT_TRUE(ErrorOf("partner_group: 9\n").find("0 to 8") != std::string::npos);
+  EXPECT_TRUE(ParseConfig("partner_group: 3\n", "muster.yaml"));
+}
+
 TEST(Config, AnUnknownKeyIsRefusedWithItsLineAndTheGoodKeys) {
   const std::string error = ErrorOf("port: 7000\n\n# so\nprot: 7000\n");
   EXPECT_THAT(error, StartsWith("muster.yaml:4: unknown key 'prot'; the keys are store,"));

@@ -2,12 +2,14 @@
 // differ or have been written over.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <csignal>
 #include <functional>
 #include <thread>
 
+#include "daemon/beat/address.h"
 #include "daemon/partner/group_fetch.h"
 #include "daemon/partner/parity_builder.h"
 #include "daemon/partner/server.h"
@@ -61,8 +63,8 @@ class ParitySession : public ::testing::Test {
     ASSERT_EQ(nodes_.size(), count);
     for (size_t i = 0; i < count; ++i) {
       EXPECT_TRUE(nodes_[i].stock.parity->Begin("g", 1, 0, 0).empty());
-      nodes_[i].builder =
-          std::make_unique<ParityBuilder>("g", Group(i), port_, kLimit, nodes_[i].stock.parity);
+      nodes_[i].builder = std::make_unique<ParityBuilder>("g", Group(i), port_, kLimit,
+                                                          nodes_[i].stock.parity, std::make_shared<Cancel>());
     }
   }
   [[nodiscard]] ParityGroup Group(size_t self) const {
@@ -181,7 +183,8 @@ TEST_F(ParitySession, ANodeWithFewerMembersHasFewerSlots) {
   group.nodes[1].ranks = {2};
   for (size_t i = 0; i < 3; ++i) {
     group.self = i;
-    nodes_[i].builder = std::make_unique<ParityBuilder>("g", group, port_, kLimit, nodes_[i].stock.parity);
+    nodes_[i].builder = std::make_unique<ParityBuilder>("g", group, port_, kLimit, nodes_[i].stock.parity,
+                                                        std::make_shared<Cancel>());
   }
   BuildAll();
   ASSERT_TRUE(Eventually(
@@ -308,15 +311,45 @@ TEST_F(ParitySession, WhoCountsOtherNodesIntoTheGroupGetsNothingWrong) {
   EXPECT_THAT(whole.error().message, HasSubstr("partner_group"));
 }
 
-TEST_F(ParitySession, ABuilderWhoseNodesDoNotAnswerEndsAtOnce) {
-  Start(3);
-  SaveAll(2 * kChunk);
-  nodes_[2].server.reset();
+// One that answers, and has nothing; one that refuses; one that has stopped.
+TEST_F(ParitySession, ABuilderEndsWhateverItWaitsFor) {
+  Start(4);
+  for (size_t node = 0; node < 2; ++node) Save(node, {Content(kChunk, 1), Content(kChunk, 2)});
+  nodes_[3].server.reset();
+  const UniqueFd stopped(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto address = ResolveBeatAddress(Address(3), port_, AF_INET);
+  ASSERT_TRUE(address);
+  ASSERT_EQ(::bind(stopped.get(), address->get(), address->size), 0);
+  ASSERT_EQ(::listen(stopped.get(), 16), 0);
   BuildAll();
-  std::this_thread::sleep_for(milliseconds(20));
+  std::this_thread::sleep_for(milliseconds(100));
   const auto begun = std::chrono::steady_clock::now();
   for (Node& node : nodes_) node.builder.reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(15));
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(2));  // of 10 and of 3
+}
+
+TEST_F(ParitySession, AFetchThatIsNotWantedAnyMoreEnds) {
+  Start(3);
+  SaveAll(4 * kChunk);
+  BuildAll();
+  ASSERT_TRUE(Eventually([&] { return AllBuilt(); }));
+  const auto cancel = std::make_shared<Cancel>();
+  cancel->Now();
+  const auto copy = FetchFromGroup(Group(1), port_, {"g", 1, kStep, 2}, kLimit, cancel);
+  ASSERT_FALSE(copy);
+  EXPECT_EQ(copy.error().code, Errc::kUnavailable);
+}
+
+TEST_F(ParitySession, AnOlderCheckpointDoesNotTakeANewerOnesPlace) {
+  Start(3);
+  SaveAll(4 * kChunk, kStep + 1);
+  BuildAll(kStep + 1);
+  ASSERT_TRUE(Eventually([&] { return AllBuilt(kStep + 1); }));
+  std::vector<uint64_t> rows;
+  ParityParts::Dropped dropped;
+  EXPECT_EQ(nodes_[0].stock.parity->Take("g", 1, kStep, 0, {}, &rows, &dropped).error().code,
+            Errc::kConflict);
+  EXPECT_TRUE(AllBuilt(kStep + 1));
 }
 
 TEST_F(ParitySession, MemoryThatIsNotThereIsAClearRefusal) {
