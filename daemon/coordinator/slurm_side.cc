@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "daemon/base/clock.h"
@@ -114,16 +115,27 @@ void Coordinator::Do(const gang::LoseNode& action) {
                fmt::format("{} is not set DOWN: there is no second observer", job_.hosts[action.node]));
     return;
   }
-  // One that has a successor may still find a node silent, the successor's for example: only the newest tells Slurm.
-  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, action, &loop = loop_] {
+  // One that has a successor may still find a node silent, the successor's for example: only the newest tells Slurm. The store
+  // knows who that is. But a node that is not DOWN when it boots again ends the step, so who has most of the witnesses, who
+  // would have gone over to a successor by then, does not wait for a store that does not answer.
+  const auto settled = std::make_shared<bool>(false);
+  loop_.After(std::chrono::milliseconds(2 * config_.lease_ms), [weak = weak_from_this(), action, settled] {
+    const auto self = weak.lock();
+    if (!self || *settled || self->deposed_ || !self->quorum_) return;
+    *settled = true;
+    self->SetDown(action, {});
+  });
+  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, action, settled, &loop = loop_] {
     const Result<GangHead> head = catalog->Load();
-    loop.Post([weak, head, action] {
+    loop.Post([weak, head, action, settled] {
       const auto self = weak.lock();
       if (!self || self->deposed_) return;
       // While the term is being raised a newer one may be this one's own.
       if (head && head->fence.term > self->fence_.term && !self->raising_)
         return self->Deposed(fmt::format("term {} has begun", head->fence.term));
-      self->SetDown(action, head ? Status() : Status(head.error()));
+      if (std::exchange(*settled, true)) return;
+      const bool silent = !head && head.error().code == Errc::kUnavailable && self->quorum_;
+      self->SetDown(action, head || silent ? Status() : Status(head.error()));
     });
   });
 }

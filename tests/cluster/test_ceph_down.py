@@ -76,6 +76,19 @@ class Down(WalkerCase):
         gang.commits(1, timeout=SLURM)
         gang.finish(6, timeout=SLURM)
 
+    def test_slurm_is_told_of_a_node_that_is_lost_meanwhile(self) -> None:
+        """Else a node that boots again soon ends the step: it says to srun that it has no task of it."""
+        gang = self.walk("spares=1", nodes=3, tasks=6)
+        gang.started(1, 4)
+        gang.commits(1)
+        self.stop_ceph()
+        self.cluster.kill("n1")  # n2 coordinates, n3 is the spare
+        self.assertIn("muster: node n1 is lost", self.wait_for_state("n1", "down", SLURM))
+        self.cluster.revive("n1")
+        self.signal_ceph(signal.SIGCONT)
+        gang.started(2, 4, timeout=SLURM)
+        gang.finish(4, timeout=SLURM)
+
     def test_a_restore_that_needs_the_store_waits_for_it(self) -> None:
         """No program is to end because of the store: an error that it does not catch would count as its own."""
         job = self.gang(ASKS_LATER, nodes=2, tasks=4)
