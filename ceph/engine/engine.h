@@ -19,9 +19,13 @@ namespace muster {
 
 struct EngineOptions {
   uint64_t chunk_bytes = 4 << 20;
-  size_t window = 8;    // chunks in flight per shard
+  size_t window = 8;    // chunks in flight per shard, at first
   size_t buffers = 16;  // chunks in flight in all, each a buffer of chunk_bytes; shards take turns
-  size_t threads = 2;   // digesting and driving; the store has its own
+  // Where more of both make the store faster there are up to so many buffers, of so many bytes, and as much more in flight
+  // per shard (ceph/engine/depth.h). Not above `buffers`: there are always those.
+  size_t most_buffers = 64;
+  uint64_t most_buffer_bytes = 256 << 20;
+  size_t threads = 2;  // digesting and driving; the store has its own
   // Of the threads that write. A program that uses all processors has them before its drain has; who restores waits for it.
   int write_niceness = 10;
   // Whether chunks are compressed where that pays. Besides the buffers, compressing takes the memory of one more chunk, and

@@ -4,10 +4,21 @@
 #include <utility>
 
 namespace muster {
+namespace {
+
+size_t MostBuffers(const EngineOptions& options) {
+  const uint64_t fit = options.most_buffer_bytes / std::max<uint64_t>(options.chunk_bytes, 1);
+  return static_cast<size_t>(std::min<uint64_t>(options.most_buffers, fit));
+}
+
+}  // namespace
 
 TransferContext::TransferContext(std::shared_ptr<Store> store, const EngineOptions& options, const char* name,
                                  int niceness)
-    : store_(std::move(store)), options_(options), pool_(options.threads, name, niceness) {}
+    : store_(std::move(store)),
+      options_(options),
+      depth_(options.buffers, MostBuffers(options)),
+      pool_(options.threads, name, niceness) {}
 
 TransferContext::~TransferContext() {
   std::unique_lock lock(mutex_);
@@ -16,37 +27,33 @@ TransferContext::~TransferContext() {
 }
 
 void TransferContext::TakeBuffer(size_t bytes, std::function<void(ChunkBuffer)> then) {
-  ChunkBuffer buffer;
-  {
-    const std::lock_guard lock(mutex_);
-    if (lent_ >= std::max<size_t>(options_.buffers, 1)) {
-      waiting_.push_back({bytes, std::move(then)});
-      return;
-    }
-    ++lent_;
+  const std::lock_guard lock(mutex_);
+  waiting_.push_back({bytes, std::move(then)});
+  HandOut();
+}
+
+void TransferContext::GiveBuffer(ChunkBuffer buffer) {
+  const std::lock_guard lock(mutex_);
+  // The store may still be sending it. Then another one takes its place, and this one goes when the store lets it.
+  if (buffer && !buffer->Idle()) buffer.reset();
+  // As many as there may be now: after a trial with more the rest is let go.
+  if (buffer && lent_ <= depth_.now()) free_.push_back(std::move(buffer));
+  --lent_;
+  HandOut();
+}
+
+void TransferContext::HandOut() {
+  while (!waiting_.empty() && lent_ < depth_.now()) {
+    ChunkBuffer buffer;
     if (!free_.empty()) {
       buffer = std::move(free_.back());
       free_.pop_back();
     }
-  }
-  Hand(std::move(buffer), {bytes, std::move(then)});
-}
-
-void TransferContext::GiveBuffer(ChunkBuffer buffer) {
-  Waiting next;
-  {
-    const std::lock_guard lock(mutex_);
-    // The store may still be sending it. Then another one takes its place, and this one goes when the store lets it.
-    if (buffer && !buffer->Idle()) buffer.reset();
-    if (waiting_.empty()) {
-      --lent_;
-      if (buffer) free_.push_back(std::move(buffer));
-      return;
-    }
-    next = std::move(waiting_.front());
+    ++lent_;
+    // In the order in which they came.
+    Hand(std::move(buffer), std::move(waiting_.front()));
     waiting_.pop_front();
   }
-  Hand(std::move(buffer), std::move(next));
 }
 
 void TransferContext::Hand(ChunkBuffer buffer, Waiting to) {
@@ -73,9 +80,21 @@ void TransferContext::TransferEnds() {
   idle_.notify_all();
 }
 
-void TransferContext::Answered() {
+size_t TransferContext::Window() const {
+  return std::max<size_t>(options_.window * depth_.now() / std::max<size_t>(options_.buffers, 1), 1);
+}
+
+size_t TransferContext::window() const {
+  const std::lock_guard lock(mutex_);
+  return Window();
+}
+
+void TransferContext::Answered(bool done) {
   const std::lock_guard lock(mutex_);
   answered_at_ = std::chrono::steady_clock::now();
+  if (!done) return;
+  depth_.Ended(answered_at_, !waiting_.empty() || lent_ >= Window());
+  HandOut();
 }
 
 std::chrono::steady_clock::time_point TransferContext::answered_at() const {
@@ -117,9 +136,9 @@ void Transfer::Cancel(Error why) {
 void Transfer::Launch() {
   std::vector<Again> now;
   {
+    const size_t window = context_.window();
     const std::lock_guard lock(mutex_);
     if (failed_chunk_ || cancelled_ || pausing_) return;
-    const size_t window = std::max<size_t>(context_.options().window, 1);
     if (under_way_ == 0) asking_since_ = Clock::now();
     while (under_way_ < window && (!again_.empty() || next_ < chunk_count_)) {
       if (again_.empty()) {
@@ -158,7 +177,7 @@ void Transfer::TryOnce(const SharedChunk& chunk) {
 }
 
 void Transfer::AttemptEnded(const SharedChunk& chunk, const Status& status) {
-  if (status || status.error().code != Errc::kUnavailable) context_.Answered();
+  if (status || status.error().code != Errc::kUnavailable) context_.Answered(static_cast<bool>(status));
   if (!status) {
     if (!PutOff(chunk, status.error())) ChunkEnded(chunk, status);
     return;

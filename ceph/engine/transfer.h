@@ -14,6 +14,7 @@
 
 #include "ceph/base/worker_pool.h"
 #include "ceph/engine/chunk_codec.h"
+#include "ceph/engine/depth.h"
 #include "ceph/engine/engine.h"
 
 namespace muster {
@@ -38,8 +39,10 @@ class TransferContext {
 
   void TransferBegins();
   void TransferEnds();
-  // When the store last answered any of the transfers.
-  void Answered();
+  // How many chunks of a shard may be under way.
+  [[nodiscard]] size_t window() const;
+  // When the store last answered any of the transfers; `done`: an operation has been carried out.
+  void Answered(bool done);
   [[nodiscard]] std::chrono::steady_clock::time_point answered_at() const;
   // The engine is being destroyed: nothing is tried again.
   [[nodiscard]] bool closing() const;
@@ -55,6 +58,10 @@ class TransferContext {
     std::function<void(ChunkBuffer)> then;
   };
   void Hand(ChunkBuffer buffer, Waiting to);
+  // Under mutex_, as HandOut. Not all buffers for one shard: others come, and have theirs to begin with at once.
+  [[nodiscard]] size_t Window() const;
+  // Those who wait get what is free.
+  void HandOut();
 
   const std::shared_ptr<Store> store_;
   const EngineOptions options_;
@@ -64,6 +71,7 @@ class TransferContext {
   size_t transfers_ = 0;
   bool closing_ = false;
   std::chrono::steady_clock::time_point answered_at_{};
+  Depth depth_;  // of `buffers`
   size_t lent_ = 0;
   std::vector<ChunkBuffer> free_;
   std::deque<Waiting> waiting_;

@@ -12,6 +12,8 @@
 namespace muster {
 namespace {
 
+constexpr size_t kLeastCompressed = 4096;
+
 class WriteTransfer final : public Transfer, public ShardWrite {
  public:
   WriteTransfer(TransferContext& context, std::string space, Shard shard,
@@ -80,6 +82,8 @@ class WriteTransfer final : public Transfer, public ShardWrite {
   }
 
   void Compress(const Chunk& chunk, std::span<std::byte> data) {
+    // Nor does the end of a shard tell anything of the rest.
+    if (data.size() < kLeastCompressed) return;
     ChunkEncoding& encoding = shard_.encodings[chunk.index];
     CodecPool::Lease codec(context().codecs());
     // An attempt whose outcome is unknown may have been carried out: a further one writes the same.

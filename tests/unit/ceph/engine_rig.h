@@ -46,7 +46,7 @@ inline EngineOptions Small() {
   EngineOptions options;
   options.chunk_bytes = 1000;
   options.window = 4;
-  options.buffers = 6;
+  options.buffers = options.most_buffers = 6;
   options.first_pause = std::chrono::milliseconds(1);
   return options;
 }

@@ -482,6 +482,32 @@ TEST(EngineEnd, WaitsForWhatIsUnderWay) {
   EXPECT_EQ(ended, 8);
 }
 
+// Speed is for tests/bench; this is that more are under way, no more than may be, and that all arrive.
+TEST(EngineDepth, AStoreThatIsFarAwayHasMoreUnderWay) {
+  const auto store = std::make_shared<MemoryStore>();
+  store->SetLatency(std::chrono::milliseconds(2));
+  EngineOptions options = Small();
+  options.most_buffers = 48;
+  const std::string bytes = RandomBytes(600'000);
+  {
+    options.most_buffer_bytes = 6 * options.chunk_bytes;
+    Engine bounded(store, options);
+    ASSERT_TRUE(Write(bounded, Memory(bytes), bytes.size()));
+    EXPECT_LE(store->most_at_once(), options.window);
+    EXPECT_LE(store->buffers_made(), options.buffers);
+  }
+  options.most_buffer_bytes = 1 << 20;
+  Engine engine(store, options);
+  const auto shard = Write(engine, Memory(bytes), bytes.size(), 0, 101);
+  ASSERT_TRUE(shard) << shard.error().message;
+  EXPECT_GT(store->most_at_once(), options.buffers);
+  EXPECT_LE(store->most_at_once(), options.most_buffers * options.window / options.buffers) << "of one shard";
+  EXPECT_LE(store->buffers_made(), options.buffers + options.most_buffers);
+  const auto memory = Read(engine, *shard);
+  ASSERT_TRUE(memory) << memory.error().message;
+  EXPECT_EQ(Contents(*memory), bytes);
+}
+
 TEST(EngineOverADirectory, ReadsBackWhatItWrote) {
   const TemporaryDirectory root;
   StoreOptions options;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -41,6 +42,8 @@ class MemoryStore final : public Store {
   void KeepBuffersInUse() { buffers_in_use_ = true; }
   size_t buffers_made() const { return buffers_made_; }
   std::map<std::string, Head>& heads() { return heads_; }
+  // Of asynchronous operations, however many are under way.
+  void SetLatency(std::chrono::milliseconds latency) { latency_ = latency; }
   size_t most_at_once() const { return most_at_once_; }
 
   std::unique_ptr<StoreBuffer> NewBuffer(size_t bytes) override {
@@ -50,7 +53,7 @@ class MemoryStore final : public Store {
 
   void WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) override {
     Begin();
-    pool_.Post([this, object, data = buffer.memory().first(bytes), done = std::move(done)] {
+    pool_.PostAfter(latency_, [this, object, data = buffer.memory().first(bytes), done = std::move(done)] {
       const Status status =
           Write(object, std::string(reinterpret_cast<const char*>(data.data()), data.size()));
       End();
@@ -60,7 +63,7 @@ class MemoryStore final : public Store {
 
   void ReadAsync(const ObjectName& object, size_t limit, ReadDone done) override {
     Begin();
-    pool_.Post([this, object, limit, done = std::move(done)] {
+    pool_.PostAfter(latency_, [this, object, limit, done = std::move(done)] {
       const Result<std::string> read = Read(object);
       End();
       if (!read) return done(read.error());
@@ -170,6 +173,7 @@ class MemoryStore final : public Store {
   Fault fault_;
   std::atomic<bool> buffers_in_use_{false};
   std::atomic<size_t> buffers_made_{0};
+  std::chrono::milliseconds latency_{0};
   size_t lost_answers_ = 0;
   std::map<std::string, std::string> objects_;
   std::map<std::string, Head> heads_;
