@@ -29,6 +29,12 @@ class Engine::Impl {
   Impl(std::shared_ptr<Store> store, const EngineOptions& options)
       : writes_(store, options, "muster-write", options.write_niceness),
         reads_(std::move(store), options, "muster-read", 0) {}
+  ~Impl() {
+    writes_.Close();
+    reads_.Close();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   std::shared_ptr<ShardWrite> Write(const std::string& space, Shard shard, StagedMemory& memory,
                                     ShardBase base, OnDelay on_delay,

@@ -20,6 +20,11 @@ TransferContext::TransferContext(std::shared_ptr<Store> store, const EngineOptio
       depth_(options.buffers, MostBuffers(options)),
       pool_(options.threads, name, niceness) {}
 
+void TransferContext::Close() {
+  const std::lock_guard lock(mutex_);
+  closing_ = true;
+}
+
 TransferContext::~TransferContext() {
   std::unique_lock lock(mutex_);
   closing_ = true;
@@ -32,12 +37,12 @@ void TransferContext::TakeBuffer(size_t bytes, std::function<void(ChunkBuffer)> 
   HandOut();
 }
 
+// Who needs the lock does not wait for memory to be given back.
 void TransferContext::GiveBuffer(ChunkBuffer buffer) {
   const std::lock_guard lock(mutex_);
-  // The store may still be sending it. Then another one takes its place, and this one goes when the store lets it.
-  if (buffer && !buffer->Idle()) buffer.reset();
-  // As many as there may be now: after a trial with more the rest is let go.
-  if (buffer && lent_ <= depth_.now()) free_.push_back(std::move(buffer));
+  // The store may still be sending it: then another one takes its place, and this one goes when the store lets it. And after a
+  // trial with more the rest goes.
+  if (buffer && buffer->Idle() && lent_ <= depth_.now()) free_.push_back(std::move(buffer));
   --lent_;
   HandOut();
 }
@@ -71,10 +76,11 @@ void TransferContext::TransferBegins() {
 }
 
 void TransferContext::TransferEnds() {
+  std::vector<ChunkBuffer> let_go;
   const std::lock_guard lock(mutex_);
   // Between checkpoints the daemon keeps no buffers.
   if (--transfers_ == 0) {
-    free_.clear();
+    let_go.swap(free_);
     codecs_.Clear();
   }
   idle_.notify_all();

@@ -45,6 +45,7 @@ class TransferContext {
   void Answered(bool done);
   [[nodiscard]] std::chrono::steady_clock::time_point answered_at() const;
   // The engine is being destroyed: nothing is tried again.
+  void Close();
   [[nodiscard]] bool closing() const;
 
   Store& store() { return *store_; }

@@ -38,10 +38,11 @@ class Worker {
     while (true) {
       wake_.wait(lock, [this] { return stopping_ || !work_.empty(); });
       if (work_.empty()) return;
-      const std::function<void()> work = std::move(work_.front());
+      std::function<void()> work = std::move(work_.front());
       work_.pop_front();
       lock.unlock();
       work();
+      work = nullptr;  // what it holds may be all that there is to do, and take long
       lock.lock();
     }
   }

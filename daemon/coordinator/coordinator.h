@@ -122,6 +122,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Do(const gang::LoseNode& action);
   void RequeuedBySlurm();
   void SetDown(const gang::LoseNode& action, const Status& newest);
+  void SetDownByQuorum(const gang::LoseNode& action, const std::shared_ptr<bool>& settled);
   void SetDownLater();
   void Do(const gang::DrainInSlurm& action);
   void Do(const gang::RequeueJob& action);

@@ -174,7 +174,10 @@ LeadEvents Coordinator::MakeLeadEvents() {
   };
   events.confirm_in_store = [this] { ConfirmInStore(); };
   events.term_spent = [this] { RaiseTerm(); };
-  events.deposed = [this](uint64_t term) { Deposed(fmt::format("term {} has begun", term)); };
+  events.deposed = [this](uint64_t term) {
+    quorum_ = false;  // nothing more comes of it
+    Deposed(fmt::format("term {} has begun", term));
+  };
   return events;
 }
 

@@ -116,15 +116,9 @@ void Coordinator::Do(const gang::LoseNode& action) {
     return;
   }
   // One that has a successor may still find a node silent, the successor's for example: only the newest tells Slurm. The store
-  // knows who that is. But a node that is not DOWN when it boots again ends the step, so who has most of the witnesses, who
-  // would have gone over to a successor by then, does not wait for a store that does not answer.
+  // knows who that is.
   const auto settled = std::make_shared<bool>(false);
-  loop_.After(std::chrono::milliseconds(2 * config_.lease_ms), [weak = weak_from_this(), action, settled] {
-    const auto self = weak.lock();
-    if (!self || *settled || self->deposed_ || !self->quorum_) return;
-    *settled = true;
-    self->SetDown(action, {});
-  });
+  SetDownByQuorum(action, settled);
   context_.reader->Do([weak = weak_from_this(), catalog = catalog_, action, settled, &loop = loop_] {
     const Result<GangHead> head = catalog->Load();
     loop.Post([weak, head, action, settled] {
@@ -133,10 +127,26 @@ void Coordinator::Do(const gang::LoseNode& action) {
       // While the term is being raised a newer one may be this one's own.
       if (head && head->fence.term > self->fence_.term && !self->raising_)
         return self->Deposed(fmt::format("term {} has begun", head->fence.term));
-      if (std::exchange(*settled, true)) return;
-      const bool silent = !head && head.error().code == Errc::kUnavailable && self->quorum_;
-      self->SetDown(action, head || silent ? Status() : Status(head.error()));
+      const bool silent = !head && head.error().code == Errc::kUnavailable;
+      if ((silent && self->context_.beat != nullptr) || std::exchange(*settled, true)) return;
+      self->SetDown(action, head ? Status() : Status(head.error()));
     });
+  });
+}
+
+// A node that is not DOWN when it boots again ends the step: who has most of the witnesses, who would have gone over to a
+// successor by then, does not wait for a store that does not answer.
+void Coordinator::SetDownByQuorum(const gang::LoseNode& action, const std::shared_ptr<bool>& settled) {
+  const auto lease = std::chrono::milliseconds(config_.lease_ms);
+  const auto due = Loop::Clock::now() + 2 * lease;
+  loop_.After(2 * lease, [weak = weak_from_this(), action, settled, lease, due] {
+    const auto self = weak.lock();
+    if (!self || *settled || self->deposed_ || !self->gang_->nodes()[action.node].lost) return;
+    // A host that has stood still does not know yet whom they follow.
+    const bool late = Loop::Clock::now() > due + lease;
+    if (late || !self->quorum_) return self->SetDownByQuorum(action, settled);
+    *settled = true;
+    self->SetDown(action, {});
   });
 }
 
@@ -148,6 +158,8 @@ void Coordinator::SetDown(const gang::LoseNode& action, const Status& newest) {
                                    : fmt::format("{} is not set DOWN: {}", host, done.error().message));
   };
   if (!newest) return say(newest);
+  if (!gang_->nodes()[action.node].lost)
+    return AddHistory("slurm", fmt::format("{} is not set DOWN: it is back", job_.hosts[action.node]));
   const gang::State state = gang_->state();
   // Should slurmd live there it kills the job's script then, and Slurm calls the job failed: the requeue does both at once.
   if (gang_->IsBatchHost(action.node) && state != gang::State::kFinished)

@@ -66,8 +66,7 @@ void GangPartner::Committed(uint64_t generation, uint64_t step, std::vector<Comm
   committed_ = step;
   Let(tier_.stock().copies->Committed(gang_, generation));
   size_t slots = 0;
-  for (const auto& node : group_ ? group_->nodes : std::vector<ParityGroup::Node>())
-    slots = std::max(slots, node.ranks.size());
+  if (group_) slots = group_->SlotsOfOthers();
   Let(tier_.stock().parity->Committed(gang_, generation, slots));
   if (group_) {
     tier_.stock().own->Committed(gang_, shards);

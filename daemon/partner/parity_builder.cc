@@ -58,10 +58,7 @@ void ParityBuilder::Build(uint64_t generation, uint64_t step) {
 
 void ParityBuilder::Run() {
   ::setpriority(PRIO_PROCESS, 0, kBackground);
-  size_t slots = 0;
-  for (size_t i = 0; i < group_.nodes.size(); ++i) {
-    if (i != group_.self) slots = std::max(slots, group_.nodes[i].ranks.size());
-  }
+  const size_t slots = group_.SlotsOfOthers();
   while (true) {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return cancel_->now() || waiting_; });
@@ -69,13 +66,12 @@ void ParityBuilder::Run() {
     const Checkpoint of = *std::exchange(waiting_, std::nullopt);
     lock.unlock();
     bool all = true;
-    // When a newer checkpoint comes in the middle, it goes on with the slots that had none of this one.
+    // When a newer checkpoint comes in the middle, it goes on with the slots that had no turn.
     for (size_t n = 0; n < slots; ++n) {
-      const Status built = BuildSlot(of, next_slot_ % slots);
+      const Status built = BuildSlot(of, next_slot_++ % slots);
       lock.lock();
       const bool superseded = cancel_->now() || waiting_;
       lock.unlock();
-      if (built || !superseded) ++next_slot_;
       if (superseded) break;
       all = all && built;
       if (!built) Complain(built.error());

@@ -14,6 +14,14 @@ std::string ParityGroup::NamesOfOthers() const {
   return names;
 }
 
+size_t ParityGroup::SlotsOfOthers() const {
+  size_t slots = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (i != self) slots = std::max(slots, nodes[i].ranks.size());
+  }
+  return slots;
+}
+
 std::optional<ParityGroup> GroupOf(const Roster& roster, size_t place, size_t size) {
   const std::vector<size_t> places = SavingPlaces(roster);
   const auto found = std::find(places.begin(), places.end(), place);

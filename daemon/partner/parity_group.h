@@ -28,6 +28,7 @@ struct ParityGroup {
   size_t self = 0;
 
   [[nodiscard]] std::string NamesOfOthers() const;
+  [[nodiscard]] size_t SlotsOfOthers() const;
 };
 
 // The group of the node at `place`, with `self`; none: it saves nothing, `size` is below kLeastGroup, or fewer than that save.

@@ -485,9 +485,10 @@ TEST(EngineEnd, WaitsForWhatIsUnderWay) {
 // Speed is for tests/bench; this is that more are under way, no more than may be, and that all arrive.
 TEST(EngineDepth, AStoreThatIsFarAwayHasMoreUnderWay) {
   const auto store = std::make_shared<MemoryStore>();
-  store->SetLatency(std::chrono::milliseconds(2));
+  store->SetLatency(std::chrono::milliseconds(10));
   EngineOptions options = Small();
   options.most_buffers = 48;
+  options.write_niceness = 0;
   const std::string bytes = RandomBytes(600'000);
   {
     options.most_buffer_bytes = 6 * options.chunk_bytes;

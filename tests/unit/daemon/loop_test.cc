@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <thread>
 
@@ -256,6 +257,25 @@ TEST(Worker, RunsWhatItIsGivenInOrderAndFinishesItBeforeItEnds) {
   }
   ASSERT_EQ(ran.size(), 100U);
   EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
+}
+
+// Work may be nothing but to let go of something: memory, or a thread that is to end.
+TEST(Worker, WhoGivesWorkDoesNotWaitForWhatIsLetGo) {
+  std::promise<void> given;
+  std::promise<void> letting_go;
+  bool done = false;
+  {
+    Worker worker;
+    worker.Do([held = std::shared_ptr<int>(new int, [&](const int* value) {
+                 letting_go.set_value();
+                 given.get_future().wait();
+                 delete value;
+               })] {});
+    letting_go.get_future().wait();
+    worker.Do([&done] { done = true; });
+    given.set_value();
+  }
+  EXPECT_TRUE(done);
 }
 
 }  // namespace
