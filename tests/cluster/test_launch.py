@@ -10,7 +10,6 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from lives import set_target  # noqa: E402
 from walkers import SLURM, WalkerCase  # noqa: E402
 
 
@@ -31,7 +30,7 @@ class Launch(WalkerCase):
         self.assertEqual({node for node, state in states.items() if state.startswith("down")}, set(dead), states)
         for node in dead:
             self.assertIn("muster: ", states[node])
-        set_target(gang.job.files, 20)
+        gang.gather(2 * nodes)
         gang.job.release()
         self.wait(lambda: len(list(gang.job.files.glob("final.*"))) == 2 * nodes, "the members to end", SLURM)
 

@@ -89,8 +89,8 @@ class Walkers:
         for record in self.job.records(generation):
             self.case.assertGreaterEqual(record.said["from"], at_least)
 
-    def end(self, members: int, codes: tuple[int, ...] = (0,), timeout: float = SOON) -> int:
-        """Lets all end at one step, and checks srun's exit code (one of these); gives the step."""
+    def gather(self, members: int) -> int:
+        """Lets all come to one step, at which they wait; gives it."""
         generation = self.generation()
         target = 0
 
@@ -104,6 +104,11 @@ class Walkers:
             return len(lives) >= members and all(life.committed == target for life in lives)
 
         self.case.wait(there, "all members at one step")
+        return target
+
+    def end(self, members: int, codes: tuple[int, ...] = (0,), timeout: float = SOON) -> int:
+        """Lets all end at one step, and checks srun's exit code (one of these); gives the step."""
+        target = self.gather(members)
         self.job.release()
         self.case.assertIn(self.job.wait(timeout), codes, self.job.err)
         self.case.assertEqual([path.read_text() for path in self.job.files.glob("wrong.*")], [])
