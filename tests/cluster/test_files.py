@@ -328,7 +328,7 @@ for n in 1 2 3 4; do
     mkdir w && echo $n >w/n && mv w step-00$n
     until [ -e committed.step-00$n ]; do sleep 0.05; done
 done
-until [ ! -e step-002 ]; do sleep 0.05; done
+until [ ! -e step-002 ] && [ ! -e committed.step-002 ]; do sleep 0.05; done
 ls
 """
         job = self.shell(script)
