@@ -106,8 +106,12 @@ void PrivateMunge::Start() {
 
 void PrivateMunge::Stop() {
   if (daemon_ < 0) return;
-  ::kill(daemon_, SIGTERM);
-  ::waitpid(daemon_, nullptr, 0);
+  // munged does not see a signal that comes just before it waits for a connection: it is told again.
+  const auto end = std::chrono::steady_clock::now() + kDeadline;
+  for (int signal = SIGTERM; ::kill(daemon_, signal) == 0 && ::waitpid(daemon_, nullptr, WNOHANG) == 0;) {
+    if (std::chrono::steady_clock::now() > end) signal = SIGKILL;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   daemon_ = -1;
 }
 
