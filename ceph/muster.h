@@ -18,8 +18,9 @@
  *   muster_close(m);
  *
  * Thread-safety: a handle may be used from one thread at a time; different handles are independent. A forked process
- * cannot use its parent's handle (its calls give MUSTER_E_INVALID); it may close its copy. No signal is touched, no
- * thread started.
+ * cannot use its parent's handle (its calls give MUSTER_E_INVALID); it may close its copy. No signal's handling is
+ * touched, and no thread outlives a call: large copies are made by several, which take no signal of the program
+ * (MUSTER_COPY_THREADS in the environment says how many; else as many as there are CPUs for the process, four at most).
  * When musterd is restarted the library finds it again and hands over what was on its way: no save is lost as long as
  * the program calls in now and then. Calls that wait give up with MUSTER_E_UNREACHABLE when it is away for 30 s (10 s
  * in muster_open).

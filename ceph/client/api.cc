@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include "ceph/client/handle.h"
+#include "ceph/client/large_copy.h"
 #include "ceph/muster.h"
 
+using muster::client::CopyThreads;
 using muster::client::Destroy;
 using muster::client::Enter;
 using muster::client::kMillisecond;
@@ -71,6 +73,7 @@ int muster_open(muster_handle** out) {
     return MUSTER_E_NO_MEMORY;
   }
   m->process = getpid();
+  m->copy_threads = CopyThreads();
   if (const int status = m->session.Open(); status != MUSTER_OK) {
     KeepOpenError(m->session.error());
     Destroy(m);

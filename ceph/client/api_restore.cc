@@ -4,12 +4,14 @@
 #include <sys/mman.h>
 
 #include "ceph/client/handle.h"
+#include "ceph/client/large_copy.h"
 #include "ceph/client/memory_file.h"
 #include "ceph/muster.h"
 
 using muster::client::Destroy;
 using muster::client::Enter;
 using muster::client::HoldsForGood;
+using muster::client::LargeCopy;
 using muster::client::Make;
 using muster::client::NoMemory;
 using muster::client::ShardView;
@@ -49,6 +51,7 @@ int OpenShard(muster_handle* m, uint64_t step, uint32_t rank, muster_restore** o
                            static_cast<unsigned long long>(actual), wrong);
   }
   r->owner = m;
+  r->copy_threads = m->copy_threads;
   r->next = m->restores;
   m->restores = r;
   *out = r;
@@ -119,7 +122,7 @@ int muster_restore_get(muster_restore* r, const char* name, void* data, size_t b
     return r->owner->session.Fail(MUSTER_E_INVALID, "'%s' has %zu bytes, not %zu", entry->name, entry->bytes,
                                   bytes);
   }
-  if (bytes > 0) memcpy(data, entry->data, bytes);
+  LargeCopy(data, entry->data, bytes, r->copy_threads);
   return MUSTER_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ceph/client/handle.h"
+#include "ceph/client/large_copy.h"
 #include "ceph/client/slice.h"
 #include "ceph/engine/shard_format.h"
 #include "ceph/muster.h"
@@ -14,6 +15,7 @@ using muster::client::FormatSlice;
 using muster::client::IsEntryName;
 using muster::client::kNever;
 using muster::client::kSliceText;
+using muster::client::LargeCopy;
 using muster::client::NameTable;
 using muster::client::NoMemory;
 using muster::client::Session;
@@ -130,7 +132,7 @@ int Add(muster_handle* m, const char* name, const char* meta, const void* data, 
   }
   void* to = nullptr;
   const int status = Reserve(m, name, meta, bytes, &to);
-  if (status == MUSTER_OK && to != nullptr && data != nullptr && bytes > 0) memcpy(to, data, bytes);
+  if (status == MUSTER_OK && to != nullptr && data != nullptr) LargeCopy(to, data, bytes, m->copy_threads);
   return status;
 }
 

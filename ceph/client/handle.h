@@ -16,6 +16,7 @@
 
 struct muster_handle {
   muster::client::Session session;
+  unsigned copy_threads = 1;
   pid_t process = 0;  // which opened it: a forked child must not talk on its parent's connection
 
   // The save that is being put together.
@@ -34,6 +35,7 @@ struct muster_handle {
 struct muster_restore {
   muster_handle* owner = nullptr;  // for its error sentence; nullptr when that handle has been closed
   muster_restore* next = nullptr;
+  unsigned copy_threads = 1;
   uint64_t step = 0;
   void* map = nullptr;
   size_t bytes = 0;

@@ -1,6 +1,6 @@
 #include "ceph/client/slice_copy.h"
 
-#include <string.h>
+#include "ceph/client/large_copy.h"
 
 namespace muster::client {
 namespace {
@@ -56,7 +56,7 @@ void Copy(const Geometry& g, const Piece& piece, uint32_t d, uint64_t from, char
   if (d == g.level) {
     const uint64_t begin = from > window.begin ? from : window.begin;
     const uint64_t end = from + g.extent[d] < window.end ? from + g.extent[d] : window.end;
-    if (begin < end) memcpy(to + (begin - from), window.data + (begin - window.begin), end - begin);
+    if (begin < end) LargeCopy(to + (begin - from), window.data + (begin - window.begin), end - begin, 1);
     return;
   }
   // Those that end before the window are passed over without a look at each.

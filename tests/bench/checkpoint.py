@@ -1,10 +1,11 @@
 """What a checkpoint costs: the program's wait, and how fast Ceph gets and gives it, against what the machine can do.
 
 On a cluster of its own with Ceph. A gang of one member (saver.c) saves a state, all of whose pages have changed, and
-restores it: the wait is compared with a memcpy of the same bytes by the same thread, taken just before each save; the time
-until the checkpoint is committed, and that of a restore, with `rados bench` of the same pool, object size, depth and bytes
-from the same node, taken after each gang. The checkpoint that the gang starts again from is restored out of the node's memory,
-the one before it from Ceph. All on the same cores, those of the OSDs too.
+restores it: the wait is compared with a memcpy of the same bytes, by one thread both, taken just before each save, and
+once more with a save by as many threads as it uses when it is not told; the time until the checkpoint is committed, and
+that of a restore, with `rados bench` of the same pool, object size, depth and bytes from the same node, taken after each
+gang. The checkpoint that the gang starts again from is restored out of the node's memory, the one before it from Ceph.
+All on the same cores, those of the OSDs too.
 
 Then a tenth of the state changes between two saves: what is written, and what musterd takes of a core for it, against the digests
 of all of it; and what these and `rados bench` take together, for as many objects as are written.
@@ -65,10 +66,12 @@ def run(args: argparse.Namespace) -> Report:
     reads: list[float] = []
     with huge_pages() as pages, Cluster(f"bench{os.getpid()}", nodes=1, **changes) as cluster:
         for _ in range(args.rounds):
-            gangs.append(_gang(cluster, size, args.saves))
+            # The memcpy's thread is one.
+            gangs.append(_gang(cluster, size, args.saves, ["env", "MUSTER_COPY_THREADS=1"]))
             write, read = _rados_bench(cluster, args.mib)
             writes.append(write)
             reads.append(read)
+        threads = _gang(cluster, size, args.saves, [])
         changed = _changed(cluster, size, CHANGED_SAVES)
         object_ms = _rados_bench_cpu_ms(cluster)
         torch = _torch(cluster)
@@ -76,14 +79,15 @@ def run(args: argparse.Namespace) -> Report:
 
     ms = {kind: [value for gang in gangs for value in gang[kind]] for kind in gangs[0]}
     # A ratio in each round, so that what the machine does meanwhile is on both sides.
-    stall = [a / b for a, b in zip(ms["save"], ms["memcpy"], strict=True)]
+    stall = _ratios(ms["save"], ms["memcpy"])
     drain = [args.mib * 1000 / median(gang["committed"]) / rate for gang, rate in zip(gangs, writes, strict=True)]
     memory = [median(gang["memcpy"]) / median(gang["memory"]) for gang in gangs]
     restore = [args.mib * 1000 / median(gang["restore"]) / rate for gang, rate in zip(gangs, reads, strict=True)]
     report = Report()
     report.text(f"checkpoint: {args.mib} MiB, one member, {os.cpu_count()} CPUs, load before {load:.1f}, huge pages {pages}; milliseconds")
     report.header("")
-    report.row("a program's wait for a save", ms["save"])
+    report.row("a program's wait for a save, by one thread", ms["save"])
+    report.row("by the usual number of threads", threads["save"])
     report.row("for its first two, whose memory is new", ms["first"])
     report.row("memcpy of the same bytes", ms["memcpy"])
     report.row("from there until the checkpoint is committed", ms["committed"])
@@ -95,6 +99,8 @@ def run(args: argparse.Namespace) -> Report:
     report.numbers = {
         "stall_ratio_vs_memcpy": median(stall),
         "stall_ratio_n": len(stall),
+        "stall_ratio_vs_memcpy_by_threads": median(_ratios(threads["save"], threads["memcpy"])),
+        "stall_ratio_by_threads_n": len(threads["save"]),
         "drain_ratio_vs_rados_bench": median(drain),
         "restore_ratio_vs_rados_bench": median(restore),
         "memory_restore_ratio_vs_memcpy": median(memory),
@@ -135,9 +141,9 @@ def run(args: argparse.Namespace) -> Report:
     return report
 
 
-def _gang(cluster: Cluster, size: int, saves: int) -> dict[str, list[float]]:
+def _gang(cluster: Cluster, size: int, saves: int, environment: list[str]) -> dict[str, list[float]]:
     """Milliseconds by kind, of one gang that saves, ends, and restores."""
-    found = _srun(cluster, [SAVER, str(size), str(saves)])
+    found = _srun(cluster, [*environment, SAVER, str(size), str(saves)])
     found["committed"] = found["committed"][len(found["first"]) :]
     return found
 
@@ -228,6 +234,10 @@ def _torch(cluster: Cluster) -> dict[str, list[float]]:
     return found
 
 
+def _ratios(a: list[float], b: list[float]) -> list[float]:
+    return [x / y for x, y in zip(a, b, strict=True)]
+
+
 def _sums(a: list[float], b: list[float]) -> list[float]:
     return [x + y for x, y in zip(a, b, strict=True)]
 
@@ -239,8 +249,7 @@ def _compare(report: Report, torch: dict[str, list[float]]) -> None:
         for kind, name in names.items():
             report.row(f"{text}: {name}", torch[f"{kind}_{what}"])
             if kind != "muster":
-                ratios = [a / b for a, b in zip(torch[f"{kind}_{what}"], torch[f"muster_{what}"], strict=True)]
-                report.numbers[f"{kind}_{what}_ratio"] = median(ratios)
+                report.numbers[f"{kind}_{what}_ratio"] = median(_ratios(torch[f"{kind}_{what}"], torch[f"muster_{what}"]))
     report.numbers["torch_rounds"] = TORCH_ROUNDS
 
 
