@@ -57,7 +57,8 @@ enum muster_error {
   MUSTER_E_TIMEOUT = -9,
   MUSTER_E_STORE = -10, /* the store refused or did not answer; the checkpoint is not committed */
   MUSTER_E_NO_MEMORY = -11,
-  MUSTER_E_PROTOCOL = -12 /* musterd and this library do not understand each other */
+  MUSTER_E_PROTOCOL = -12, /* musterd and this library do not understand each other */
+  MUSTER_E_DEVICE = -13    /* a GPU, or its driver, has failed: the sentence says what it says. Since 0.4 */
 };
 
 #define MUSTER_LATEST UINT64_MAX   /* in place of a step */
@@ -100,7 +101,7 @@ MUSTER_API int muster_should_exit(muster_handle* m);
  * _nowait form returns MUSTER_E_BUSY instead. When the store does not take the older of the two (it is full, or does not
  * answer), that one is given up for the new one: the newest two stay in memory until they are taken. `bytes_hint` is the sum of the entries' sizes if known, else 0.
  * add copies `bytes` bytes: the memory is the caller's again when it returns. `meta` (may be NULL) is kept with the
- * entry as it is, e.g. a dtype and shape. commit hands the shard to musterd and returns. abort forgets the save.
+ * entry as it is, e.g. a dtype and shape. abort forgets the save.
  * Steps go up: one that is not above the last committed save of this handle is MUSTER_E_INVALID. Names are 1 to
  * MUSTER_NAME_MAX bytes without control characters, each once in a save. */
 MUSTER_API int muster_save_begin(muster_handle* m, uint64_t step, size_t bytes_hint);
@@ -111,6 +112,16 @@ MUSTER_API int muster_save_add(muster_handle* m, const char* name, const char* m
  * be written before the next call on this handle that adds, commits or aborts. Since 0.3. */
 MUSTER_API int muster_save_reserve(muster_handle* m, const char* name, const char* meta, size_t bytes,
                                    void** data);
+/* The same for memory of an NVIDIA GPU: `data` is a CUDA address (device or managed memory). The copy is made on a stream of
+ * the library's own, after everything that `stream` (a cudaStream_t or CUstream; NULL: the legacy default stream) has been
+ * given so far and before what it is given later: work on that stream may write the memory again, or free it. All else may
+ * when commit or abort returns: they wait for the copies. The staging memory is registered with the driver at the first such
+ * call; one whose save outgrows `bytes_hint` is registered anew. The library uses the CUDA that the program has loaded.
+ * MUSTER_E_INVALID: no CUDA in this process, or no memory of a GPU; the save goes on. MUSTER_E_DEVICE, here or from
+ * commit: the copy has failed, and the save is aborted. Since 0.4. */
+MUSTER_API int muster_save_add_device(muster_handle* m, const char* name, const char* meta, const void* data,
+                                      size_t bytes, void* stream);
+/* commit hands the shard to musterd and returns. */
 MUSTER_API int muster_save_commit(muster_handle* m);
 MUSTER_API void muster_save_abort(muster_handle* m);
 
@@ -166,6 +177,10 @@ typedef struct muster_slice {
  * MUSTER_SLICE_META_MAX bytes. */
 MUSTER_API int muster_save_add_slice(muster_handle* m, const char* name, const char* meta,
                                      const muster_slice* part, const void* data, size_t bytes);
+/* The same for memory of an NVIDIA GPU: see muster_save_add_device. Since 0.4. */
+MUSTER_API int muster_save_add_slice_device(muster_handle* m, const char* name, const char* meta,
+                                            const muster_slice* part, const void* data, size_t bytes,
+                                            void* stream);
 
 /* Fills `into` (`bytes` bytes, row by row) with the part `want` of the tensor `name` of a step (MUSTER_LATEST: the one
  * that the generation starts from), taken from whatever members saved it. Only what is needed is read, and verified

@@ -86,7 +86,10 @@ int muster_open(muster_handle** out) {
 void muster_close(muster_handle* m) {
   if (m == nullptr) return;
   for (muster_restore* r = m->restores; r != nullptr; r = r->next) r->owner = nullptr;
-  if (m->process == getpid()) m->session.End();
+  if (m->process == getpid()) {
+    m->devices.End();
+    m->session.End();
+  }
   Destroy(m);
 }
 

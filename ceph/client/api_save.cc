@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ceph/client/handle.h"
 #include "ceph/client/large_copy.h"
@@ -34,6 +35,7 @@ int MakeRoom(muster_handle* m, size_t bytes) {
     return m->session.Fail(MUSTER_E_TOO_LARGE, "a shard of %zu bytes is above musterd's limit of %llu bytes",
                            bytes, static_cast<unsigned long long>(limit));
   }
+  if (bytes > m->filling->capacity()) m->devices.Release(*m->filling);
   const int error = m->filling->Reserve(bytes);
   return error == 0 ? MUSTER_OK : NoMemory(m, bytes, error);
 }
@@ -126,14 +128,68 @@ int Reserve(muster_handle* m, const char* name, const char* meta, size_t bytes, 
   return MUSTER_OK;
 }
 
-int Add(muster_handle* m, const char* name, const char* meta, const void* data, size_t bytes) {
-  if (data == nullptr && bytes != 0) {
+// Where the bytes of an entry are.
+struct Source {
+  const void* data;
+  size_t bytes;
+  bool device;
+  void* stream;  // of a device: the copy is to come after what it has been given
+};
+
+// The save cannot be completed any more.
+int DeviceFailed(muster_handle* m) {
+  const int status = m->session.Fail(MUSTER_E_DEVICE, "the save of step %llu is aborted: %s",
+                                     static_cast<unsigned long long>(m->filling->step), m->devices.error());
+  muster_save_abort(m);
+  return status;
+}
+
+int Add(muster_handle* m, const char* name, const char* meta, const Source& from) {
+  if (from.data == nullptr && from.bytes != 0) {
     return m->session.Fail(MUSTER_E_INVALID, "the data of '%.255s' is NULL", name != nullptr ? name : "");
   }
+  if (from.device && from.bytes != 0 && !m->devices.Check(from.data)) {
+    return m->session.Fail(MUSTER_E_INVALID, "the data of '%.255s' cannot be copied: %s",
+                           name != nullptr ? name : "", m->devices.error());
+  }
   void* to = nullptr;
-  const int status = Reserve(m, name, meta, bytes, &to);
-  if (status == MUSTER_OK && to != nullptr && data != nullptr) LargeCopy(to, data, bytes, m->copy_threads);
-  return status;
+  if (const int status = Reserve(m, name, meta, from.bytes, &to); status != MUSTER_OK) return status;
+  if (to == nullptr || from.data == nullptr || from.bytes == 0) return MUSTER_OK;
+  if (from.device) {
+    const bool started = m->devices.Start(*m->filling, to, from.data, from.bytes, from.stream);
+    return started ? MUSTER_OK : DeviceFailed(m);
+  }
+  LargeCopy(to, from.data, from.bytes, m->copy_threads);
+  return MUSTER_OK;
+}
+
+int AddSlice(muster_handle* m, const char* name, const char* meta, const muster_slice* part,
+             const Source& from) {
+  if (m->filling == nullptr) return m->session.Fail(MUSTER_E_INVALID, "no save has been begun");
+  const size_t name_bytes = name != nullptr ? strnlen(name, MUSTER_NAME_MAX + 1) : 0;
+  const size_t meta_bytes = meta != nullptr ? strnlen(meta, MUSTER_SLICE_META_MAX + 1) : 0;
+  if (name == nullptr || !IsEntryName(name, name_bytes)) return BadName(m);
+  if (meta_bytes > MUSTER_SLICE_META_MAX) {
+    return m->session.Fail(MUSTER_E_INVALID, "the metadata of '%s' is above %d bytes", name,
+                           MUSTER_SLICE_META_MAX);
+  }
+  char text[kSliceText];
+  if (const char* wrong = CheckSlice(part, from.bytes, text); wrong != nullptr)
+    return m->session.Fail(MUSTER_E_INVALID, "'%s' %s", name, wrong);
+  // A second part of the name is an entry of its own.
+  char entry[MUSTER_NAME_MAX + 16];
+  strcpy(entry, name);
+  uint32_t number = 0;
+  size_t known = 0;
+  while (m->names.Find(entry, strlen(entry), &known)) {
+    ++number;
+    snprintf(entry, sizeof(entry), "%s#%u", name, number);
+  }
+  char whole[MUSTER_META_MAX + 1];
+  const size_t at = FormatSlice(*part, number, whole);
+  if (meta_bytes > 0) memcpy(whole + at, meta, meta_bytes);
+  whole[at + meta_bytes] = '\0';
+  return Add(m, entry, whole, from);
 }
 
 }  // namespace
@@ -150,7 +206,13 @@ int muster_save_begin_nowait(muster_handle* m, uint64_t step, size_t bytes_hint)
 
 int muster_save_add(muster_handle* m, const char* name, const char* meta, const void* data, size_t bytes) {
   if (const int status = Enter(m); status != MUSTER_OK) return status;
-  return Add(m, name, meta, data, bytes);
+  return Add(m, name, meta, {data, bytes, false, nullptr});
+}
+
+int muster_save_add_device(muster_handle* m, const char* name, const char* meta, const void* data,
+                           size_t bytes, void* stream) {
+  if (const int status = Enter(m); status != MUSTER_OK) return status;
+  return Add(m, name, meta, {data, bytes, true, stream});
 }
 
 int muster_save_reserve(muster_handle* m, const char* name, const char* meta, size_t bytes, void** data) {
@@ -163,31 +225,13 @@ int muster_save_reserve(muster_handle* m, const char* name, const char* meta, si
 int muster_save_add_slice(muster_handle* m, const char* name, const char* meta, const muster_slice* part,
                           const void* data, size_t bytes) {
   if (const int status = Enter(m); status != MUSTER_OK) return status;
-  if (m->filling == nullptr) return m->session.Fail(MUSTER_E_INVALID, "no save has been begun");
-  const size_t name_bytes = name != nullptr ? strnlen(name, MUSTER_NAME_MAX + 1) : 0;
-  const size_t meta_bytes = meta != nullptr ? strnlen(meta, MUSTER_SLICE_META_MAX + 1) : 0;
-  if (name == nullptr || !IsEntryName(name, name_bytes)) return BadName(m);
-  if (meta_bytes > MUSTER_SLICE_META_MAX) {
-    return m->session.Fail(MUSTER_E_INVALID, "the metadata of '%s' is above %d bytes", name,
-                           MUSTER_SLICE_META_MAX);
-  }
-  char text[kSliceText];
-  if (const char* wrong = CheckSlice(part, bytes, text); wrong != nullptr)
-    return m->session.Fail(MUSTER_E_INVALID, "'%s' %s", name, wrong);
-  // A second part of the name is an entry of its own.
-  char entry[MUSTER_NAME_MAX + 16];
-  strcpy(entry, name);
-  uint32_t number = 0;
-  size_t known = 0;
-  while (m->names.Find(entry, strlen(entry), &known)) {
-    ++number;
-    snprintf(entry, sizeof(entry), "%s#%u", name, number);
-  }
-  char whole[MUSTER_META_MAX + 1];
-  const size_t at = FormatSlice(*part, number, whole);
-  if (meta_bytes > 0) memcpy(whole + at, meta, meta_bytes);
-  whole[at + meta_bytes] = '\0';
-  return Add(m, entry, whole, data, bytes);
+  return AddSlice(m, name, meta, part, {data, bytes, false, nullptr});
+}
+
+int muster_save_add_slice_device(muster_handle* m, const char* name, const char* meta,
+                                 const muster_slice* part, const void* data, size_t bytes, void* stream) {
+  if (const int status = Enter(m); status != MUSTER_OK) return status;
+  return AddSlice(m, name, meta, part, {data, bytes, true, stream});
 }
 
 int muster_save_commit(muster_handle* m) {
@@ -199,6 +243,7 @@ int muster_save_commit(muster_handle* m) {
     muster_save_abort(m);
     return status;
   }
+  if (!m->devices.Wait()) return DeviceFailed(m);
   memset(staging->data() + m->used, 0, index_at - m->used);
   if (m->index.size() > 0) memcpy(staging->data() + index_at, m->index.data(), m->index.size());
   muster::ShardHeader header{};
@@ -220,6 +265,8 @@ int muster_save_commit(muster_handle* m) {
 
 void muster_save_abort(muster_handle* m) {
   if (m == nullptr || m->filling == nullptr) return;
+  // The memory may be another save's next. A forked process has no use of its parent's driver.
+  if (m->process == getpid()) (void)m->devices.Wait();
   m->filling->use = Staging::Use::kFree;
   m->filling = nullptr;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "ceph/client/bytes.h"
+#include "ceph/client/device_copies.h"
 #include "ceph/client/name_table.h"
 #include "ceph/client/session.h"
 #include "ceph/client/shard_view.h"
@@ -25,6 +26,7 @@ struct muster_handle {
   uint32_t entries = 0;
   muster::client::Bytes index;
   muster::client::NameTable names;
+  muster::client::DeviceCopies devices;
 
   bool saved = false;
   uint64_t last_saved = 0;

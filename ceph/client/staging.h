@@ -24,6 +24,7 @@ class Staging {
   // Makes room for `bytes` bytes in all. Gives 0 or an errno; the content stays either way.
   int Reserve(size_t bytes);
   [[nodiscard]] char* data() const { return data_; }
+  [[nodiscard]] size_t capacity() const { return capacity_; }
   [[nodiscard]] int fd() const { return fd_.get(); }
 
   Use use = Use::kFree;

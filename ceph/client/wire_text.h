@@ -10,7 +10,7 @@ namespace muster::client {
 
 // A status that came over the wire.
 inline int CheckedStatus(int32_t status) {
-  return status <= MUSTER_OK && status >= MUSTER_E_PROTOCOL ? status : MUSTER_E_STORE;
+  return status <= MUSTER_OK && status >= MUSTER_E_DEVICE ? status : MUSTER_E_STORE;
 }
 
 // Copies a text from the wire: without control characters, cut to fit.

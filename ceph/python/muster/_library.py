@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .errors import error
 from .slices import CSlice, CWanted, Described, SliceInfo
+from .tree import Buffer
 
 LATEST = 2**64 - 1
 Handle = c_void_p
@@ -49,6 +50,7 @@ class Library:
             ("save_begin", c_int, Handle, c_uint64, c_size_t),
             ("save_begin_nowait", c_int, Handle, c_uint64, c_size_t),
             ("save_add", c_int, Handle, c_char_p, c_char_p, c_void_p, c_size_t),
+            ("save_add_device", c_int, Handle, c_char_p, c_char_p, c_void_p, c_size_t, c_void_p),
             ("save_commit", c_int, Handle),
             ("save_abort", None, Handle),
             ("wait", c_int, Handle, c_uint64, c_int),
@@ -69,6 +71,7 @@ class Library:
             ),
             ("restore_close", None, Restore),
             ("save_add_slice", c_int, Handle, c_char_p, c_char_p, POINTER(CSlice), c_void_p, c_size_t),
+            ("save_add_slice_device", c_int, Handle, c_char_p, c_char_p, POINTER(CSlice), c_void_p, c_size_t, c_void_p),
             ("restore_slices", c_int, Handle, c_uint64, POINTER(CWanted), c_size_t),
             ("slice_info", c_int, Handle, c_uint64, c_char_p, c_uint32, POINTER(CSlice), c_void_p),
         ):
@@ -116,14 +119,21 @@ class Library:
         begin = self._c.muster_save_begin if block else self._c.muster_save_begin_nowait
         self._check(handle, begin(handle, _step(step), hint))
 
-    def save_add(self, handle: Handle, name: str, meta: str, address: int, size: int) -> None:
-        self._check(handle, self._c.muster_save_add(handle, name.encode(), meta.encode(), address, size))
+    def save_add(self, handle: Handle, name: str, meta: str, data: Buffer) -> None:
+        words = handle, name.encode(), meta.encode(), data.address, data.bytes
+        if data.stream is None:
+            code = self._c.muster_save_add(*words)
+        else:
+            code = self._c.muster_save_add_device(*words, data.stream)
+        self._check(handle, code)
 
     def save_add_slice(self, handle: Handle, name: str, part: Described) -> None:
         data = part.buffer
-        code = self._c.muster_save_add_slice(
-            handle, name.encode(), None, byref(CSlice.of(part)), data.address, data.bytes
-        )
+        words = handle, name.encode(), None, byref(CSlice.of(part)), data.address, data.bytes
+        if data.stream is None:
+            code = self._c.muster_save_add_slice(*words)
+        else:
+            code = self._c.muster_save_add_slice_device(*words, data.stream)
         self._check(handle, code)
 
     def restore_slices(self, handle: Handle, step: int, wanted: list[tuple[str, Described]]) -> None:

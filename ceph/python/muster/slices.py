@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .tree import Buffer
+from .tree import Buffer, dense_tensor
 
 DIMS_MAX = 8
 ANY_RANK = 2**32 - 1
@@ -114,9 +114,7 @@ def to_save(name: str, part: Slice) -> Described:
         data = bytes(part.data)
         return _described(name, part, "bytes", 1, (len(data),), Buffer.of(data))
     if _is_tensor(part.data):
-        dense = _dense_tensor(name, part.data)
-        size = dense.numel() * dense.element_size()
-        buffer = Buffer(dense, dense.data_ptr() if size else 0, size)
+        dense, buffer = dense_tensor(part.data, repr(name))
         return _described(name, part, tensor_dtype(dense.dtype), dense.element_size(), tuple(dense.shape), buffer)
     array = _array(name, part.data)
     dense = array if array.flags.c_contiguous else array.copy(order="C")
@@ -161,14 +159,6 @@ def _tensor_to_restore(name: str, part: Slice) -> Described:
 def _is_tensor(data: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(data, torch.Tensor)
-
-
-def _dense_tensor(name: str, tensor: Any) -> Any:
-    import torch
-
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        raise TypeError(f"{name!r} is a sparse or quantized tensor, which cannot be saved")
-    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
 
 
 def _array(name: str, data: Any) -> Any:

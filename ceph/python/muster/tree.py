@@ -27,12 +27,14 @@ class Buffer:
     owner: object
     address: int
     bytes: int
+    stream: int | None = None  # of CUDA, in whose order it is to be copied: it is memory of a GPU then
 
     @staticmethod
     def of(data: bytes) -> "Buffer":
         return Buffer(data, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, len(data))
 
     def content(self) -> bytes:
+        assert self.stream is None
         return ctypes.string_at(self.address, self.bytes) if self.bytes else b""
 
 
@@ -101,14 +103,23 @@ def _add(leaves: list[Leaf], leaf: Leaf) -> int:
 
 
 def _tensor(value: Any, path: str) -> Leaf:
+    dense, buffer = dense_tensor(value, path)
+    meta = {"dtype": str(dense.dtype).removeprefix("torch."), "shape": list(dense.shape)}
+    return Leaf(json.dumps(meta), buffer)
+
+
+def dense_tensor(value: Any, path: str) -> tuple[Any, Buffer]:
+    """The tensor row by row, and its memory: a GPU's where libmuster copies out of that, else the CPU's."""
     import torch
 
     if value.layout != torch.strided or value.is_quantized:
         raise TypeError(f"{path} is a sparse or quantized tensor, which cannot be saved")
-    dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    meta = {"dtype": str(dense.dtype).removeprefix("torch."), "shape": list(dense.shape)}
+    plain = value.detach().resolve_conj().resolve_neg()
+    cuda = plain.device.type == "cuda" and torch.version.cuda is not None  # ROCm says cuda too
+    dense = (plain if cuda else plain.cpu()).contiguous()
     size = dense.numel() * dense.element_size()
-    return Leaf(json.dumps(meta), Buffer(dense, dense.data_ptr() if size else 0, size))
+    stream = torch.cuda.current_stream(dense.device).cuda_stream if cuda else None
+    return dense, Buffer(dense, dense.data_ptr() if size else 0, size, stream)
 
 
 def _array(value: Any, path: str) -> Leaf:

@@ -10,6 +10,7 @@ version_of() { # FUNCTION
     muster_restore_info | muster_restore_open_shard) echo MUSTER_0.2 ;;
     muster_restore_slice | muster_restore_slices | muster_save_add_slice | muster_save_reserve | muster_slice_info | \
       muster_wait_durable) echo MUSTER_0.3 ;;
+    muster_save_add_device | muster_save_add_slice_device) echo MUSTER_0.4 ;;
     *) echo MUSTER_0.1 ;;
   esac
 }

@@ -56,6 +56,15 @@ TEST_F(Libmuster, BadEntriesAreRefusedAndTheSaveGoesOn) {
   muster_restore_close(r);
 }
 
+TEST_F(Libmuster, WithoutCudaInTheProcessMemoryOfAGpuIsRefused) {
+  Open();
+  ASSERT_EQ(muster_save_begin(m_, 1, 0), MUSTER_OK);
+  EXPECT_EQ(muster_save_add_device(m_, "x", nullptr, "d", 1, nullptr), MUSTER_E_INVALID);
+  EXPECT_THAT(Said(), HasSubstr("this process has not loaded CUDA"));
+  EXPECT_EQ(muster_save_add(m_, "x", nullptr, "d", 1), MUSTER_OK);
+  EXPECT_EQ(muster_save_commit(m_), MUSTER_OK);
+}
+
 TEST_F(Libmuster, ManyEntriesAreFoundByName) {
   Open();
   ASSERT_EQ(muster_save_begin(m_, 1, 0), MUSTER_OK);
