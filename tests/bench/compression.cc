@@ -1,16 +1,11 @@
 // What compressing checkpoints gives and costs, for tests/bench/compression.py: the codec alone, and the engine's own
 // processor time with and without it. Prints one JSON object.
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <functional>
-#include <future>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -18,7 +13,7 @@
 #include "ceph/catalog/digest.h"
 #include "ceph/engine/chunk_codec.h"
 #include "ceph/engine/encoding_choice.h"
-#include "ceph/engine/engine.h"
+#include "tests/bench/engine_bench.h"
 #include "tests/unit/ceph/chunk_samples.h"
 
 namespace muster {
@@ -97,27 +92,14 @@ double Save(const std::shared_ptr<Store>& store, const std::shared_ptr<StagedMem
   options.compress = compress;
   Engine engine(store, options);
   const double before = ProcessorSeconds();
-  std::promise<Result<Shard>> done;
-  engine.WriteShard("u0", "bench", step, {1, 1}, 0, *memory, bytes, {},
-                    [&done](Result<Shard> shard) { done.set_value(std::move(shard)); });
-  const auto shard = done.get_future().get();
-  if (!shard) {
-    std::fprintf(stderr, "%s\n", shard.error().message.c_str());
-    std::exit(1);
-  }
+  const Shard shard = SaveShard(engine, *memory, bytes, step);
   const double used = ProcessorSeconds() - before;
-  for (uint64_t i = 0; i < shard->chunks.size(); ++i) (void)store->Remove({"u0", shard->ObjectOf(i)});
+  RemoveShard(*store, shard);
   return used;
 }
 
 nlohmann::json Engines(const std::shared_ptr<Store>& store, const std::string& data, int rounds) {
-  UniqueFd fd(::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (::write(fd.get(), data.data(), data.size()) != static_cast<ssize_t>(data.size()) ||
-      ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
-    std::perror("memfd");
-    std::exit(1);
-  }
-  const auto memory = *StagedMemory::Take(std::move(fd));
+  const auto memory = Staged(data);
   nlohmann::json result;
   uint64_t step = 0;
   (void)Save(store, memory, data.size(), false, ++step);  // the first one faults the pages in
@@ -133,25 +115,17 @@ nlohmann::json Engines(const std::shared_ptr<Store>& store, const std::string& d
 
 int main(int argc, char** argv) {
   using namespace muster;
-  CLI::App app("What compressing checkpoints gives and costs.");
-  size_t mib = 128;
-  int rounds = 5;
-  std::string directory;
-  app.add_option("--mib", mib, "of each kind of data")->check(CLI::Range(4, 1024));
-  app.add_option("--rounds", rounds)->check(CLI::Range(1, 1000));
-  app.add_option("--directory", directory, "for a store, best of memory")->required();
-  CLI11_PARSE(app, argc, argv);
-  auto opened = OpenStore({.url = "dir:" + directory});
-  if (!opened) {
-    std::fprintf(stderr, "%s\n", opened.error().message.c_str());
-    return 1;
-  }
-  const std::shared_ptr<Store> store = *std::move(opened);
-  const size_t bytes = mib << 20;
+  BenchOptions bench{.mib = 128};
+  int status = 0;
+  if (!bench.Parse("What compressing checkpoints gives and costs.", "of each kind of data", argc, argv,
+                   &status))
+    return status;
+  const std::shared_ptr<Store> store = BenchStore(bench.directory);
+  const size_t bytes = bench.mib << 20;
   nlohmann::json result;
   const auto measure = [&](const char* kind, const std::string& data) {
-    result[kind] = Codec(data, rounds);
-    result[kind].update(Engines(store, data, rounds));
+    result[kind] = Codec(data, bench.rounds);
+    result[kind].update(Engines(store, data, bench.rounds));
   };
   measure("float32", Float32Bytes(bytes));
   measure("bfloat16", Bfloat16Bytes(bytes));

@@ -15,19 +15,16 @@ connections up, from the last entry on. A client is a node, as its torchrun agen
 """
 
 import argparse
-import json
 import os
-import subprocess
 from pathlib import Path
-from typing import Any
 
 from support.report import Report, median, percentile
+from support.tool import measured
 from vc import ClusterError
 from vc.names import REPOSITORY
 
 TASKS = 8  # a node
 PYTHON = "/usr/bin/python3"
-TIMEOUT_S = 600
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +47,7 @@ def run(args: argparse.Namespace) -> Report:
     report.header("TCPStore")
     for clients in args.clients:
         try:
-            values = _run([PYTHON, str(REPOSITORY / "tests/bench/rendezvous/tcpstore.py"), str(clients), str(args.rounds)])
+            values = measured([PYTHON, str(REPOSITORY / "tests/bench/rendezvous/tcpstore.py"), str(clients), str(args.rounds)])
         except ClusterError as error:
             report.text(f"  {clients} clients: it does not get so far: {error}")
             break
@@ -63,7 +60,7 @@ def run(args: argparse.Namespace) -> Report:
 def _muster(report: Report, args: argparse.Namespace, nodes: int) -> None:
     program = args.build / "tests/rendezvous_bench"
     words = [str(program), "--musterd", str(args.build / "bin/musterd"), "--nodes", str(nodes)]
-    result = _run([*words, "--tasks", str(TASKS), "--rounds", str(args.rounds)])
+    result = measured([*words, "--tasks", str(TASKS), "--rounds", str(args.rounds)])
     report.header(f"Muster, {nodes} nodes (load {os.getloadavg()[0]:.1f})")
     for key, title in (("spec", "spec"), ("restart", "restart"), ("cold", "cold")):
         values = result[f"{key}_ms"]
@@ -75,15 +72,3 @@ def _muster(report: Report, args: argparse.Namespace, nodes: int) -> None:
         f"  {result['spec_bytes']} bytes to each node; musterd {result['peak_rss_mb']:.0f} MB "
         f"({result['idle_rss_mb']:.0f} MB before), {result['cpu_s']:.2f} s of CPU a round"
     )
-
-
-def _run(words: list[str]) -> Any:
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise ClusterError(f"{words[0]} took more than {TIMEOUT_S} s") from None
-    except OSError as error:
-        raise ClusterError(f"{words[0]}: {error.strerror}; build it first") from None
-    if done.returncode != 0:
-        raise ClusterError(f"{' '.join(words)} failed ({done.returncode}): {done.stderr.strip()[-1000:]}")
-    return json.loads(done.stdout.splitlines()[-1])

@@ -2,11 +2,13 @@
 
 import hashlib
 
-from harness import PYTHON, SOURCE_IN_NODE, ClusterCase, Job
+from harness import PYTHON, SOON, SOURCE_IN_NODE, ClusterCase, Job
 from pool import Rados
 
 RANKS = 6
+FIRST = ["n1", "n2", "n3"]
 THIRD = "n3"  # the last node of a gang on three
+OTHERS_HAVE_ALL = f"{RANKS - 2} shards from memory, 2 from partners, 0 from the store"  # of a lost node
 
 
 class Keeper:
@@ -115,3 +117,53 @@ class KeeperCase(ClusterCase):
         )
         done = self.cluster.exec(node, ["/usr/bin/python3", "-c", code])
         self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class LostNodes(KeeperCase):
+    """Tests of a gang on n1, n2 and n3, whose nodes keep something of each other. Import the module, not the name: unittest
+    would run these tests too."""
+
+    after_two = ""  # where the state comes from when n1 and n3 are lost: by shards
+
+    def keep(self, keeper: Keeper, nodes: list[str], *steps: int) -> None:
+        """Lets the gang make these steps, and waits until the others keep what they are to keep of the last one."""
+        raise NotImplementedError
+
+    def test_a_node_that_takes_a_dead_ones_place_needs_no_store(self) -> None:
+        keeper = self.with_spares()
+        self.keep(keeper, FIRST, 1, 2, 3)
+        self.remove_objects(keeper, 3, 4, 5)
+        self.lose("n3")
+        self.assertEqual(keeper.started(2), 3)
+        keeper.finish()
+        self.assertEqual(self.restored(keeper), [OTHERS_HAVE_ALL])
+        self.assertEqual(self.event_texts(keeper.job, "checkpoint_bad"), [])
+
+    def test_what_is_damaged_is_made_good_from_the_store(self) -> None:
+        keeper = self.with_spares()
+        self.keep(keeper, FIRST, 1, 2)
+        self.damage_copies("n2")
+        self.lose("n3")
+        self.assertEqual(keeper.started(2), 2)
+        keeper.finish()
+        self.assertEqual(self.restored(keeper), [f"{RANKS - 2} shards from memory, 1 from partners, 1 from the store"])
+
+    def test_what_two_lost_nodes_had_of_each_other_is_read_from_the_store(self) -> None:
+        keeper = self.with_spares(2)
+        self.keep(keeper, FIRST, 1, 2)
+        self.lose("n1", "n3")
+        # Both at once, or one after the other: the state is whole in the last generation only.
+        self.wait(lambda: self.restored(keeper), "the state to be there again", 2 * SOON)
+        keeper.finish()
+        self.assertEqual(self.restored(keeper)[-1], self.after_two)
+
+    def test_the_next_generation_keeps_it_on_the_nodes_that_it_has(self) -> None:
+        keeper = self.with_spares(2)
+        self.keep(keeper, FIRST, 1, 2)
+        self.lose("n3")
+        self.assertEqual(keeper.started(2), 2)
+        self.keep(keeper, ["n1", "n2", "n4"], 3, 4)
+        self.lose("n4")  # which had taken n3's place
+        self.assertEqual(keeper.started(3), 4)
+        keeper.finish()
+        self.assertEqual(self.restored(keeper), [OTHERS_HAVE_ALL, OTHERS_HAVE_ALL])

@@ -10,7 +10,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import SOON  # noqa: E402
+import keepers  # noqa: E402
 from keepers import RANKS, Keeper, KeeperCase  # noqa: E402
 from pool import Rados  # noqa: E402
 
@@ -85,54 +85,17 @@ class Recovery(KeeperCase):
     def saving(self, keeper: Keeper) -> bool:
         return len(list(keeper.job.files.glob("saved.3.*"))) == RANKS
 
-    # --- another node's memory. By leaf switch the three nodes are n1, n3, n2, and each keeps the copies of the one before: n2
-    # has those of n3, n3 of n1. It is not n2, which coordinates, that dies.
 
-    def commit_and_copy(self, keeper: Keeper, *steps: int) -> None:
-        """Lets the gang make these steps, and waits until each member's last shard is kept by a partner too."""
+class Copies(keepers.LostNodes):
+    """By leaf switch the three nodes are n1, n3, n2, and each keeps the copies of the one before: n2 has those of n3, n3 of n1.
+    It is not n2, which coordinates, that dies."""
+
+    after_two = "2 shards from memory, 2 from partners, 2 from the store"
+
+    def keep(self, keeper: Keeper, nodes: list[str], *steps: int) -> None:
         keeper.commit(*steps)
         kept = [f"gang {keeper.job.gang}: rank {rank}'s shard of step {steps[-1]} is kept by " for rank in range(RANKS)]
         self.wait(lambda: self.musterds_said(kept), "copies of all shards")
-
-    def test_a_node_that_takes_a_dead_ones_place_needs_no_store(self) -> None:
-        keeper = self.with_spares()
-        self.commit_and_copy(keeper, 1, 2, 3)
-        self.remove_objects(keeper, 3, 4, 5)
-        self.lose("n3")
-        self.assertEqual(keeper.started(2), 3)
-        keeper.finish()
-        self.assertEqual(self.restored(keeper), [f"{RANKS - 2} shards from memory, 2 from partners, 0 from the store"])
-        self.assertEqual(self.event_texts(keeper.job, "checkpoint_bad"), [])
-
-    def test_a_copy_that_is_damaged_is_made_good_from_the_store(self) -> None:
-        keeper = self.with_spares()
-        self.commit_and_copy(keeper, 1, 2)
-        self.damage_copies("n2")
-        self.lose("n3")
-        self.assertEqual(keeper.started(2), 2)
-        keeper.finish()
-        self.assertEqual(self.restored(keeper), [f"{RANKS - 2} shards from memory, 1 from partners, 1 from the store"])
-
-    def test_what_a_dead_partner_kept_is_read_from_the_store(self) -> None:
-        keeper = self.with_spares(2)
-        self.commit_and_copy(keeper, 1, 2)
-        self.lose("n1", "n3")
-        # Both at once, or one after the other: the state is whole in the last generation only.
-        self.wait(lambda: self.restored(keeper), "the state to be there again", 2 * SOON)
-        keeper.finish()
-        self.assertEqual(self.restored(keeper)[-1], "2 shards from memory, 2 from partners, 2 from the store")
-
-    def test_the_next_generation_copies_to_the_nodes_that_it_has(self) -> None:
-        keeper = self.with_spares(2)
-        self.commit_and_copy(keeper, 1, 2)
-        self.lose("n3")
-        self.assertEqual(keeper.started(2), 2)
-        self.commit_and_copy(keeper, 3, 4)
-        self.lose("n4")  # which had taken n3's place
-        self.assertEqual(keeper.started(3), 4)
-        keeper.finish()
-        expected = f"{RANKS - 2} shards from memory, 2 from partners, 0 from the store"
-        self.assertEqual(self.restored(keeper), [expected, expected])
 
 
 if __name__ == "__main__":

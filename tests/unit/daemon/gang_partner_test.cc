@@ -11,8 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "tests/unit/daemon/partner_rig.h"
-#include "tests/unit/daemon/private_munge.h"
+#include "tests/unit/daemon/partner_peers.h"
 
 namespace muster {
 namespace {
@@ -26,7 +25,7 @@ std::string Address(size_t node) {
   return "127.0.0." + std::to_string(node + 1);
 }
 
-class GangPartnerTest : public ::testing::Test {
+class GangPartnerTest : public PartnerPeers {
  protected:
   struct Node {
     std::unique_ptr<PartnerTier> tier;
@@ -34,11 +33,6 @@ class GangPartnerTest : public ::testing::Test {
     std::vector<std::shared_ptr<StagedMemory>> memories;
     std::string content;
   };
-
-  void SetUp() override {
-    if (!munge_.problem().empty()) GTEST_SKIP() << munge_.problem();
-    ::signal(SIGPIPE, SIG_IGN);
-  }
 
   // `groups`: the configuration of each node.
   void Start(const std::vector<int64_t>& groups) {
@@ -82,14 +76,6 @@ class GangPartnerTest : public ::testing::Test {
     nodes_[running_[rank]].gang->Committed(generation_, step,
                                            {{generation_, step, ShardOf(rank, content), std::move(memory)}});
   }
-  static bool Eventually(const std::function<bool()>& what) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!what()) {
-      if (std::chrono::steady_clock::now() >= until) return false;
-      std::this_thread::sleep_for(milliseconds(2));
-    }
-    return true;
-  }
   [[nodiscard]] bool HasParity(size_t node, uint64_t generation, uint64_t step, uint32_t rank) const {
     const ParityOf parity = nodes_[node].tier->stock().parity->Find({"g", generation, step, rank});
     return parity.shard && ChunkRuns(parity.rows, false).empty();
@@ -115,7 +101,6 @@ class GangPartnerTest : public ::testing::Test {
     return promise.get_future().get();
   }
 
-  PrivateMunge& munge_ = PrivateMunge::Get();
   std::vector<Node> nodes_;
   std::vector<size_t> running_;
   uint64_t generation_ = 0;

@@ -13,8 +13,7 @@
 #include "daemon/partner/group_fetch.h"
 #include "daemon/partner/parity_builder.h"
 #include "daemon/partner/server.h"
-#include "tests/unit/daemon/partner_rig.h"
-#include "tests/unit/daemon/private_munge.h"
+#include "tests/unit/daemon/partner_peers.h"
 
 namespace muster {
 namespace {
@@ -39,13 +38,8 @@ struct Node {
   std::vector<std::shared_ptr<StagedMemory>> memories;
 };
 
-class ParitySession : public ::testing::Test {
+class ParitySession : public PartnerPeers {
  protected:
-  void SetUp() override {
-    if (!munge_.problem().empty()) GTEST_SKIP() << munge_.problem();
-    ::signal(SIGPIPE, SIG_IGN);
-  }
-
   // All listen on one port, each on its own address.
   void Start(size_t count) {
     for (int attempt = 0; nodes_.size() < count && attempt < 50; ++attempt) {
@@ -98,14 +92,6 @@ class ParitySession : public ::testing::Test {
       if (node.builder) node.builder->Build(1, step);
     }
   }
-  static bool Eventually(const std::function<bool()>& what) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!what()) {
-      if (std::chrono::steady_clock::now() >= until) return false;
-      std::this_thread::sleep_for(milliseconds(2));
-    }
-    return true;
-  }
   [[nodiscard]] bool Has(size_t node, uint32_t rank, uint64_t step) const {
     const ParityOf parity = nodes_[node].stock.parity->Find({"g", 1, step, rank});
     return parity.shard && std::all_of(parity.rows.begin(), parity.rows.end(),
@@ -138,7 +124,6 @@ class ParitySession : public ::testing::Test {
     EXPECT_EQ(::fcntl(copy->memory.get(), F_GET_SEALS) & F_SEAL_WRITE, F_SEAL_WRITE);
   }
 
-  PrivateMunge& munge_ = PrivateMunge::Get();
   std::vector<Node> nodes_;
   uint16_t port_ = 0;
 };

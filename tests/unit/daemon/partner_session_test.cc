@@ -19,8 +19,7 @@
 #include "daemon/partner/server.h"
 #include "daemon/partner/stream.h"
 #include "daemon/proto/shard_message.h"
-#include "tests/unit/daemon/partner_rig.h"
-#include "tests/unit/daemon/private_munge.h"
+#include "tests/unit/daemon/partner_peers.h"
 
 namespace muster {
 namespace {
@@ -54,11 +53,11 @@ bool Closes(const UniqueFd& socket) {
   return n == 0 || errno == ECONNRESET;
 }
 
-class PartnerSession : public ::testing::Test {
+class PartnerSession : public PartnerPeers {
  protected:
   void SetUp() override {
-    if (!munge_.problem().empty()) GTEST_SKIP() << munge_.problem();
-    ::signal(SIGPIPE, SIG_IGN);
+    PartnerPeers::SetUp();
+    if (IsSkipped()) return;
     stock_ = MakeStock(kLimit);
     auto server = PartnerServer::Start({kNode, 0, kNode, ::geteuid()}, stock_);
     ASSERT_TRUE(server) << server.error().message;
@@ -73,14 +72,11 @@ class PartnerSession : public ::testing::Test {
   }
   // Waits until these chunks of a copy are here, or, without them, all.
   bool Kept(uint64_t step, uint32_t rank = 0, const std::vector<uint64_t>& runs = {}) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (std::chrono::steady_clock::now() < until) {
+    return Eventually([&] {
       const ShardCopy copy = stock_.copies->Find({"g", 1, step, rank});
-      const bool all = copy.shard && ChunkRuns(copy.chunks, false).empty();
-      if (runs.empty() ? all : copy.shard && ChunkRuns(copy.chunks, true) == runs) return true;
-      std::this_thread::sleep_for(milliseconds(2));
-    }
-    return false;
+      if (!copy.shard) return false;
+      return runs.empty() ? ChunkRuns(copy.chunks, false).empty() : ChunkRuns(copy.chunks, true) == runs;
+    });
   }
   static v1::PartnerMessage Offer(uint64_t step, const Shard& shard) {
     v1::PartnerMessage message;
@@ -101,7 +97,6 @@ class PartnerSession : public ::testing::Test {
     EXPECT_EQ(Read(copy->memory, content.size()), content);
   }
 
-  PrivateMunge& munge_ = PrivateMunge::Get();
   PartnerStock stock_;
   std::unique_ptr<PartnerServer> server_;
 };
