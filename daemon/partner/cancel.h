@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "daemon/base/result.h"
 #include "daemon/base/unique_fd.h"
 
 namespace muster {
@@ -20,6 +21,10 @@ class Cancel {
     if (fd_.valid() && ::write(fd_.get(), &one, sizeof one) < 0) return;  // it is readable already
   }
   [[nodiscard]] bool now() const { return now_; }
+  // kUnavailable from then on.
+  [[nodiscard]] Status Check() const {
+    return now_ ? Status(Error{Errc::kUnavailable, "it is not wanted any more"}) : Status();
+  }
   // Readable from then on.
   [[nodiscard]] int fd() const { return fd_.get(); }
 

@@ -22,7 +22,7 @@ Status Fill(PartnerStream& stream, const std::vector<uint64_t>& chunks, const Ca
   const auto begun = FetchClock::now();
   Status result;
   for (const uint64_t chunk : chunks) {
-    if (cancel.now()) return Error{Errc::kUnavailable, "it is not wanted any more"};
+    if (Status wanted = cancel.Check(); !wanted) return wanted;
     if (FetchTooSlow(begun, copy->bytes)) return Error{Errc::kUnavailable, "it is slow"};
     const uint64_t at = chunk * copy->shard.chunk_bytes;
     PrepareShardMemory(copy->memory, at, static_cast<size_t>(copy->shard.BytesOf(chunk)));

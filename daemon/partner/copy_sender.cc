@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "ceph/catalog/digest.h"
+#include "daemon/partner/background.h"
 #include "daemon/partner/copy_io.h"
 #include "daemon/partner/stream.h"
 #include "daemon/proto/shard_message.h"
@@ -17,7 +17,6 @@
 namespace muster {
 namespace {
 
-constexpr int kBackground = 19;
 constexpr size_t kPiece = 256 << 10;
 constexpr auto kAnswer = std::chrono::milliseconds(15'000);
 
@@ -74,7 +73,7 @@ void CopySender::Push(CommittedShard shard) {
 }
 
 void CopySender::Run() {
-  ::setpriority(PRIO_PROCESS, 0, kBackground);
+  BehindTheTrainer();
   std::unique_ptr<PartnerStream> stream;
   std::unique_lock lock(mutex_);
   while (true) {
@@ -124,7 +123,7 @@ Status CopySender::Copy(PartnerStream& stream, const CommittedShard& shard, uint
   if (!chunks) return chunks.error();
   std::vector<std::byte> buffer;
   for (const uint64_t chunk : *chunks) {
-    if (cancel_->now()) return Error{Errc::kUnavailable, "it is not wanted any more"};
+    if (Status wanted = cancel_->Check(); !wanted) return wanted;
     buffer.resize(shard.shard.BytesOf(chunk));
     if (Status read = ReadChunk(shard, chunk, buffer); !read) return read;
     stream.SetDeadline(kChunkTime);

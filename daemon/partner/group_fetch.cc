@@ -101,7 +101,7 @@ class PartFetch {
     std::vector<std::byte> content;
     Status result;
     for (const uint64_t chunk : *chunks) {
-      if (cancel_->now()) return Error{Errc::kUnavailable, "it is not wanted any more"};
+      if (Status wanted = cancel_->Check(); !wanted) return wanted;
       if (FetchTooSlow(begun, bytes * (group_.nodes.size() - 1)))
         return Error{Errc::kUnavailable, "it is slow"};
       content.assign(shard.BytesOf(chunk), std::byte{0});

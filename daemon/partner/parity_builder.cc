@@ -2,19 +2,18 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "daemon/partner/background.h"
 #include "daemon/partner/copy_io.h"
 #include "daemon/partner/copy_source.h"
 
 namespace muster {
 namespace {
 
-constexpr int kBackground = 19;
 // A node hears of a commit a little after another.
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
 constexpr auto kAskSeldom = std::chrono::milliseconds(1'000);
@@ -57,7 +56,7 @@ void ParityBuilder::Build(uint64_t generation, uint64_t step) {
 }
 
 void ParityBuilder::Run() {
-  ::setpriority(PRIO_PROCESS, 0, kBackground);
+  BehindTheTrainer();
   const size_t slots = group_.SlotsOfOthers();
   while (true) {
     std::unique_lock lock(mutex_);
@@ -147,7 +146,7 @@ Status ParityBuilder::Fill(const Checkpoint& of, size_t slot, std::vector<Member
   std::vector<std::byte> parity;
   Status result;
   for (const uint64_t row : rows) {
-    if (cancel_->now()) return Error{Errc::kUnavailable, "it is not wanted any more"};
+    if (Status wanted = cancel_->Check(); !wanted) return wanted;
     parity.assign(RowBytes(parts, row), std::byte{0});
     bool whole = true;
     for (Member& member : members) {

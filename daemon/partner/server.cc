@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "daemon/partner/background.h"
 #include "daemon/partner/copy_io.h"
 #include "daemon/partner/stream.h"
 #include "daemon/proto/shard_message.h"
@@ -24,7 +24,6 @@ constexpr size_t kMostConnections = 256;
 constexpr int kMostOfOne = 64;
 constexpr auto kIdle = std::chrono::milliseconds(15'000);
 constexpr int kReapMs = 1'000;
-constexpr int kBackground = 19;
 
 bool SameHost(BeatAddress a, BeatAddress b) {
   for (BeatAddress* address : {&a, &b}) {
@@ -124,7 +123,7 @@ void PartnerServer::Serve(UniqueFd socket) const {
   // Behind the trainer; for good, and nobody who is in a hurry asks on such a connection.
   const auto step_back = [&] {
     if (std::exchange(background, true)) return;
-    ::setpriority(PRIO_PROCESS, 0, kBackground);
+    BehindTheTrainer();
     (*stream)->StepBack();
   };
   while (true) {
