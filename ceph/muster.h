@@ -19,7 +19,7 @@
  *
  * Thread-safety: a handle may be used from one thread at a time; different handles are independent. A forked process
  * cannot use its parent's handle (its calls give MUSTER_E_INVALID); it may close its copy. No signal's handling is
- * touched, and no thread outlives a call: large copies are made by several, which take no signal of the program
+ * touched, and no thread outlives a call: large copies are made by several, which take no signal but those of faults
  * (MUSTER_COPY_THREADS in the environment says how many; else as many as there are CPUs for the process, four at most).
  * When musterd is restarted the library finds it again and hands over what was on its way: no save is lost as long as
  * the program calls in now and then. Calls that wait give up with MUSTER_E_UNREACHABLE when it is away for 30 s (10 s
@@ -112,13 +112,15 @@ MUSTER_API int muster_save_add(muster_handle* m, const char* name, const char* m
  * be written before the next call on this handle that adds, commits or aborts. Since 0.3. */
 MUSTER_API int muster_save_reserve(muster_handle* m, const char* name, const char* meta, size_t bytes,
                                    void** data);
-/* The same for memory of an NVIDIA GPU: `data` is a CUDA address (device or managed memory). The copy is made on a stream of
- * the library's own, after everything that `stream` (a cudaStream_t or CUstream; NULL: the legacy default stream) has been
- * given so far and before what it is given later: work on that stream may write the memory again, or free it. All else may
- * when commit or abort returns: they wait for the copies. The staging memory is registered with the driver at the first such
- * call; one whose save outgrows `bytes_hint` is registered anew. The library uses the CUDA that the program has loaded.
- * MUSTER_E_INVALID: no CUDA in this process, or no memory of a GPU; the save goes on. MUSTER_E_DEVICE, here or from
- * commit: the copy has failed, and the save is aborted. Since 0.4. */
+/* The same for memory of an NVIDIA GPU: `data` is an address that CUDA knows (device, managed or pinned memory). The copy is
+ * made on a stream of the library's own, after everything that `stream` (a cudaStream_t or CUstream; NULL: the legacy default
+ * stream of the GPU that the memory is on) has been given so far and before what it is given later: work on that stream may
+ * write the memory again, or free it. All else may when commit or abort returns: these, close, and whatever makes the save
+ * outgrow `bytes_hint` wait for the copies, and so for what the stream was given before. The staging memory is registered
+ * with the driver, and so pinned, at the first such call. The library uses the CUDA that the program has loaded; close the
+ * handle before a GPU is reset.
+ * MUSTER_E_INVALID: no CUDA in this process, no such memory, or a stream that is being captured; the save goes on.
+ * MUSTER_E_DEVICE, here or from commit: the copy has failed, and the save is aborted. Since 0.4. */
 MUSTER_API int muster_save_add_device(muster_handle* m, const char* name, const char* meta, const void* data,
                                       size_t bytes, void* stream);
 /* commit hands the shard to musterd and returns. */

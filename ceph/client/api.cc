@@ -87,6 +87,7 @@ void muster_close(muster_handle* m) {
   if (m == nullptr) return;
   for (muster_restore* r = m->restores; r != nullptr; r = r->next) r->owner = nullptr;
   if (m->process == getpid()) {
+    muster_save_abort(m);
     m->devices.End();
     m->session.End();
   }

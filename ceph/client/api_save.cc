@@ -11,6 +11,7 @@
 #include "ceph/muster.h"
 
 using muster::client::CheckSlice;
+using muster::client::DeviceCopies;
 using muster::client::Enter;
 using muster::client::FormatSlice;
 using muster::client::IsEntryName;
@@ -28,15 +29,22 @@ size_t RoundUp(size_t value, size_t to) {
   return (value + to - 1) / to * to;
 }
 
-// Room for `bytes` bytes of shard in all; the sentence names musterd's limit.
-int MakeRoom(muster_handle* m, size_t bytes) {
+// The save cannot be completed any more.
+int DeviceFailed(muster_handle* m) {
+  const int status = m->session.Fail(MUSTER_E_DEVICE, "the save has been aborted: %s", m->devices.error());
+  muster_save_abort(m);
+  return status;
+}
+
+// Room for `bytes` bytes of shard in all, and some to spare; the sentence names musterd's limit.
+int MakeRoom(muster_handle* m, size_t bytes, size_t spare = 0) {
   const uint64_t limit = m->session.welcome().max_shard_bytes;
   if (limit != 0 && bytes > limit) {
     return m->session.Fail(MUSTER_E_TOO_LARGE, "a shard of %zu bytes is above musterd's limit of %llu bytes",
                            bytes, static_cast<unsigned long long>(limit));
   }
-  if (bytes > m->filling->capacity()) m->devices.Release(*m->filling);
-  const int error = m->filling->Reserve(bytes);
+  if (bytes + spare > m->filling->capacity() && !m->devices.Release(m->filling)) return DeviceFailed(m);
+  const int error = m->filling->Reserve(bytes + spare);
   return error == 0 ? MUSTER_OK : NoMemory(m, bytes, error);
 }
 
@@ -71,8 +79,10 @@ int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
   }
   m->filling = staging;
   const size_t most = SIZE_MAX / 8;
-  if (const int status = MakeRoom(m, sizeof(muster::ShardHeader) + (hint < most ? hint : most));
-      status != MUSTER_OK) {
+  if (hint > most) hint = most;
+  // The index, and what lies between the entries, are not in the hint; to grow for them would move the memory.
+  const size_t spare = hint / 256 + (256u << 10);
+  if (const int status = MakeRoom(m, sizeof(muster::ShardHeader) + hint, spare); status != MUSTER_OK) {
     m->filling = nullptr;
     return status;
   }
@@ -136,27 +146,26 @@ struct Source {
   void* stream;  // of a device: the copy is to come after what it has been given
 };
 
-// The save cannot be completed any more.
-int DeviceFailed(muster_handle* m) {
-  const int status = m->session.Fail(MUSTER_E_DEVICE, "the save of step %llu is aborted: %s",
-                                     static_cast<unsigned long long>(m->filling->step), m->devices.error());
-  muster_save_abort(m);
-  return status;
-}
-
 int Add(muster_handle* m, const char* name, const char* meta, const Source& from) {
   if (from.data == nullptr && from.bytes != 0) {
     return m->session.Fail(MUSTER_E_INVALID, "the data of '%.255s' is NULL", name != nullptr ? name : "");
   }
-  if (from.device && from.bytes != 0 && !m->devices.Check(from.data)) {
-    return m->session.Fail(MUSTER_E_INVALID, "the data of '%.255s' cannot be copied: %s",
-                           name != nullptr ? name : "", m->devices.error());
+  if (from.device && from.bytes != 0 && m->filling != nullptr) {
+    switch (m->devices.Check(from.data, from.stream)) {
+      case DeviceCopies::Checked::kGood:
+        break;
+      case DeviceCopies::Checked::kRefused:
+        return m->session.Fail(MUSTER_E_INVALID, "the data of '%.255s' cannot be copied: %s",
+                               name != nullptr ? name : "", m->devices.error());
+      case DeviceCopies::Checked::kFailed:
+        return DeviceFailed(m);
+    }
   }
   void* to = nullptr;
   if (const int status = Reserve(m, name, meta, from.bytes, &to); status != MUSTER_OK) return status;
   if (to == nullptr || from.data == nullptr || from.bytes == 0) return MUSTER_OK;
   if (from.device) {
-    const bool started = m->devices.Start(*m->filling, to, from.data, from.bytes, from.stream);
+    const bool started = m->devices.Start(m->filling, to, from.data, from.bytes, from.stream);
     return started ? MUSTER_OK : DeviceFailed(m);
   }
   LargeCopy(to, from.data, from.bytes, m->copy_threads);
@@ -243,7 +252,7 @@ int muster_save_commit(muster_handle* m) {
     muster_save_abort(m);
     return status;
   }
-  if (!m->devices.Wait()) return DeviceFailed(m);
+  if (!m->devices.Wait(staging)) return DeviceFailed(m);
   memset(staging->data() + m->used, 0, index_at - m->used);
   if (m->index.size() > 0) memcpy(staging->data() + index_at, m->index.data(), m->index.size());
   muster::ShardHeader header{};
@@ -266,7 +275,7 @@ int muster_save_commit(muster_handle* m) {
 void muster_save_abort(muster_handle* m) {
   if (m == nullptr || m->filling == nullptr) return;
   // The memory may be another save's next. A forked process has no use of its parent's driver.
-  if (m->process == getpid()) (void)m->devices.Wait();
+  if (m->process == getpid()) (void)m->devices.Wait(m->filling);
   m->filling->use = Staging::Use::kFree;
   m->filling = nullptr;
 }

@@ -11,34 +11,47 @@ MUSTER_FIRST_VERSION(dlsym);
 namespace muster::client {
 namespace {
 
-template <typename Function>
-bool Look(void* library, const char* name, Function** out) {
-  *out = reinterpret_cast<Function*>(dlsym(library, name));
-  return *out != nullptr;
-}
+// Keeps the first name that is not there.
+struct Lookup {
+  void* library;
+  const char* missing;
+
+  template <typename Function>
+  void operator()(const char* name, Function** out) {
+    *out = reinterpret_cast<Function*>(dlsym(library, name));
+    if (*out == nullptr && missing == nullptr) missing = name;
+  }
+};
 
 }  // namespace
 
-bool Cuda::Find() {
+bool Cuda::Find(const char** missing) {
+  *missing = nullptr;
   if (&dlopen == nullptr || &dlsym == nullptr) return false;
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return false;
-  // The library stays open: what has been found is used until the process ends.
-  return Look(library, "cuPointerGetAttribute", &pointer_attribute) &&
-         Look(library, "cuDevicePrimaryCtxRetain", &retain_primary) &&
-         Look(library, "cuDevicePrimaryCtxRelease_v2", &release_primary) &&
-         Look(library, "cuCtxPushCurrent_v2", &push_context) &&
-         Look(library, "cuCtxPopCurrent_v2", &pop_context) &&
-         Look(library, "cuStreamCreate", &create_stream) &&
-         Look(library, "cuStreamDestroy_v2", &destroy_stream) &&
-         Look(library, "cuStreamWaitEvent", &wait_event) &&
-         Look(library, "cuStreamSynchronize", &synchronize) &&
-         Look(library, "cuEventCreate", &create_event) &&
-         Look(library, "cuEventDestroy_v2", &destroy_event) &&
-         Look(library, "cuEventRecord", &record_event) && Look(library, "cuMemcpyAsync", &copy) &&
-         Look(library, "cuMemHostRegister_v2", &register_memory) &&
-         Look(library, "cuMemHostUnregister", &unregister_memory) &&
-         Look(library, "cuGetErrorString", &error_text);
+  // It stays open: what has been found is used until the process ends.
+  Lookup look{dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), nullptr};
+  if (look.library == nullptr) return false;
+  look("cuPointerGetAttribute", &pointer_attribute);
+  look("cuDevicePrimaryCtxRetain", &retain_primary);
+  look("cuDevicePrimaryCtxRelease_v2", &release_primary);
+  look("cuCtxPushCurrent_v2", &push_context);
+  look("cuCtxPopCurrent_v2", &pop_context);
+  look("cuThreadExchangeStreamCaptureMode", &exchange_capture_mode);
+  look("cuStreamCreate", &create_stream);
+  look("cuStreamDestroy_v2", &destroy_stream);
+  look("cuStreamGetCtx", &stream_context);
+  look("cuStreamIsCapturing", &stream_capturing);
+  look("cuStreamWaitEvent", &wait_event);
+  look("cuStreamSynchronize", &synchronize);
+  look("cuEventCreate", &create_event);
+  look("cuEventDestroy_v2", &destroy_event);
+  look("cuEventRecord", &record_event);
+  look("cuMemcpyAsync", &copy);
+  look("cuMemHostRegister_v2", &register_memory);
+  look("cuMemHostUnregister", &unregister_memory);
+  look("cuGetErrorString", &error_text);
+  *missing = look.missing;
+  return look.missing == nullptr;
 }
 
 }  // namespace muster::client

@@ -14,8 +14,11 @@ struct Cuda {
   using Event = void*;
 
   static constexpr int kSuccess = 0;                  // CUDA_SUCCESS
+  static constexpr int kInvalidValue = 1;             // CUDA_ERROR_INVALID_VALUE
   static constexpr int kPointerContext = 1;           // CU_POINTER_ATTRIBUTE_CONTEXT
   static constexpr int kPointerDevice = 9;            // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+  static constexpr int kNotCapturing = 0;             // CU_STREAM_CAPTURE_STATUS_NONE
+  static constexpr int kCaptureRelaxed = 2;           // CU_STREAM_CAPTURE_MODE_RELAXED
   static constexpr unsigned kStreamNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
   static constexpr unsigned kEventDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
   static constexpr unsigned kRegisterPortable = 1;    // CU_MEMHOSTREGISTER_PORTABLE
@@ -25,8 +28,11 @@ struct Cuda {
   int (*release_primary)(int device);
   int (*push_context)(Context context);
   int (*pop_context)(Context* out);
+  int (*exchange_capture_mode)(int* mode);
   int (*create_stream)(Stream* out, unsigned flags);
   int (*destroy_stream)(Stream stream);
+  int (*stream_context)(Stream stream, Context* out);
+  int (*stream_capturing)(Stream stream, int* out);
   int (*wait_event)(Stream stream, Event event, unsigned flags);
   int (*synchronize)(Stream stream);
   int (*create_event)(Event* out, unsigned flags);
@@ -37,8 +43,8 @@ struct Cuda {
   int (*unregister_memory)(void* memory);
   int (*error_text)(int error, const char** out);
 
-  // False when the process has no libcuda, or one that lacks a function.
-  bool Find();
+  // False: *missing is the function that the library lacks, or nullptr: the process has not loaded it.
+  bool Find(const char** missing);
 };
 
 }  // namespace muster::client

@@ -1,7 +1,8 @@
 // Copies of GPU memory into staging memory: on a stream of their own, so that only what the program does on the memory's
 // stream waits for them, and into memory that is registered with the driver once, so that the GPU writes it at the bus's
 // full rate.
-// Used from the thread that uses the handle.
+// Used from the thread that uses the handle. Where the driver leaves open whether it still writes, the staging memory is
+// abandoned: neither used again nor unmapped.
 #pragma once
 
 #include <stddef.h>
@@ -15,26 +16,34 @@ namespace muster::client {
 
 class DeviceCopies {
  public:
+  enum class Checked {
+    kGood,
+    kRefused,  // no such memory, or not now: nothing is wrong with the GPU
+    kFailed,
+  };
+
   DeviceCopies() = default;
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // Whether `from` is memory that can be copied; if not, error() says why.
-  bool Check(const void* from);
-  // Starts to copy `bytes` bytes from `from`, which has passed Check, to `to` in `staging`, after everything that
-  // `stream` (a CUstream; NULL: the default stream) has been given so far and before what it is given later. False:
-  // error() says why; copies that were started before may still be on their way.
-  bool Start(const Staging& staging, void* to, const void* from, size_t bytes, void* stream);
-  // Waits until all copies are done. False when one of them has failed: error() says why.
-  bool Wait();
-  // Before the memory of `staging` moves: waits for the copies, and takes the registration back. Wait tells of errors.
-  void Release(const Staging& staging);
-  // Gives everything back to the driver. Not in a forked process, which has no use of its parent's driver.
+  // Whether `from` is memory that can be copied in the order of `stream` (a CUstream; NULL: the default stream of the GPU
+  // that it is on); if not, error() says why.
+  Checked Check(const void* from, void* stream);
+  // Starts to copy `bytes` bytes from `from`, which has just passed Check with this stream, to `to` in `staging`, after
+  // everything that the stream has been given so far and before what it is given later. False: error() says why; copies
+  // that were started before may still be on their way.
+  bool Start(Staging* staging, void* to, const void* from, size_t bytes, void* stream);
+  // Waits until all copies are done; they go to `staging`. False: error() says why, and that memory has been abandoned.
+  bool Wait(Staging* staging);
+  // The same before the memory moves: takes the registration back too.
+  bool Release(Staging* staging);
+  // Gives everything back to the driver when no copy is on its way. Not in a forked process, which has no use of its
+  // parent's driver.
   void End();
   [[nodiscard]] const char* error() const { return error_; }
 
  private:
-  // One for each GPU's context that memory came from.
+  // One for each GPU's context that memory, or a stream, came from.
   struct Lane {
     Cuda::Context context = nullptr;
     int primary_of = -1;  // the GPU whose primary context has been retained for it
@@ -43,22 +52,23 @@ class DeviceCopies {
     bool busy = false;
   };
   struct Registered {
-    void* data;
-    bool done;  // false: the driver did not want to
+    Staging* staging;
+    Cuda::Context context;
+    bool done;  // false: the driver did not want to, for this save
   };
 
   bool Fail(const char* what, int code);
-  Lane* LaneOf(const void* from);
-  bool Prepare(Lane* lane);
-  void Register(const Staging& staging);
-  bool StartOn(Lane* lane, const Staging& staging, void* to, const void* from, size_t bytes, void* stream);
-  bool Drain();
+  Lane* LaneOfMemory(const void* from);
+  Lane* LaneOfContext(Cuda::Context context);
+  Lane* AddLane(Lane lane);
+  void Register(Staging* staging, Cuda::Context context);
+  bool Unregister(const Registered& memory);
+  void Abandon(Staging* staging);
 
   Cuda cuda_{};
   bool found_ = false;
   Array<Lane> lanes_;
   Array<Registered> registered_;
-  bool failed_ = false;  // a copy, since the last Wait
   char error_[256] = "";
 };
 

@@ -15,6 +15,7 @@
 
 MUSTER_FIRST_VERSION(pthread_create);
 MUSTER_FIRST_VERSION(pthread_join);
+MUSTER_FIRST_VERSION(pthread_setcancelstate);
 
 namespace muster::client {
 namespace {
@@ -79,7 +80,7 @@ void* Run(void* part) {
 void BlockSignals(sigset_t* before) {
   sigset_t blocked;
   sigfillset(&blocked);
-  const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP};
+  const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
   for (const int fault : faults) sigdelset(&blocked, fault);
   sigprocmask(SIG_BLOCK, &blocked, before);
 }
@@ -110,13 +111,17 @@ void LargeCopy(void* to, const void* from, size_t bytes, unsigned threads) {
   size_t shares = bytes / kShare;
   if (shares > threads) shares = threads;
   if (shares > kMostThreads) shares = kMostThreads;
-  if (&pthread_create == nullptr || &pthread_join == nullptr || shares < 2)
-    return Stream({target, source, bytes});
+  const bool threads_there =
+      &pthread_create != nullptr && &pthread_join != nullptr && &pthread_setcancelstate != nullptr;
+  if (!threads_there || shares < 2) return Stream({target, source, bytes});
 
   constexpr size_t kPage = 4096;
   const size_t share = (bytes / shares + kPage - 1) / kPage * kPage;
   Part parts[kMostThreads];
   pthread_t others[kMostThreads];
+  // To be cancelled in between would leave the others at work.
+  int cancel = PTHREAD_CANCEL_ENABLE;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
   sigset_t before;
   BlockSignals(&before);
   // From the end: what no thread can be had for is the caller's.
@@ -132,6 +137,7 @@ void LargeCopy(void* to, const void* from, size_t bytes, unsigned threads) {
   sigprocmask(SIG_SETMASK, &before, nullptr);
   Stream({target, source, left});
   for (size_t i = 0; i < started; ++i) pthread_join(others[i], nullptr);
+  pthread_setcancelstate(cancel, nullptr);
 }
 
 }  // namespace muster::client

@@ -9,7 +9,7 @@ namespace muster::client {
 // process, four at most: they come near to what a memory controller can do.
 unsigned CopyThreads();
 
-// As memcpy. The threads end before it returns, and take no signal meant for the program. What is small is copied by the
+// As memcpy. The threads end before it returns, and take no signal but those of faults. What is small is copied by the
 // caller alone.
 void LargeCopy(void* to, const void* from, size_t bytes, unsigned threads);
 

@@ -21,6 +21,13 @@ Staging::~Staging() {
   if (data_ != nullptr) munmap(data_, capacity_);
 }
 
+void Staging::Abandon() {
+  fd_.reset();
+  data_ = nullptr;
+  capacity_ = 0;
+  holds = false;
+}
+
 int Staging::Reserve(size_t bytes) {
   if (bytes <= capacity_) return 0;
   if (bytes > SIZE_MAX / 4) return ENOMEM;

@@ -23,6 +23,8 @@ class Staging {
 
   // Makes room for `bytes` bytes in all. Gives 0 or an errno; the content stays either way.
   int Reserve(size_t bytes);
+  // Leaves the memory to whoever may still write it: it is never unmapped, and the next Reserve takes new one.
+  void Abandon();
   [[nodiscard]] char* data() const { return data_; }
   [[nodiscard]] size_t capacity() const { return capacity_; }
   [[nodiscard]] int fd() const { return fd_.get(); }

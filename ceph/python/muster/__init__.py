@@ -273,8 +273,7 @@ class Gang:
     def _read(self, restore: Restore) -> tuple[Any, int]:
         try:
             entries = self._library.entries(restore)
-            at: Callable[[str], tuple[str, int, int]] = entries.__getitem__
-            return tree.unflatten(at), self._library.restore_step_of(restore)
+            return tree.unflatten(entries.__getitem__), self._library.restore_step_of(restore)
         finally:
             self._library.restore_close(restore)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .errors import error
 from .slices import CSlice, CWanted, Described, SliceInfo
-from .tree import Buffer
+from .tree import Buffer, Entry
 
 LATEST = 2**64 - 1
 Handle = c_void_p
@@ -69,6 +69,7 @@ class Library:
                 POINTER(c_void_p),
                 POINTER(c_size_t),
             ),
+            ("restore_get", c_int, Restore, c_char_p, c_void_p, c_size_t),
             ("restore_close", None, Restore),
             ("save_add_slice", c_int, Handle, c_char_p, c_char_p, POINTER(CSlice), c_void_p, c_size_t),
             ("save_add_slice_device", c_int, Handle, c_char_p, c_char_p, POINTER(CSlice), c_void_p, c_size_t, c_void_p),
@@ -126,6 +127,7 @@ class Library:
         else:
             code = self._c.muster_save_add_device(*words, data.stream)
         self._check(handle, code)
+        data.used()
 
     def save_add_slice(self, handle: Handle, name: str, part: Described) -> None:
         data = part.buffer
@@ -135,6 +137,7 @@ class Library:
         else:
             code = self._c.muster_save_add_slice_device(*words, data.stream)
         self._check(handle, code)
+        data.used()
 
     def restore_slices(self, handle: Handle, step: int, wanted: list[tuple[str, Described]]) -> None:
         array = (CWanted * len(wanted))()
@@ -183,15 +186,21 @@ class Library:
     def restore_close(self, restore: Restore) -> None:
         self._c.muster_restore_close(restore)
 
-    def entries(self, restore: Restore) -> dict[str, tuple[str, int, int]]:
-        """Name -> (metadata, address, bytes). The addresses are good until restore_close."""
-        found: dict[str, tuple[str, int, int]] = {}
+    def entries(self, restore: Restore) -> dict[str, Entry]:
+        """By their names; they are good until restore_close."""
+        found: dict[str, Entry] = {}
         name, meta, data, size = c_char_p(), c_char_p(), c_void_p(), c_size_t()
         for i in range(self._c.muster_restore_count(restore)):
             self._c.muster_restore_entry(restore, i, byref(name), byref(meta), byref(data), byref(size))
-            key = (name.value or b"").decode(errors="replace")
-            found[key] = ((meta.value or b"").decode(errors="replace"), data.value or 0, size.value)
+            raw, text = name.value or b"", (meta.value or b"").decode(errors="replace")
+            fill = functools.partial(self._restore_get, restore, raw, size.value)
+            found[raw.decode(errors="replace")] = Entry(text, data.value or 0, size.value, fill)
         return found
+
+    def _restore_get(self, restore: Restore, name: bytes, size: int, to: int) -> None:
+        code = self._c.muster_restore_get(restore, name, to, size)
+        if code != 0:
+            raise error(code, f"{name.decode(errors='replace')!r} cannot be copied out of the shard")
 
 
 @functools.cache

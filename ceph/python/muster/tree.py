@@ -33,8 +33,17 @@ class Buffer:
     def of(data: bytes) -> "Buffer":
         return Buffer(data, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, len(data))
 
+    def used(self) -> None:
+        """After the copy has been asked for: the memory is not to be used again before it, once the owner is gone."""
+        if self.stream is not None:
+            import torch
+
+            owner: Any = self.owner
+            owner.record_stream(torch.cuda.current_stream(owner.device))
+
     def content(self) -> bytes:
-        assert self.stream is None
+        if self.stream is not None:
+            raise TypeError("memory of a GPU has no content that can be read")
         return ctypes.string_at(self.address, self.bytes) if self.bytes else b""
 
 
@@ -52,8 +61,29 @@ class SliceName:
     rank: int | None = None
 
 
-# An entry of a restored shard: its metadata, address and size in bytes.
-Entries = Callable[[str], tuple[str, int, int]]
+@dataclass(frozen=True)
+class Entry:
+    """One of a restored shard; `fill` copies all of it to an address."""
+
+    meta: str
+    address: int
+    bytes: int
+    fill: Callable[[int], None]
+
+    @staticmethod
+    def of(meta: str, data: bytes) -> "Entry":
+        buffer = Buffer.of(data)
+
+        def fill(to: int) -> None:  # keeps the data alive
+            ctypes.memmove(to, buffer.address, buffer.bytes)
+
+        return Entry(meta, buffer.address, buffer.bytes, fill)
+
+    def content(self) -> bytes:
+        return ctypes.string_at(self.address, self.bytes) if self.bytes else b""
+
+
+Entries = Callable[[str], Entry]
 
 
 def flatten(state: Any) -> tuple[bytes, list[Leaf]]:
@@ -116,6 +146,7 @@ def dense_tensor(value: Any, path: str) -> tuple[Any, Buffer]:
         raise TypeError(f"{path} is a sparse or quantized tensor, which cannot be saved")
     plain = value.detach().resolve_conj().resolve_neg()
     cuda = plain.device.type == "cuda" and torch.version.cuda is not None  # ROCm says cuda too
+    cuda = cuda and plain.is_contiguous()  # else it would be once more on the GPU, which may be full
     dense = (plain if cuda else plain.cpu()).contiguous()
     size = dense.numel() * dense.element_size()
     stream = torch.cuda.current_stream(dense.device).cuda_stream if cuda else None
@@ -133,11 +164,11 @@ def _array(value: Any, path: str) -> Leaf:
 def unflatten(entries: Entries) -> Any:
     """Puts a state together again, copying the leaves. Raises Corrupt for what flatten would not have written."""
     try:
-        meta, address, size = entries(STRUCTURE)
-        form = json.loads(meta)
+        structure = entries(STRUCTURE)
+        form = json.loads(structure.meta)
         if form != json.loads(META):
             raise ValueError(f"unknown format {form}")
-        return unflatten_text(ctypes.string_at(address, size), entries)
+        return unflatten_text(structure.content(), entries)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError) as why:
         raise Corrupt(CORRUPT, f"the checkpoint is not one that this package has written: {why!r}") from why
 
@@ -166,39 +197,39 @@ def _unflatten(node: Any, entries: Entries) -> Any:
     if kind == "slice":
         name, rank = value
         return SliceName(str(name), None if rank is None else int(rank))
-    meta, address, size = entries(str(int(value)))
+    entry = entries(str(int(value)))
     if kind == "bytes":
-        return ctypes.string_at(address, size) if size else b""
+        return entry.content()
     if kind == "tensor":
-        return _read_tensor(json.loads(meta), address, size)
+        return _read_tensor(json.loads(entry.meta), entry)
     if kind in ("array", "scalar"):
-        array = _read_array(json.loads(meta), address, size)
+        array = _read_array(json.loads(entry.meta), entry)
         return array[()] if kind == "scalar" else array
     raise ValueError(f"unknown kind {kind!r}")
 
 
-def _read_tensor(meta: dict[str, Any], address: int, size: int) -> Any:
+def _read_tensor(meta: dict[str, Any], entry: Entry) -> Any:
     import torch
 
     dtype = getattr(torch, meta["dtype"])
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"unknown type {meta['dtype']!r}")
     bytes_each = torch.empty(0, dtype=dtype).element_size()
-    if math.prod(meta["shape"]) * bytes_each != size:
-        raise ValueError(f"a tensor of {size} bytes cannot have the shape {meta['shape']}")
+    if math.prod(meta["shape"]) * bytes_each != entry.bytes:
+        raise ValueError(f"a tensor of {entry.bytes} bytes cannot have the shape {meta['shape']}")
     tensor = torch.empty(meta["shape"], dtype=dtype)
-    if size:
-        ctypes.memmove(tensor.data_ptr(), address, size)
+    if entry.bytes:
+        entry.fill(tensor.data_ptr())
     return tensor
 
 
-def _read_array(meta: dict[str, Any], address: int, size: int) -> Any:
+def _read_array(meta: dict[str, Any], entry: Entry) -> Any:
     import numpy
 
     dtype = numpy.dtype(meta["dtype"])
-    if dtype.hasobject or math.prod(meta["shape"]) * dtype.itemsize != size:
-        raise ValueError(f"an array of {size} bytes cannot have the shape {meta['shape']} of {dtype}")
+    if dtype.hasobject or math.prod(meta["shape"]) * dtype.itemsize != entry.bytes:
+        raise ValueError(f"an array of {entry.bytes} bytes cannot have the shape {meta['shape']} of {dtype}")
     array = numpy.empty(meta["shape"], dtype=dtype)
-    if size:
-        ctypes.memmove(array.ctypes.data, address, size)
+    if entry.bytes:
+        entry.fill(array.ctypes.data)
     return array

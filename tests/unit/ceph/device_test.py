@@ -18,6 +18,9 @@ import torch
 from python_rig import MemberCase
 
 
+recorded: list[int] = []  # the streams that PyTorch was told of
+
+
 class OnGpu(torch.Tensor):
     """What the package asks a tensor of CUDA for."""
 
@@ -35,6 +38,9 @@ class OnGpu(torch.Tensor):
     def data_ptr(self) -> int:
         return self.address
 
+    def record_stream(self, stream: Any) -> None:  # type: ignore[override]
+        recorded.append(stream.cuda_stream)
+
     def cpu(self) -> torch.Tensor:  # type: ignore[override]
         raise AssertionError("a tensor of a GPU was copied by PyTorch")
 
@@ -47,6 +53,8 @@ class StandIn:
         context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         self.call("cuCtxPushCurrent_v2", context)
+        self.stream = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(self.stream), 1)
 
     def call(self, name: str, *arguments: Any) -> None:
         code = getattr(self.driver, name)(*arguments)
@@ -57,7 +65,7 @@ class StandIn:
         address = ctypes.c_uint64()
         if count > 0:  # else there is no memory, as with the driver
             self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(count))
-            self.call("cuMemsetD8Async", address, ctypes.c_ubyte(value), ctypes.c_size_t(count), None)
+            self.call("cuMemsetD8Async", address, ctypes.c_ubyte(value), ctypes.c_size_t(count), self.stream)
         tensor: OnGpu = torch.Tensor._make_subclass(OnGpu, torch.zeros(count, dtype=torch.uint8))  # type: ignore[attr-defined]
         tensor.address = address.value
         return tensor
@@ -69,9 +77,11 @@ class DeviceTest(MemberCase):
         if torch.cuda.is_available():
             self.full = lambda value, count: torch.full((count,), value, dtype=torch.uint8, device="cuda")
             return
-        self.full = StandIn().full
-        stream = SimpleNamespace(cuda_stream=0)
-        for name, value in (("torch.version.cuda", "12.4"), ("torch.cuda.current_stream", lambda device: stream)):
+        gpu = StandIn()
+        self.full = gpu.full
+        # The only one that has been given work: another one's would leave the memory as it was.
+        streams = {torch.device("cuda", 0): SimpleNamespace(cuda_stream=gpu.stream.value)}
+        for name, value in (("torch.version.cuda", "12.4"), ("torch.cuda.current_stream", streams.__getitem__)):
             patch = mock.patch(name, value)
             patch.start()
             self.addCleanup(patch.stop)
@@ -88,6 +98,7 @@ class DeviceTest(MemberCase):
 
     def test_parts_that_come_one_after_the_other(self) -> None:
         parts = ((f"t{i}", muster.Slice(self.full(i, 100), (200,), (100,))) for i in range(1, 4))
+        recorded.clear()
         with muster.open() as gang:
             gang.save_slices(parts, 1)
             gang.wait(timeout=10)
@@ -96,10 +107,18 @@ class DeviceTest(MemberCase):
                 got = torch.zeros(100, dtype=torch.uint8)
                 gang.restore_slices({f"t{i}": muster.Slice(got, (200,), (100,))}, 1)
                 self.assertTrue(torch.equal(got, torch.full((100,), i, dtype=torch.uint8)))
+        if not torch.cuda.is_available():
+            self.assertEqual(len(recorded), 3, "PyTorch would give the memory away before it is copied")
 
     def test_what_is_no_cuda_goes_through_the_cpu(self) -> None:
         with mock.patch("torch.version.cuda", None), self.assertRaisesRegex(AssertionError, "copied by PyTorch"):
             muster.tree.flatten(StandIn().full(1, 10))
+
+
+    def test_what_does_not_lie_row_by_row_is_not_doubled_on_the_gpu(self) -> None:
+        tensor = StandIn().full(1, 10)
+        with mock.patch.object(tensor, "is_contiguous", lambda: False), self.assertRaisesRegex(AssertionError, "copied by PyTorch"):
+            muster.tree.flatten(tensor)
 
 
 if __name__ == "__main__":

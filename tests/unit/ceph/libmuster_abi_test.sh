@@ -34,5 +34,10 @@ grep -q 'SONAME.*\[libmuster\.so\.0\]' <<<"$dynamic" || fail "its SONAME is not 
 newest=$(readelf --dyn-syms -W "$library" | grep -oE 'GLIBC_[0-9.]+' | sort -Vu | tail -1)
 [[ $(printf '%s\n' "$newest" GLIBC_2.17 | sort -V | tail -1) == GLIBC_2.17 ]] ||
   fail "it needs a newer libc than 2.17:" "$(readelf --dyn-syms -W "$library" | grep "$newest")"
+# These were in other libraries than libc then, which a process need not have.
+for name in dlopen dlsym pthread_create pthread_join pthread_setcancelstate; do
+  nm -D "$library" | grep -qE "^ +w $name@GLIBC_2\." || fail "$name is not weak, or not of its first version:" \
+    "$(nm -D "$library" | grep "$name")"
+done
 ! readelf -lW "$library" | grep -q 'GNU_STACK.*E 0x' || fail "its stack is executable"
 echo "libmuster needs $needed and exports $(wc -l <<<"$symbols") functions"

@@ -202,14 +202,11 @@ class PackageTest(MemberCase):
             gang.restore(5)
 
     def test_structures_that_flatten_would_not_write_are_corrupt(self) -> None:
-        import ctypes
-
         for structure in (b"", b"{", b'{"a":1,"b":2}', b'{"eval":"1"}', b'{"tensor":"x"}', b'{"tensor":9}', b"{}",
                           b'{"dict":[[[],1]]}', b'{"array":0}', b'{"tuple":3}', b"[" * 100000):  # fmt: skip
-            data = ctypes.create_string_buffer(structure, len(structure) + 1)
             entries = {
-                muster.tree.STRUCTURE: (muster.tree.META, ctypes.addressof(data), len(structure)),
-                "0": ('{"dtype": "|O", "shape": [1]}', ctypes.addressof(data), 8),
+                muster.tree.STRUCTURE: muster.tree.Entry.of(muster.tree.META, structure),
+                "0": muster.tree.Entry.of('{"dtype": "|O", "shape": [1]}', bytes(8)),
             }
             with self.assertRaises(muster.Corrupt, msg=structure[:20]):
                 muster.tree.unflatten(entries.__getitem__)

@@ -2,7 +2,7 @@
 // to make GPU memory. It is strict where the driver is lenient, so that a mistake shows:
 // - work given to a stream is done when somebody waits for it, not before, and only as far as was waited for;
 // - GPU memory is not readable by the CPU;
-// - a handle of another context, memory registered twice or not at all, is an error.
+// - a handle of another context, memory registered twice or not at all, or registered without a context, is an error.
 // stand_in_cuda_fail and stand_in_cuda_count are the test's own. The names and values are those of CUDA's cuda.h.
 #include <sys/mman.h>
 
@@ -21,6 +21,7 @@ namespace {
 constexpr int kInvalidValue = 1;
 constexpr int kInvalidContext = 201;
 constexpr int kInvalidHandle = 400;
+constexpr int kIllegalAddress = 700;  // after which nothing works on the stream any more
 constexpr int kAlreadyRegistered = 712;
 constexpr int kNotRegistered = 713;
 constexpr int kDevices = 2;
@@ -35,6 +36,7 @@ struct Stream {
   std::deque<std::function<int()>> work;
   size_t done = 0;  // pieces of work that have left the queue
   int failed = 0;
+  int capturing = 0;
 
   [[nodiscard]] size_t given() const { return done + work.size(); }
   void RunTo(size_t position) {
@@ -66,6 +68,7 @@ std::map<std::string, int> failures;  // by function, for its next call
 std::map<std::string, uint64_t> counts;
 std::vector<std::unique_ptr<Stream>> ended;  // others may wait for what they were given
 thread_local std::vector<Context*> current;
+thread_local int capture_mode = 0;
 
 // The beginning of every function: what the test wants it to fail with.
 int Enter(const char* function) {
@@ -137,6 +140,12 @@ STAND_IN uint64_t stand_in_cuda_count(const char* what) {
   return sum;
 }
 
+// As if the program were making a graph of what it gives to the stream.
+STAND_IN void stand_in_cuda_capture(void* stream, int capturing) {
+  const std::lock_guard lock(mutex);
+  static_cast<Stream*>(stream)->capturing = capturing;
+}
+
 STAND_IN int cuInit(unsigned) {
   return 0;
 }
@@ -187,7 +196,31 @@ STAND_IN int cuStreamSynchronize(void* stream) {
   Stream* const waited = StreamOf(stream);
   if (waited == nullptr) return kInvalidContext;
   waited->RunTo(waited->given());
-  return waited->failed;
+  const int failed = waited->failed;
+  if (failed != kIllegalAddress) waited->failed = 0;
+  return failed;
+}
+STAND_IN int cuStreamGetCtx(void* stream, void** out) {
+  ENTER("cuStreamGetCtx");
+  if (stream == nullptr) return kInvalidHandle;
+  *out = static_cast<Stream*>(stream)->context;
+  return 0;
+}
+STAND_IN int cuStreamIsCapturing(void* stream, int* out) {
+  ENTER("cuStreamIsCapturing");
+  const Stream* const asked = StreamOf(stream);
+  if (asked == nullptr) return kInvalidContext;
+  *out = asked->capturing;
+  return 0;
+}
+STAND_IN int cuThreadExchangeStreamCaptureMode(int* mode) {
+  ENTER("cuThreadExchangeStreamCaptureMode");
+  std::swap(*mode, capture_mode);
+  return 0;
+}
+// Of the calling thread: the test looks that it is as it was.
+STAND_IN int stand_in_cuda_capture_mode() {
+  return capture_mode;
 }
 STAND_IN int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   ENTER("cuStreamWaitEvent");
@@ -273,6 +306,7 @@ STAND_IN int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
 }
 STAND_IN int cuMemHostUnregister(void* memory) {
   ENTER("cuMemHostUnregister");
+  if (current.empty()) return kInvalidContext;
   return registered.erase(static_cast<char*>(memory)) == 1 ? 0 : kNotRegistered;
 }
 STAND_IN int cuPointerGetAttribute(void* out, int attribute, uint64_t address) {

@@ -62,14 +62,12 @@ def load(gang: Gang, into: Any = None, step: int | None = None) -> tuple[Any, in
         if {key: form[key] for key in _FORMAT} != _FORMAT:
             raise ValueError(f"unknown format {form}")
         leaves = {}
-        kept = []  # what the addresses are of
         for number, meta in enumerate(form["leaves"]):
             data = gang.restore_bytes(f"{_LEAF}{number}", found[0])
             if data is None:
                 raise ValueError(f"leaf {number} is missing")
-            kept.append(data)
-            leaves[str(number)] = (meta, tree.Buffer.of(data).address, len(data))
-        state = tree.unflatten_text(structure, lambda name: leaves[name])
+            leaves[str(number)] = tree.Entry.of(meta, data)
+        state = tree.unflatten_text(structure, leaves.__getitem__)
     except (KeyError, ValueError, TypeError) as why:
         raise Corrupt(CORRUPT, f"the checkpoint is not one that muster.torch has written: {why!r}") from why
     wanted: list[tuple[str, Slice]] = []

@@ -15,7 +15,7 @@ from . import _torch_dcp as of
 _MARK = b"muster-tree/1\n"
 
 
-def _no_leaf(name: str) -> tuple[str, int, int]:
+def _no_leaf(name: str) -> tree.Entry:
     raise KeyError(name)
 
 
