@@ -66,7 +66,9 @@ std::map<uint64_t, Allocation> allocations;
 std::map<char*, size_t> registered;
 std::map<std::string, int> failures;  // by function, for its next call
 std::map<std::string, uint64_t> counts;
-std::vector<std::unique_ptr<Stream>> ended;  // others may wait for what they were given
+// All that there have been: a stream may wait for one that has ended, and the library leaves some to themselves.
+std::vector<std::unique_ptr<Stream>> streams;
+std::vector<std::unique_ptr<Event>> events;
 thread_local std::vector<Context*> current;
 thread_local int capture_mode = 0;
 
@@ -182,13 +184,13 @@ STAND_IN int cuCtxGetCurrent(void** out) {
 STAND_IN int cuStreamCreate(void** out, unsigned) {
   ENTER("cuStreamCreate");
   if (current.empty()) return kInvalidContext;
-  *out = new Stream{current.back(), {}};
+  *out = streams.emplace_back(std::make_unique<Stream>(Stream{current.back(), {}})).get();
   return 0;
 }
 STAND_IN int cuStreamDestroy_v2(void* stream) {
   ENTER("cuStreamDestroy_v2");
-  ended.emplace_back(static_cast<Stream*>(stream));
-  ended.back()->RunTo(ended.back()->given());
+  auto* const ended = static_cast<Stream*>(stream);
+  ended->RunTo(ended->given());
   return 0;
 }
 STAND_IN int cuStreamSynchronize(void* stream) {
@@ -235,12 +237,11 @@ STAND_IN int cuStreamWaitEvent(void* stream, void* event, unsigned) {
 STAND_IN int cuEventCreate(void** out, unsigned) {
   ENTER("cuEventCreate");
   if (current.empty()) return kInvalidContext;
-  *out = new Event{current.back()};
+  *out = events.emplace_back(std::make_unique<Event>(Event{current.back()})).get();
   return 0;
 }
-STAND_IN int cuEventDestroy_v2(void* event) {
+STAND_IN int cuEventDestroy_v2(void*) {
   ENTER("cuEventDestroy_v2");
-  delete static_cast<Event*>(event);
   return 0;
 }
 STAND_IN int cuEventRecord(void* event, void* stream) {
