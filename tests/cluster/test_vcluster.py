@@ -223,12 +223,18 @@ class Lifetime(unittest.TestCase):
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
+                    env=os.environ | {"PYTHONFAULTHANDLER": "1"},
                 )
                 assert start.stdout is not None
                 self.assertIn(name, start.stdout.readline())  # it has begun
                 time.sleep(delay)  # the moment to be interrupted at: nothing is waited for
                 start.send_signal(number)
-                error = start.communicate(timeout=30)[1]
+                try:
+                    error = start.communicate(timeout=30)[1]
+                except subprocess.TimeoutExpired:
+                    start.send_signal(signal.SIGABRT)  # it says where it stands
+                    Cluster(name).stop()
+                    self.fail(start.communicate(timeout=30)[1])
                 self.assertEqual(start.returncode, 130, error)
                 self.assertEqual(traces(name), [])
 
@@ -243,7 +249,8 @@ class Lifetime(unittest.TestCase):
                     time.sleep(delay)
                     start.kill()
                 self.assertEqual(subprocess.run([VCLUSTER, "stop", "--name", name], check=False).returncode, 0)
-                self.assertEqual(traces(name), [])
+                # A node that it had just begun to start finds no cgroups, and ends by itself.
+                wait_until(lambda: traces(name) == [], 10, "the last of it to end")
 
     def test_a_failed_start_shows_the_log_and_leaves_nothing(self) -> None:
         cluster = Cluster(f"f{os.getpid()}", nodes=2, ceph=False, muster=False, plugins=["required /nowhere.so"])

@@ -111,8 +111,6 @@ class Cluster:
             self._start(pool)
         except BaseException:
             self._abort.set()
-            for node in self._nodes.values():
-                node.abort()
             self._destroy(pool)
             raise
         finally:
@@ -459,17 +457,26 @@ class Cluster:
     def _destroy(self, pool: ThreadPoolExecutor | None) -> None:
         """Removes everything. Not to be interrupted: the signals that would are ignored in the main thread."""
         with _uninterrupted():
-            self._cgroups.kill()
+            if pool is not None:
+                # Until the last one gives up it may start something that nobody has killed yet, and that it waits for.
+                last = threading.Thread(target=pool.shutdown)
+                last.start()
+                while last.is_alive():
+                    self._kill()
+                    last.join(0.05)
+            self._kill()
             for node in self._nodes.values():
                 node.reap()
-            if pool is not None:
-                pool.shutdown()
-                self._cgroups.kill()
             self._remove_leftovers()
             host.unmount_below(self.directory)
             shutil.rmtree(self.directory, ignore_errors=True)
             if self.directory.exists():
                 shutil.rmtree(self.directory)
+
+    def _kill(self) -> None:
+        self._cgroups.kill()
+        for node in self._nodes.values():
+            node.abort()
 
     def _remove_leftovers(self) -> None:
         self._cgroups.kill()

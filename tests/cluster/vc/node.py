@@ -64,8 +64,9 @@ class Node:
         self._directory.mkdir(parents=True, exist_ok=True)
         hierarchies = [f"{h.mount.name} {h.options}" for h in self._cgroups.hierarchies()]
         procs = " ".join(f"'{path}'" for path in self._cgroups.procs_files(self.name))
-        # Enter the cgroups first: they become the root of the node's cgroup namespace.
-        script = f'for f in {procs}; do echo $$ >"$f"; done; exec unshare -m -u -i -n -p -C --fork --mount-proc "$@"'
+        # Enter the cgroups first: they become the root of the node's cgroup namespace. Where they have gone the cluster has too.
+        enter = f'for f in {procs}; do echo $$ >"$f" || exit 1; done'
+        script = f'{enter}; exec unshare -m -u -i -n -p -C --fork --mount-proc "$@"'
         arguments = [str(self._names.directory), self._names.name, self.name, address]
         arguments += [str(REPOSITORY), str(build) if build else "", str(ceph), str(state), *hierarchies]
         with open(self.log("init"), "ab") as log:
