@@ -33,8 +33,10 @@ void KeepOpenError(const char* text) {
 
 bool Settled(muster_handle* m, const SaveRecord& record) {
   if (record.state == SaveState::kCommitted || record.state == SaveState::kFailed) return true;
+  if (!record.lost || m->session.KnowsOutcomes()) return false;
+  // An older musterd never says it.
   const uint64_t committed = m->session.committed();
-  return record.lost && committed != MUSTER_LATEST && committed > record.step;
+  return committed != MUSTER_LATEST && committed > record.step;
 }
 
 // Waits until `done` says that the save of a step (MUSTER_LATEST: the newest one) has come far enough. *found stays null

@@ -19,6 +19,7 @@ struct SaveRecord {
   SaveState state = SaveState::kQueued;
   int status = 0;        // a muster_error when it has failed
   bool lost = false;     // musterd went away after the shard was durable, and its memory has been used again
+  bool ask = false;      // lost, and musterd is to be asked how it ended
   bool delayed = false;  // the store does not take it now
   char text[256] = "";   // why it failed, or is delayed
 };

@@ -356,6 +356,7 @@ void Session::Resend() {
       record.state = SaveState::kQueued;
     } else {
       record.lost = true;
+      record.ask = KnowsOutcomes();
     }
   }
 }
@@ -371,6 +372,9 @@ bool Session::WantsRoom() {
   if (link_ != Link::kReady) return false;
   for (Staging& staging : stagings_) {
     if (HandOver(&staging) || (staging.give_up && !staging.gave_up)) return true;
+  }
+  for (size_t i = 0; i < saves_.kept(); ++i) {
+    if (saves_.at(i).ask) return true;
   }
   return fetching_.active && !fetching_.sent;
 }
@@ -400,6 +404,17 @@ void Session::Flush() {
     if (error == EAGAIN) return;
     if (error != 0) return Down(error);
     staging.gave_up = true;
+  }
+  for (size_t i = 0; i < saves_.kept(); ++i) {
+    SaveRecord& record = saves_.at(i);
+    if (!record.ask) continue;
+    wire::AskOutcome ask{};
+    wire::SetHeader(&ask, wire::Type::kAskOutcome);
+    ask.step = record.step;
+    const int error = connection_.Send(&ask, sizeof(ask));
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    record.ask = false;
   }
   if (fetching_.active && !fetching_.sent) {
     const int error = SendRequest();

@@ -78,6 +78,8 @@ class Session {
   [[nodiscard]] const Identity& identity() const { return identity_; }
   [[nodiscard]] const wire::ClientWelcome& welcome() const { return welcome_; }
   [[nodiscard]] uint64_t committed() const { return committed_; }
+  // Whether this musterd says how a save ended that the one before it had.
+  [[nodiscard]] bool KnowsOutcomes() const { return (welcome_.features & wire::kKnowsOutcomes) != 0; }
   [[nodiscard]] uint32_t flags() const { return flags_; }
   void ClearFlag(uint32_t flag) { flags_ &= ~flag; }
   Saves& saves() { return saves_; }

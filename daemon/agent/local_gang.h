@@ -172,6 +172,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
                  const std::shared_ptr<StagedMemory>& memory);
   void ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, const Status& status);
   void GiveUp(uint32_t rank, uint64_t step, const char* why);
+  void OnAskOutcome(const Client& client, uint64_t step);
   void StopWriting(uint64_t before);
   void TellJobOfDelay(uint64_t generation, const std::string& text);
   bool AskLater(uint32_t rank, uint64_t generation, const Error& error, std::function<void()> again);

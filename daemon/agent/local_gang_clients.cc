@@ -21,6 +21,8 @@ namespace {
 // Saves of one member that may be on their way at once: the library has two staging buffers.
 constexpr uint32_t kMaxSaving = 2;
 
+constexpr ptrdiff_t kMostUnacknowledged = 64;  // saves of a member
+
 }  // namespace
 
 bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello& hello) {
@@ -67,7 +69,7 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
   welcome.rank = world_.RankOf(spec_, hello.rank);
   welcome.world_size = world_.spec.MemberCount();
   welcome.max_shard_bytes = static_cast<uint64_t>(context_.config.max_shard_bytes);
-  welcome.features = wire::kKnowsShards | wire::kKnowsRanges;
+  welcome.features = wire::kKnowsShards | wire::kKnowsRanges | wire::kKnowsOutcomes;
   SendBody(connection, wire::Type::kClientWelcome, welcome);
   // A library of the first version does not know it, and goes on sending its progress.
   if (sampler_) SendBody(connection, wire::Type::kPageWanted, wire::PageWanted{});
@@ -99,6 +101,11 @@ void LocalGang::ClientPacket(LocalConnection& connection, const wire::Header& he
       wire::GiveUp body{};
       if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
       return GiveUp(client.rank, body.step, "it was given up for a newer one");
+    }
+    case wire::Type::kAskOutcome: {
+      wire::AskOutcome body{};
+      if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
+      return OnAskOutcome(client, body.step);
     }
     case wire::Type::kRestore: {
       wire::Restore body{};
@@ -289,6 +296,30 @@ void LocalGang::GiveUp(uint32_t rank, uint64_t step, const char* why) {
     found->second.write->Stop(
         {Errc::kUnavailable, fmt::format("{}{}{}", why, delay.empty() ? "" : ": ", delay)});
   }
+}
+
+// The coordinator knows: it was committed, it has failed, its shard was reported by the musterd before this one. Else it was lost
+// with that musterd, and the others are not to wait for it.
+void LocalGang::OnAskOutcome(const Client& client, uint64_t step) {
+  if (!start_ || client.generation != start_->generation()) return;
+  if (writing_.contains({client.generation, client.rank, step})) return;
+  const auto first = unacknowledged_.lower_bound({client.rank, 0});
+  const auto last = unacknowledged_.upper_bound({client.rank, wire::kNoStep});
+  // The library remembers no more saves than that.
+  if (unacknowledged_.contains({client.rank, step}) || std::distance(first, last) >= kMostUnacknowledged)
+    return;
+  v1::ShardWritten lost;
+  lost.set_generation(client.generation);
+  lost.set_step(step);
+  lost.mutable_shard()->set_rank(client.rank);
+  lost.set_error(fmt::format("musterd on {} was restarted before it had reported the shard of rank {}",
+                             context_.self, client.rank));
+  lost.set_given_up(true);
+  lost.set_lost(true);
+  unacknowledged_[{client.rank, step}] = lost;
+  auto message = Message();
+  *message.mutable_shard_written() = std::move(lost);
+  Up(std::move(message));
 }
 
 void LocalGang::StopWriting(uint64_t before) {

@@ -32,7 +32,11 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   if (written.generation() != gang_->generation()) return;  // of an older one: it will never be complete
   // A member whose musterd has restarted saves again what it was not told to be committed.
   if (committed_.Has(written.step())) return answer("");
+  const auto failed = failed_.find(written.step());
+  const bool has_failed = failed != failed_.end() && failed->second.generation == written.generation();
+  if (written.lost() && has_failed) return answer(failed->second.error);
   if (!written.error().empty()) {
+    if (WillBeTold(written)) return;
     SaveFailed(written);
     if (!written.given_up()) {
       storage_full_ = true;
@@ -41,11 +45,8 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
     pending_.erase(written.step());
     return answer(written.error());
   }
-  const auto failed = failed_.find(written.step());
-  if (failed != failed_.end() && failed->second.generation == written.generation() &&
-      failed->second.told.insert(written.shard().rank()).second) {
+  if (has_failed && failed->second.told.insert(written.shard().rank()).second)
     return answer(failed->second.error);
-  }
   Shard shard = TakeShard(written.shard());
   Pending& pending = pending_[written.step()];
   if (pending.generation != written.generation()) pending = Pending{.generation = written.generation()};
@@ -68,11 +69,30 @@ void Coordinator::CheckpointDelayed(uint64_t step, const std::string& why) {
                          step, why));
 }
 
+// Whether that save's end does not hang on what `written` says: it is being committed, or the shard that a restarted musterd
+// knows nothing of had come before.
+bool Coordinator::WillBeTold(const v1::ShardWritten& written) const {
+  const auto pending = pending_.find(written.step());
+  if (pending == pending_.end() || pending->second.generation != written.generation()) return false;
+  return pending->second.committing ||
+         (written.lost() && pending->second.shards.contains(written.shard().rank()));
+}
+
+// A node that is connected anew may have missed how a save failed: what it says of it is no other try.
+void Coordinator::MayHaveMissedFailures(const v1::Register& registration) {
+  for (auto& [step, failed] : failed_) {
+    for (const v1::Member& member : registration.members()) {
+      if (member.task() < gang_->members().size() && gang_->members()[member.task()].rank)
+        failed.told.erase(*gang_->members()[member.task()].rank);
+    }
+  }
+}
+
 void Coordinator::SaveFailed(const v1::ShardWritten& written) {
   FailedSave& failed = failed_[written.step()];
   if (failed.generation != written.generation() || failed.told.contains(written.shard().rank())) {
     // Once a try: what ails one member's save mostly ails all. Of those that were given up `checkpoint_delayed` tells.
-    if (!written.given_up()) {
+    if (!written.given_up() || written.lost()) {
       AddHistory("checkpoint_failed", fmt::format("step {}, rank {}: {}", written.step(),
                                                   written.shard().rank(), written.error()));
     }

@@ -156,6 +156,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void CommitDone(uint64_t generation, uint64_t step, uint64_t bytes, const Status& status);
   void ShardDelayed(const v1::ShardDelayed& delayed);
   void CheckpointDelayed(uint64_t step, const std::string& why);
+  [[nodiscard]] bool WillBeTold(const v1::ShardWritten& written) const;
+  void MayHaveMissedFailures(const v1::Register& registration);
   void SaveFailed(const v1::ShardWritten& written);
   [[nodiscard]] bool HasRoom() const;
   void WatchStorage();

@@ -48,7 +48,8 @@ enum class Type : uint16_t {
   kProgressPage = 68,  // the answer to kPageWanted; carries a memfd: a ProgressPage
   kDescribe = 69,
   kReadRange = 70,
-  kGiveUp = 71,  // a save that kShardDelayed was said of is not wanted any more: its staging memory is
+  kGiveUp = 71,      // a save that kShardDelayed was said of is not wanted any more: its staging memory is
+  kAskOutcome = 72,  // how did a save end that a musterd before this one had
   // musterd -> libmuster
   kClientWelcome = 96,
   kShardDurable = 97,  // the staging memory of that save may be used again
@@ -239,8 +240,9 @@ struct ClientHello {
 inline constexpr uint64_t kNoStep = UINT64_MAX;
 
 // What a musterd can do beyond the first version.
-inline constexpr uint32_t kKnowsShards = 1;  // Restore's `rank`, and Describe
-inline constexpr uint32_t kKnowsRanges = 2;  // ReadRange
+inline constexpr uint32_t kKnowsShards = 1;    // Restore's `rank`, and Describe
+inline constexpr uint32_t kKnowsRanges = 2;    // ReadRange
+inline constexpr uint32_t kKnowsOutcomes = 4;  // AskOutcome
 
 struct ClientWelcome {
   Header header;
@@ -250,7 +252,7 @@ struct ClientWelcome {
   uint32_t world_size;
   uint64_t max_shard_bytes;  // the largest shard musterd stages for this member
   // Since the second version:
-  uint32_t features;  // of kKnowsShards, kKnowsRanges
+  uint32_t features;  // of kKnowsShards, kKnowsRanges, kKnowsOutcomes
   uint32_t reserved;
 };
 inline constexpr size_t kFirstClientWelcome = 48;
@@ -295,6 +297,13 @@ struct Progress {
 
 // Answered by the save's ShardDurable.
 struct GiveUp {
+  Header header;
+  uint64_t step;
+};
+
+// Of a save whose shard was durable, and whose staging memory is in use again. Answered by the step's Committed, when it is
+// known.
+struct AskOutcome {
   Header header;
   uint64_t step;
 };

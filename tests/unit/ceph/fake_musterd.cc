@@ -184,6 +184,12 @@ void FakeMusterd::Take(int fd, const char* packet, size_t size, UniqueFd memory)
       given_up.push_back(give_up.step);
       return SendResult(fd, wire::Type::kShardDurable, give_up.step, MUSTER_E_STORE, "it was given up");
     }
+    case wire::Type::kAskOutcome: {
+      wire::AskOutcome ask;
+      ASSERT_TRUE(wire::ReadBody(packet, size, &ask));
+      asked.push_back(ask.step);
+      return;
+    }
     case wire::Type::kRestore: {
       wire::Restore restore;
       ASSERT_TRUE(wire::ReadBody(packet, size, &restore));

@@ -26,7 +26,7 @@ class FakeMusterd {
     uint64_t restore_step = wire::kNoStep;
     uint64_t max_shard_bytes = 0;
     bool first_version = false;  // its welcome, and nothing newer
-    uint32_t features = wire::kKnowsShards | wire::kKnowsRanges;
+    uint32_t features = wire::kKnowsShards | wire::kKnowsRanges | wire::kKnowsOutcomes;
     uint64_t checkpoint = 1;  // what ranges say to be of
     uint64_t range_cut = 0;   // bytes that ranges are too short by
     bool range_sealed = true;
@@ -63,6 +63,7 @@ class FakeMusterd {
   [[nodiscard]] size_t clients() const { return clients_.size(); }
   std::vector<uint64_t> saves;      // steps, as they came
   std::vector<uint64_t> given_up;   // the same
+  std::vector<uint64_t> asked;      // the same: saves whose outcome was asked for
   std::vector<uint64_t> progress;   // the same
   std::vector<std::string> hellos;  // "GANG rank R generation G"
   std::map<uint64_t, std::string> shards;

@@ -52,8 +52,39 @@ TEST_F(Libmuster, AShardThatIsDurableButNotCommittedIsHandedOverAgain) {
   EXPECT_THAT(musterd_.saves, ElementsAre(1, 1));
 }
 
-TEST_F(Libmuster, AnOutcomeThatGotLostIsSaidOnceALaterStepIsCommitted) {
+TEST_F(Libmuster, HowASaveEndedWhileMusterdWasRestartedIsAskedFor) {
   musterd_.Change([](auto& rules) { rules.committed = false; });
+  Open();
+  for (uint64_t step = 1; step <= 4; ++step)
+    ASSERT_EQ(Save(step),
+              MUSTER_OK);  // the third and the fourth take the buffers of the first and the second
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 4; }));
+  for (int restart = 0; restart < 2; ++restart) {
+    musterd_.Stop();
+    musterd_.Start();
+    for (int i = 0; i < 1000; ++i) {
+      size_t asked = 0;
+      musterd_.Look([&](const auto& m) { asked = m.asked.size(); });
+      if (asked == 2U * (restart + 1)) break;
+      EXPECT_EQ(muster_wait(m_, 1, 10), MUSTER_E_TIMEOUT);
+    }
+  }
+  EXPECT_THAT(musterd_.asked, ElementsAre(1, 2, 1, 2)) << "of each musterd";
+  musterd_.SendCommitted(4);
+  EXPECT_EQ(muster_wait(m_, 4, 10000), MUSTER_OK) << Said();
+  EXPECT_EQ(muster_wait(m_, 1, 20), MUSTER_E_TIMEOUT) << "a newer commit says nothing of it";
+  musterd_.SendCommitted(1);
+  musterd_.SendCommitted(2, MUSTER_E_STORE, "its shard was lost");
+  EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
+  EXPECT_EQ(muster_wait(m_, 2, 10000), MUSTER_E_STORE);
+  EXPECT_THAT(Said(), HasSubstr("its shard was lost"));
+}
+
+TEST_F(Libmuster, AnOlderMusterdIsNotAskedAndALaterCommitEndsTheWait) {
+  musterd_.Change([](auto& rules) {
+    rules.committed = false;
+    rules.features = wire::kKnowsShards | wire::kKnowsRanges;
+  });
   Open();
   for (uint64_t step = 1; step <= 3; ++step)
     ASSERT_EQ(Save(step), MUSTER_OK);  // the third takes the first's buffer

@@ -40,6 +40,8 @@ class PacketSocket {
     PassReports();
     return Expect<Body>();
   }
+  // The type of the next message, which stays; 0 after a deadline, or when the connection has ended.
+  uint16_t Peek();
   // Nothing is on its way but the end of the connection.
   bool Ended();
 
@@ -51,7 +53,6 @@ class PacketSocket {
   // "" after a deadline, or when the connection has ended.
   std::string Receive(uint16_t wanted);
   void PassReports();
-  uint16_t Peek();
 
   UniqueFd socket_;
 };
