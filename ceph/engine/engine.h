@@ -25,6 +25,10 @@ struct EngineOptions {
   // per shard (ceph/engine/depth.h). Not above `buffers`: there are always those.
   size_t most_buffers = 64;
   uint64_t most_buffer_bytes = 256 << 20;
+  // An engine that has nothing to write keeps `buffers` of them so long, of so many bytes at most: memory that is new costs as
+  // much as what is done with it.
+  std::chrono::milliseconds keep_for{30'000};
+  uint64_t keep_bytes = 64 << 20;
   size_t threads = 2;  // digesting and driving; the store has its own
   // Of the threads that write. A program that uses all processors has them before its drain has; who restores waits for it.
   int write_niceness = 10;

@@ -1,14 +1,15 @@
 #include "ceph/engine/transfer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace muster {
 namespace {
 
-size_t MostBuffers(const EngineOptions& options) {
-  const uint64_t fit = options.most_buffer_bytes / std::max<uint64_t>(options.chunk_bytes, 1);
-  return static_cast<size_t>(std::min<uint64_t>(options.most_buffers, fit));
+// As many as have so many bytes.
+size_t Within(uint64_t bytes, size_t most, const EngineOptions& options) {
+  return static_cast<size_t>(std::min<uint64_t>(most, bytes / std::max<uint64_t>(options.chunk_bytes, 1)));
 }
 
 }  // namespace
@@ -17,7 +18,7 @@ TransferContext::TransferContext(std::shared_ptr<Store> store, const EngineOptio
                                  int niceness)
     : store_(std::move(store)),
       options_(options),
-      depth_(options.buffers, MostBuffers(options)),
+      depth_(options.buffers, Within(options.most_buffer_bytes, options.most_buffers, options)),
       pool_(options.threads, name, niceness) {}
 
 void TransferContext::Close() {
@@ -78,12 +79,27 @@ void TransferContext::TransferBegins() {
 void TransferContext::TransferEnds() {
   std::vector<ChunkBuffer> let_go;
   const std::lock_guard lock(mutex_);
-  // Between checkpoints the daemon keeps no buffers.
   if (--transfers_ == 0) {
-    let_go.swap(free_);
-    codecs_.Clear();
+    const size_t kept = std::min(free_.size(), Within(options_.keep_bytes, options_.buffers, options_));
+    std::move(free_.begin() + static_cast<ptrdiff_t>(kept), free_.end(), std::back_inserter(let_go));
+    free_.resize(kept);
+    idle_since_ = std::chrono::steady_clock::now();
+    if (!std::exchange(letting_go_, true)) pool_.PostAfter(options_.keep_for, [this] { LetGo(); });
   }
   idle_.notify_all();
+}
+
+void TransferContext::LetGo() {
+  std::vector<ChunkBuffer> let_go;
+  const std::lock_guard lock(mutex_);
+  const auto left = idle_since_ + options_.keep_for - std::chrono::steady_clock::now();
+  if (transfers_ == 0 && left.count() > 0 && !closing_) {
+    return pool_.PostAfter(std::chrono::ceil<std::chrono::milliseconds>(left), [this] { LetGo(); });
+  }
+  letting_go_ = false;
+  if (transfers_ > 0) return;
+  let_go.swap(free_);
+  codecs_.Clear();
 }
 
 size_t TransferContext::Window() const {

@@ -63,6 +63,8 @@ class TransferContext {
   [[nodiscard]] size_t Window() const;
   // Those who wait get what is free.
   void HandOut();
+  // What was kept for the next transfer, when none has come for a while.
+  void LetGo();
 
   const std::shared_ptr<Store> store_;
   const EngineOptions options_;
@@ -75,6 +77,8 @@ class TransferContext {
   Depth depth_;  // of `buffers`
   size_t lent_ = 0;
   std::vector<ChunkBuffer> free_;
+  bool letting_go_ = false;  // LetGo is posted
+  std::chrono::steady_clock::time_point idle_since_{};
   std::deque<Waiting> waiting_;
   WorkerPool pool_;  // last: its tasks use the rest
 };

@@ -6,8 +6,10 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "ceph/catalog/digest.h"
@@ -286,6 +288,38 @@ TEST_F(EngineTest, ABufferIsFilledAgainUnlessTheStoreStillReadsIt) {
   store_->KeepBuffersInUse();
   ASSERT_TRUE(Write(engine_, Memory(RandomBytes(100000)), 100000));
   EXPECT_GE(store_->buffers_made(), 100U) << "one for each chunk";
+}
+
+TEST_F(EngineTest, BuffersStayForTheNextSave) {
+  ASSERT_TRUE(Write(engine_, Memory(RandomBytes(100000)), 100000));
+  const size_t made = store_->buffers_made();
+  ASSERT_TRUE(Write(engine_, Memory(RandomBytes(100000)), 100000, 0, 101));
+  EXPECT_LE(store_->buffers_made(), Small().window) << made << " in the first";
+}
+
+TEST(EngineBuffers, GoWhenNoSaveComes) {
+  const auto store = std::make_shared<MemoryStore>();
+  EngineOptions options = Small();
+  options.keep_for = std::chrono::milliseconds(1);
+  Engine engine(store, options);
+  ASSERT_TRUE(Write(engine, Memory(RandomBytes(100000)), 100000));
+  EXPECT_GT(store->buffers_made(), 0U);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (store->buffers_there() > 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(store->buffers_there(), 0U);
+}
+
+TEST(EngineBuffers, NoMoreAreKeptThanIsAllowed) {
+  const auto store = std::make_shared<MemoryStore>();
+  EngineOptions options = Small();
+  options.keep_bytes = 2 * options.chunk_bytes;
+  Engine engine(store, options);
+  ASSERT_TRUE(Write(engine, Memory(RandomBytes(100000)), 100000));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (store->buffers_there() > 2 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_LE(store->buffers_there(), 2U);
 }
 
 ShardBase Base(const Result<Shard>& shard, uint64_t turn = 1) {

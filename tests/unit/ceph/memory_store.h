@@ -41,6 +41,7 @@ class MemoryStore final : public Store {
   // As after operations that have timed out: buffers stay in use.
   void KeepBuffersInUse() { buffers_in_use_ = true; }
   size_t buffers_made() const { return buffers_made_; }
+  size_t buffers_there() const { return buffers_there_; }
   std::map<std::string, Head>& heads() { return heads_; }
   // Of asynchronous operations, however many are under way.
   void SetLatency(std::chrono::milliseconds latency) { latency_ = latency; }
@@ -48,7 +49,7 @@ class MemoryStore final : public Store {
 
   std::unique_ptr<StoreBuffer> NewBuffer(size_t bytes) override {
     ++buffers_made_;
-    return std::make_unique<Buffer>(bytes, buffers_in_use_);
+    return std::make_unique<Buffer>(bytes, buffers_in_use_, buffers_there_);
   }
 
   void WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) override {
@@ -142,14 +143,19 @@ class MemoryStore final : public Store {
  private:
   class Buffer final : public StoreBuffer {
    public:
-    Buffer(size_t bytes, const std::atomic<bool>& in_use) : Buffer(new std::byte[bytes], bytes, in_use) {}
+    Buffer(size_t bytes, const std::atomic<bool>& in_use, std::atomic<size_t>& there)
+        : Buffer(new std::byte[bytes], bytes, in_use, there) {}
+    ~Buffer() override { --there_; }
     [[nodiscard]] bool Idle() const override { return !in_use_; }
 
    private:
-    Buffer(std::byte* memory, size_t bytes, const std::atomic<bool>& in_use)
-        : StoreBuffer({memory, bytes}), memory_(memory), in_use_(in_use) {}
+    Buffer(std::byte* memory, size_t bytes, const std::atomic<bool>& in_use, std::atomic<size_t>& there)
+        : StoreBuffer({memory, bytes}), memory_(memory), in_use_(in_use), there_(there) {
+      ++there_;
+    }
     const std::unique_ptr<std::byte[]> memory_;
     const std::atomic<bool>& in_use_;
+    std::atomic<size_t>& there_;
   };
 
   Status Ask(const std::string& operation, const std::string& name) {
@@ -173,6 +179,7 @@ class MemoryStore final : public Store {
   Fault fault_;
   std::atomic<bool> buffers_in_use_{false};
   std::atomic<size_t> buffers_made_{0};
+  std::atomic<size_t> buffers_there_{0};
   std::chrono::milliseconds latency_{0};
   size_t lost_answers_ = 0;
   std::map<std::string, std::string> objects_;
