@@ -70,6 +70,8 @@ int Session::Advance() {
 int Session::Trouble(int64_t now) {
   if (link_ == Link::kRefused) return Fail(refused_status_, "%s", refused_text_);
   if (link_ == Link::kReady || now - away_since_ < kReconnectTimeout) return MUSTER_OK;
+  // One who calls seldom has been away for long, and asks only now.
+  if (link_ == Link::kGreeting && greetings_ == 1 && now - greeted_at_ < kGreetingTimeout) return MUSTER_OK;
   if (refused_status_ == MUSTER_E_NO_GANG) return Fail(MUSTER_E_NO_GANG, "%s", refused_text_);
   return Fail(MUSTER_E_UNREACHABLE, "musterd does not answer on %s: %s (is %s running on this node?)",
               identity_.socket,
@@ -93,10 +95,14 @@ int Session::UntilCall(int64_t deadline, bool (*done)(void*, Session*), void* wh
 }
 
 void Session::Step() {
-  const int64_t now = Now();
-  if (link_ == Link::kDown && now >= next_attempt_) Connect(now);
-  if (link_ == Link::kGreeting && now - greeted_at_ > kGreetingTimeout) Down(0);
+  // What has come counts, however long ago: a program may call seldom.
   Receive();
+  const int64_t now = Now();
+  if (link_ == Link::kGreeting && now - greeted_at_ > kGreetingTimeout) Down(0);
+  if (link_ == Link::kDown && now >= next_attempt_) {
+    Connect(now);
+    Receive();
+  }
   if (link_ == Link::kReady) Flush();
 }
 
@@ -121,6 +127,7 @@ void Session::Connect(int64_t now) {
     return Down(error);
   link_ = Link::kGreeting;
   greeted_at_ = now;
+  ++greetings_;
 }
 
 void Session::Down(int error) {
@@ -212,6 +219,7 @@ void Session::OnWelcome() {
   welcome_ = welcome;
   welcomed_ = true;
   link_ = Link::kReady;
+  greetings_ = 0;
   away_error_ = 0;
   refused_status_ = 0;
   page_wanted_ = false;  // until this musterd says so
@@ -279,7 +287,12 @@ void Session::OnCommitted() {
     committed_ = committed.step;
   }
   SaveRecord* record = saves_.Find(committed.step);
-  if (record == nullptr) return;
+  if (record == nullptr || record->state == SaveState::kCommitted) return;
+  for (Staging& staging : stagings_) {
+    // It has not been handed over again, and need not be.
+    if (staging.step == committed.step && HandOver(&staging)) staging.use = Staging::Use::kFree;
+  }
+  record->ask = false;
   record->state = committed.status == MUSTER_OK ? SaveState::kCommitted : SaveState::kFailed;
   record->status = CheckedStatus(committed.status);
   CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);

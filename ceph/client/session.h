@@ -138,6 +138,7 @@ class Session {
   int64_t away_since_ = 0;    // since when musterd has not been there
   int64_t next_attempt_ = 0;  // not before this is a connection tried again
   int64_t greeted_at_ = 0;
+  uint32_t greetings_ = 0;  // since the last welcome
   int away_error_ = 0;  // errno of the last attempt; 0: it closed the connection, or says it has no such gang
   int refused_status_ = 0;  // why this handle is of no use any more
   char refused_text_[512] = "";

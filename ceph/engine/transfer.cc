@@ -83,6 +83,7 @@ void TransferContext::TransferEnds() {
     const size_t kept = std::min(free_.size(), Within(options_.keep_bytes, options_.buffers, options_));
     std::move(free_.begin() + static_cast<ptrdiff_t>(kept), free_.end(), std::back_inserter(let_go));
     free_.resize(kept);
+    codecs_.Clear();
     idle_since_ = std::chrono::steady_clock::now();
     if (!std::exchange(letting_go_, true)) pool_.PostAfter(options_.keep_for, [this] { LetGo(); });
   }
@@ -99,7 +100,6 @@ void TransferContext::LetGo() {
   letting_go_ = false;
   if (transfers_ > 0) return;
   let_go.swap(free_);
-  codecs_.Clear();
 }
 
 size_t TransferContext::Window() const {

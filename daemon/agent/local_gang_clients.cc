@@ -13,6 +13,7 @@
 #include "daemon/agent/send.h"
 #include "daemon/auth/session.h"
 #include "daemon/base/crash_point.h"
+#include "daemon/base/status_codes.h"
 #include "daemon/proto/shard_message.h"
 
 namespace muster {
@@ -255,7 +256,7 @@ void LocalGang::ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, 
     wire::ShardDelayed body{};
     body.step = step;
     SendResult(*client->connection, wire::Type::kShardDelayed, body,
-               status ? MUSTER_OK : CodeOf(status.error().code), found->second.delay);
+               status ? MUSTER_OK : StatusOf(status.error().code), found->second.delay);
   }
   if (status || delay_said_) return;
   delay_said_ = step;
@@ -312,8 +313,9 @@ void LocalGang::OnAskOutcome(const Client& client, uint64_t step) {
   lost.set_generation(client.generation);
   lost.set_step(step);
   lost.mutable_shard()->set_rank(client.rank);
-  lost.set_error(fmt::format("musterd on {} was restarted before it had reported the shard of rank {}",
-                             context_.self, client.rank));
+  lost.set_error(
+      fmt::format("musterd on {} was restarted, and nobody was told of the shard of rank {} before",
+                  context_.self, client.rank));
   lost.set_given_up(true);
   lost.set_lost(true);
   unacknowledged_[{client.rank, step}] = lost;
@@ -361,7 +363,7 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
     wire::ShardDurable answer{};
     answer.step = step;
     SendResult(*client->connection, wire::Type::kShardDurable, answer,
-               shard ? MUSTER_OK : CodeOf(shard.error().code), shard ? "" : shard.error().message);
+               shard ? MUSTER_OK : StatusOf(shard.error().code), shard ? "" : shard.error().message);
   }
   if (!start_ || start_->generation() != generation) return;
   v1::ShardWritten written;

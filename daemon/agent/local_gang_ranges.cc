@@ -10,6 +10,7 @@
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/base/crash_point.h"
+#include "daemon/base/status_codes.h"
 
 namespace muster {
 
@@ -55,7 +56,7 @@ void LocalGang::ReadRangeTo(uint32_t rank, uint64_t generation, wire::RangeRead 
       if (*shared) {
         return SendResult(*asker->connection, wire::Type::kRangeRead, said, MUSTER_OK, "", (*shared)->get());
       }
-      SendResult(*asker->connection, wire::Type::kRangeRead, said, CodeOf(shared->error().code),
+      SendResult(*asker->connection, wire::Type::kRangeRead, said, StatusOf(shared->error().code),
                  shared->error().message);
     });
   };

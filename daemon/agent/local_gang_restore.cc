@@ -19,6 +19,7 @@
 #include "daemon/agent/local_gang.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/crash_point.h"
+#include "daemon/base/status_codes.h"
 
 namespace muster {
 namespace {
@@ -203,7 +204,7 @@ void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, R
   if (memory) {
     SendResult(*client->connection, wire::Type::kRestored, body, MUSTER_OK, "", memory->get());
   } else {
-    SendResult(*client->connection, wire::Type::kRestored, body, CodeOf(memory.error().code),
+    SendResult(*client->connection, wire::Type::kRestored, body, StatusOf(memory.error().code),
                memory.error().message);
   }
 }
@@ -252,7 +253,7 @@ void LocalGang::DescribeTo(uint32_t rank, uint64_t generation, wire::Described a
     asker->restoring = false;
     self->ShowSaving(rank);
     if (!manifest) {
-      return SendResult(*asker->connection, wire::Type::kDescribed, answer, CodeOf(manifest.error().code),
+      return SendResult(*asker->connection, wire::Type::kDescribed, answer, StatusOf(manifest.error().code),
                         manifest.error().message);
     }
     answer.world_size = manifest->world_size;

@@ -10,30 +10,9 @@
 #include <vector>
 
 #include "ceph/muster.h"
+#include "daemon/base/status_codes.h"
 
 namespace muster::cli {
-namespace {
-
-Errc CodeOf(int status) {
-  switch (status) {
-    case MUSTER_E_INVALID:
-      return Errc::kInvalid;
-    case MUSTER_E_NOT_FOUND:
-      return Errc::kNotFound;
-    case MUSTER_E_CORRUPT:
-      return Errc::kCorrupt;
-    case MUSTER_E_DENIED:
-      return Errc::kDenied;
-    case MUSTER_E_BUSY:
-      return Errc::kConflict;
-    case MUSTER_E_TOO_LARGE:
-      return Errc::kExhausted;
-    default:
-      return Errc::kUnavailable;
-  }
-}
-
-}  // namespace
 
 Result<MusterdSession> MusterdSession::Open(const std::string& socket, std::optional<uint32_t> uid) {
   const auto failed = [&](int error) {
@@ -125,7 +104,7 @@ Result<MusterdSession::Answer> MusterdSession::Receive() {
     return Error{Errc::kUnavailable, "musterd has answered with what this command does not understand"};
   }
   if (answer.body.status != MUSTER_OK)
-    return Error{CodeOf(answer.body.status), std::string(text[0], answer.body.text_bytes)};
+    return Error{ErrcOf(answer.body.status), std::string(text[0], answer.body.text_bytes)};
   return answer;
 }
 

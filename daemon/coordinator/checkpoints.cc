@@ -16,7 +16,7 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMaxFailed = 16;  // a member has two saves on their way at most
+constexpr size_t kMaxFailed = 256;  // that are remembered; a member may be so many saves behind another
 
 // Before a commit is tried again; doubles so often.
 constexpr std::chrono::milliseconds kCommitPause{250};
@@ -32,9 +32,9 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   if (written.generation() != gang_->generation()) return;  // of an older one: it will never be complete
   // A member whose musterd has restarted saves again what it was not told to be committed.
   if (committed_.Has(written.step())) return answer("");
-  const auto failed = failed_.find(written.step());
-  const bool has_failed = failed != failed_.end() && failed->second.generation == written.generation();
-  if (written.lost() && has_failed) return answer(failed->second.error);
+  // Who comes later with a shard of it, or comes again because he was not told.
+  if (const auto failed = failed_.find(written.step()); failed != failed_.end())
+    return answer(failed->second);
   if (!written.error().empty()) {
     if (WillBeTold(written)) return;
     SaveFailed(written);
@@ -45,8 +45,6 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
     pending_.erase(written.step());
     return answer(written.error());
   }
-  if (has_failed && failed->second.told.insert(written.shard().rank()).second)
-    return answer(failed->second.error);
   Shard shard = TakeShard(written.shard());
   Pending& pending = pending_[written.step()];
   if (pending.generation != written.generation()) pending = Pending{.generation = written.generation()};
@@ -78,30 +76,19 @@ bool Coordinator::WillBeTold(const v1::ShardWritten& written) const {
          (written.lost() && pending->second.shards.contains(written.shard().rank()));
 }
 
-// A node that is connected anew may have missed how a save failed: what it says of it is no other try.
-void Coordinator::MayHaveMissedFailures(const v1::Register& registration) {
-  for (auto& [step, failed] : failed_) {
-    for (const v1::Member& member : registration.members()) {
-      if (member.task() < gang_->members().size() && gang_->members()[member.task()].rank)
-        failed.told.erase(*gang_->members()[member.task()].rank);
-    }
+// For all members, and for good: what ails one member's save mostly ails all. Of those that were given up `checkpoint_delayed`
+// tells; and what was lost of a step below one that is committed is of no interest.
+void Coordinator::SaveFailed(const v1::ShardWritten& written) {
+  const bool old = written.lost() && committed_.Highest().value_or(0) > written.step();
+  if (written.lost() ? !old : !written.given_up()) {
+    AddHistory("checkpoint_failed",
+               fmt::format("step {}, rank {}: {}", written.step(), written.shard().rank(), written.error()));
   }
+  RememberFailure(written.step(), written.error());
 }
 
-void Coordinator::SaveFailed(const v1::ShardWritten& written) {
-  FailedSave& failed = failed_[written.step()];
-  if (failed.generation != written.generation() || failed.told.contains(written.shard().rank())) {
-    // Once a try: what ails one member's save mostly ails all. Of those that were given up `checkpoint_delayed` tells.
-    if (!written.given_up() || written.lost()) {
-      AddHistory("checkpoint_failed", fmt::format("step {}, rank {}: {}", written.step(),
-                                                  written.shard().rank(), written.error()));
-    }
-    failed = {written.generation(), written.error(), {}};
-  }
-  failed.told.insert(written.shard().rank());
-  if (const auto pending = pending_.find(written.step()); pending != pending_.end()) {
-    for (const auto& [rank, shard] : pending->second.shards) failed.told.insert(rank);
-  }
+void Coordinator::RememberFailure(uint64_t step, const std::string& error) {
+  failed_[step] = error;
   if (failed_.size() > kMaxFailed) failed_.erase(failed_.begin());
 }
 
@@ -171,7 +158,9 @@ bool Coordinator::CommitLater(uint64_t generation, uint64_t step, const Error& e
   });
   if (newer >= kMostWaiting || committed_.Highest().value_or(0) > step) {
     pending_.erase(found);
-    TellCommitted(generation, step, "it was given up for newer ones: " + error.message);
+    const std::string why = "it was given up for newer ones: " + error.message;
+    RememberFailure(step, why);
+    TellCommitted(generation, step, why);
     return true;
   }
   const auto pause = kCommitPause * (1 << std::min(found->second.attempts - 1, kMostDoublings));
@@ -273,6 +262,7 @@ void Coordinator::CommitDone(uint64_t generation, uint64_t step, uint64_t bytes,
   } else {
     spdlog::warn("gang {}: checkpoint of step {}: {}", job_.Id(), step, status.error().message);
     AddHistory("checkpoint_failed", fmt::format("step {}: {}", step, status.error().message));
+    if (generation == gang_->generation()) RememberFailure(step, status.error().message);
   }
   TellCommitted(generation, step, status ? "" : status.error().message);
 }

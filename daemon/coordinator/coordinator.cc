@@ -171,7 +171,6 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
                            ? std::optional<uint64_t>(registration.started_restore_step())
                            : std::nullopt);
   }
-  MayHaveMissedFailures(registration);
   Attend(node);
   if (!registration.sick().empty()) Feed(gang::NodeSick{node, registration.sick()});
   Feed(joined);

@@ -157,8 +157,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void ShardDelayed(const v1::ShardDelayed& delayed);
   void CheckpointDelayed(uint64_t step, const std::string& why);
   [[nodiscard]] bool WillBeTold(const v1::ShardWritten& written) const;
-  void MayHaveMissedFailures(const v1::Register& registration);
   void SaveFailed(const v1::ShardWritten& written);
+  void RememberFailure(uint64_t step, const std::string& error);
   [[nodiscard]] bool HasRoom() const;
   void WatchStorage();
   void StorageRead(const Result<uint64_t>& use);
@@ -298,13 +298,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   Removals removals_;
   std::unique_ptr<Worker> worker_;
 
-  // A save that has failed for one member, for all of those who come later with their shard of it.
-  struct FailedSave {
-    uint64_t generation = 0;
-    std::string error;
-    std::set<uint32_t> told;  // ranks; what they save of the step from now on is another try
-  };
-  std::map<uint64_t, FailedSave> failed_;  // by step; the newest few
+  std::map<uint64_t, std::string>
+      failed_;  // saves of the current generation, by step, and why; the newest ones
 
   // storage.cc; used only when there is a limit.
   std::shared_ptr<StorageUse> storage_;  // on the collector's thread

@@ -13,6 +13,7 @@
 #include "daemon/agent/send.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/gang_job.h"
+#include "daemon/base/status_codes.h"
 #include "daemon/config/retention.h"
 #include "daemon/service/new_checkpoint.h"
 
@@ -138,7 +139,7 @@ void CheckpointExchange::Open(const SharedSession& session, std::string_view pac
     return [this, session, manifest] {
       if (!*manifest) {
         const Error& error = manifest->error();
-        return Answer(session, {}, CodeOf(error.code), error.message);
+        return Answer(session, {}, StatusOf(error.code), error.message);
       }
       wire::CommandAnswer answer{};
       answer.step = (*manifest)->step;
@@ -165,7 +166,7 @@ void CheckpointExchange::ReadOrVerify(const SharedSession& session, const wire::
     auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));
     loop.Post([this, session, answer, alive, shared] {
       if (alive.expired()) return;
-      if (!*shared) return Answer(session, answer, CodeOf(shared->error().code), shared->error().message);
+      if (!*shared) return Answer(session, answer, StatusOf(shared->error().code), shared->error().message);
       Answer(session, answer, MUSTER_OK, "", (*shared)->get());
     });
   };
@@ -209,7 +210,7 @@ void CheckpointExchange::Begin(const SharedSession& session, std::string_view pa
     }
     return [this, session, import, fence] {
       if (!fence) {
-        const int code = fence.error().code == Errc::kConflict ? MUSTER_E_BUSY : CodeOf(fence.error().code);
+        const int code = fence.error().code == Errc::kConflict ? MUSTER_E_BUSY : StatusOf(fence.error().code);
         return Answer(session, {}, code, fence.error().message);
       }
       session->import = import;
@@ -240,7 +241,7 @@ void CheckpointExchange::Write(const SharedSession& session, const wire::Command
                               config_.user_storage_limit));
   }
   const auto staged = StagedMemory::Take(std::move(memory));
-  if (!staged) return Answer(session, {}, CodeOf(staged.error().code), staged.error().message);
+  if (!staged) return Answer(session, {}, StatusOf(staged.error().code), staged.error().message);
   if (import.room) *import.room -= question.bytes;
   engine_.WriteShard(session->space, import.key, import.manifest.step, import.manifest.fence, question.rank,
                      **staged, question.bytes, {},
@@ -248,7 +249,7 @@ void CheckpointExchange::Write(const SharedSession& session, const wire::Command
                        loop.Post([this, session, alive, shard = std::move(shard)] {
                          if (alive.expired()) return;
                          if (!shard)
-                           return Answer(session, {}, CodeOf(shard.error().code), shard.error().message);
+                           return Answer(session, {}, StatusOf(shard.error().code), shard.error().message);
                          wire::CommandAnswer answer{};
                          answer.step = session->import->manifest.step;
                          answer.bytes = shard->bytes;
@@ -273,7 +274,7 @@ void CheckpointExchange::Commit(const SharedSession& session) {
     answer.bytes = manifest.TotalBytes();
     answer.world_size = manifest.world_size;
     return [this, session, answer, status] {
-      Answer(session, answer, status ? MUSTER_OK : CodeOf(status.error().code),
+      Answer(session, answer, status ? MUSTER_OK : StatusOf(status.error().code),
              status ? "" : status.error().message);
     };
   });

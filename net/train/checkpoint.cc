@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/base/status_codes.h"
+
 namespace muster::train {
 namespace {
 
@@ -15,24 +17,6 @@ static_assert(std::endian::native == std::endian::little, "checkpoints are writt
 
 constexpr const char* kState = "state";
 constexpr const char* kLoss = "loss";
-
-Errc CodeOf(int code) {
-  switch (code) {
-    case MUSTER_E_NOT_FOUND:
-      return Errc::kNotFound;
-    case MUSTER_E_CORRUPT:
-      return Errc::kCorrupt;
-    case MUSTER_E_DENIED:
-      return Errc::kDenied;
-    case MUSTER_E_INVALID:
-      return Errc::kInvalid;
-    case MUSTER_E_TOO_LARGE:
-    case MUSTER_E_NO_MEMORY:
-      return Errc::kExhausted;
-    default:
-      return Errc::kUnavailable;
-  }
-}
 
 // A broadcast of one number from `root`.
 Result<std::uint64_t> Share(Collectives& group, std::uint64_t number, int root) {
@@ -73,7 +57,7 @@ Result<std::unique_ptr<Checkpoints>> Checkpoints::Open(const ModelConfig& model,
   if (code == MUSTER_E_NO_GANG && std::getenv("MUSTER_GANG") == nullptr)
     return std::unique_ptr<Checkpoints>();
   if (code != MUSTER_OK) {
-    return Error{CodeOf(code), std::string("opening libmuster: ") + muster_last_error(nullptr)};
+    return Error{ErrcOf(code), std::string("opening libmuster: ") + muster_last_error(nullptr)};
   }
   std::string shape = "width=" + std::to_string(model.width) + " depth=" + std::to_string(model.depth) +
                       " heads=" + std::to_string(model.heads) + " context=" + std::to_string(model.context);
@@ -81,7 +65,7 @@ Result<std::unique_ptr<Checkpoints>> Checkpoints::Open(const ModelConfig& model,
 }
 
 Error Checkpoints::Failed(const std::string& what, int code) const {
-  return Error{CodeOf(code), what + ": " + muster_last_error(handle_.get())};
+  return Error{ErrcOf(code), what + ": " + muster_last_error(handle_.get())};
 }
 
 // What both entries need, with room to spare for alignment and the index.

@@ -161,6 +161,7 @@ void FakeMusterd::Take(int fd, const char* packet, size_t size, UniqueFd memory)
         wire::SetHeader(&wanted, wire::Type::kPageWanted);
         Send(fd, &wanted, sizeof(wanted));
       }
+      for (const uint64_t step : rules_.tells) SendResult(fd, wire::Type::kCommitted, step, 0, "");
       return;
     }
     case wire::Type::kSave: {

@@ -33,6 +33,7 @@ class FakeMusterd {
     uint32_t restore_world = 4;   // members that saved the checkpoints
     std::string described_error;  // not empty: what Describe gives
     bool wants_page = false;      // asks for the page of progress
+    std::vector<uint64_t> tells;  // steps that are said to be committed right after a welcome
     wire::Refusal refusal = {};   // not 0: hellos are refused so
     std::string refusal_text;
   };

@@ -80,6 +80,39 @@ TEST_F(Libmuster, HowASaveEndedWhileMusterdWasRestartedIsAskedFor) {
   EXPECT_THAT(Said(), HasSubstr("its shard was lost"));
 }
 
+TEST_F(Libmuster, ACommitThatComesWithTheWelcomeFreesWhatWasToBeHandedOverAgain) {
+  musterd_.Change([](auto& rules) { rules.committed = false; });
+  Open();
+  ASSERT_EQ(Save(1), MUSTER_OK);
+  ASSERT_EQ(Save(2), MUSTER_OK);
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 2; }));
+  musterd_.Stop();
+  musterd_.Change([](auto& rules) { rules.tells = {1, 2}; });
+  musterd_.Start();
+  while (muster_committed(m_) != 2) ::usleep(1'000);
+  for (uint64_t step = 3; step <= 5; ++step) ASSERT_EQ(Save(step), MUSTER_OK) << Said();
+  EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() >= 5; }));
+  musterd_.SendCommitted(5);
+  EXPECT_EQ(muster_wait(m_, 5, 10000), MUSTER_OK) << Said();
+}
+
+TEST_F(Libmuster, OneWhoCallsSeldomFindsMusterdAgain) {
+  Open();
+  ASSERT_EQ(Save(1), MUSTER_OK);
+  ASSERT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK);
+  musterd_.Stop();
+  musterd_.Start();
+  ::usleep(300'000);  // longer than between two attempts to connect
+  EXPECT_EQ(muster_should_checkpoint(m_), 0);
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.hellos.size() == 2; }));
+  ::sleep(11);  // longer than a welcome is waited for
+  EXPECT_EQ(muster_should_checkpoint(m_), 0);
+  EXPECT_EQ(Save(4), MUSTER_OK) << Said();
+  EXPECT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 2; })) << "handed over in the call";
+  EXPECT_EQ(musterd_.hellos.size(), 2U);
+}
+
 TEST_F(Libmuster, AnOlderMusterdIsNotAskedAndALaterCommitEndsTheWait) {
   musterd_.Change([](auto& rules) {
     rules.committed = false;

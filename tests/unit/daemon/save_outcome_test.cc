@@ -52,9 +52,11 @@ TEST_F(SaveOutcome, AMemberWhoseShardComesAfterAnothersSaveHasFailedIsTold) {
   second_->ExpectDurable(MUSTER_OK);
   EXPECT_THAT(second_->ExpectTold(MUSTER_E_STORE), HasSubstr("not the 10 that were announced"));
   first_->ExpectTold(MUSTER_E_STORE);
-  // Both know now: what they save of the step is another try.
+  // For good.
   first_->Save(10, "part zero");
   first_->ExpectDurable(MUSTER_OK);
+  first_->ExpectTold(MUSTER_E_STORE);
+  second_->ExpectTold(MUSTER_E_STORE);
   Commit(11);
 }
 
