@@ -19,12 +19,6 @@ namespace muster {
 
 using nlohmann::json;
 
-namespace {
-
-constexpr std::chrono::milliseconds kCommentFirst{200};
-
-}  // namespace
-
 class Slurm::Impl {
  public:
   Impl(Loop& loop, SlurmOptions options)
@@ -67,7 +61,7 @@ class Slurm::Impl {
     }
     downs_.push_back(now);
     // A comment that is on its way is the last one that this run of the job may get (see SetComment).
-    comments_.WhenAnswered(job_id, kCommentFirst,
+    comments_.WhenAnswered(job_id, options_.comment_first,
                            [this, now, job_id, node, reason, done = std::move(done)]() mutable {
                              SetDown(now, job_id, node, reason, std::move(done));
                            });

@@ -21,8 +21,9 @@ struct SlurmOptions {
   std::chrono::milliseconds timeout{10'000};           // slurm_timeout: of one question, from the call on
   std::chrono::milliseconds requeue_timeout{300'000};  // slurm_requeue_timeout
   std::chrono::milliseconds comment_pause{5'000};      // before a comment that was refused is tried again
-  int64_t node_downs_per_minute = 4;                   // slurm_node_downs_per_minute; 0: never
-  std::string requeue_dir;  // where requeues are kept until they are done; "": nowhere
+  std::chrono::milliseconds comment_first{200};  // how long a node is not set DOWN for a comment on its way
+  int64_t node_downs_per_minute = 4;             // slurm_node_downs_per_minute; 0: never
+  std::string requeue_dir;                       // where requeues are kept until they are done; "": nowhere
 };
 
 // What Slurm knows of a job.

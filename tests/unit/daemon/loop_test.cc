@@ -227,21 +227,29 @@ TEST(Loop, WatchingAgainReplacesEventsAndHandler) {
 }
 
 TEST(Loop, TimersOfAPeriodFireTogether) {
-  Loop loop;
-  int turns = 0;
-  std::vector<int> turn_of;
-  const std::function<void()> count = [&] {
-    ++turns;
+  const std::chrono::milliseconds period(200);
+  for (;;) {
+    const auto made = std::chrono::steady_clock::now();
+    Loop loop;
+    int turns = 0;
+    std::vector<int> turn_of;
+    const std::function<void()> count = [&] {
+      ++turns;
+      loop.After(std::chrono::milliseconds(1), count);
+    };
+    const auto note = [&] { turn_of.push_back(turns); };
     loop.After(std::chrono::milliseconds(1), count);
-  };
-  const auto note = [&] { turn_of.push_back(turns); };
-  loop.After(std::chrono::milliseconds(1), count);
-  loop.AfterPeriod(std::chrono::milliseconds(200), note);
-  loop.After(std::chrono::milliseconds(50), [&] { loop.AfterPeriod(std::chrono::milliseconds(200), note); });
-  loop.AfterPeriod(std::chrono::milliseconds(400), [&] { loop.Stop(); });
-  loop.Run();
-  ASSERT_EQ(turn_of.size(), 2U);
-  EXPECT_EQ(turn_of[0], turn_of[1]);
+    loop.AfterPeriod(period, note);
+    std::this_thread::sleep_for(period / 8);
+    loop.AfterPeriod(period, note);
+    // Of the next period already, on a machine that is that busy.
+    if (std::chrono::steady_clock::now() - made >= period / 2) continue;
+    loop.AfterPeriod(2 * period, [&] { loop.Stop(); });
+    loop.Run();
+    ASSERT_EQ(turn_of.size(), 2U);
+    EXPECT_EQ(turn_of[0], turn_of[1]);
+    return;
+  }
 }
 
 TEST(Loop, WatchingWhatIsNoDescriptorThrows) {

@@ -224,6 +224,7 @@ done)sh");
 }
 
 TEST_F(SlurmClient, ACommentThatIsOnItsWayIsSetBeforeANodeIsDown) {
+  options_.comment_first = std::chrono::seconds(30);
   Helper("while ask; do [ $do = comment ] && sleep 0.05; echo $do >> asked; ok '{\"changed\":true}'; done");
   Client().SetComment(12, "n1 is lost", Done());
   Client().NodeDown(12, "n1", "lost", Done());
