@@ -298,8 +298,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   Removals removals_;
   std::unique_ptr<Worker> worker_;
 
-  std::map<uint64_t, std::string>
-      failed_;  // saves of the current generation, by step, and why; the newest ones
+  // Saves of the current generation, by step, and why; the newest ones.
+  std::map<uint64_t, std::string> failed_;
 
   // storage.cc; used only when there is a limit.
   std::shared_ptr<StorageUse> storage_;  // on the collector's thread

@@ -5,7 +5,8 @@ restores it: the wait is compared with a memcpy of the same bytes, by one thread
 once more with a save by as many threads as it uses when it is not told; the time until the checkpoint is committed, and
 that of a restore, with `rados bench` of the same pool, object size, depth and bytes from the same node, taken after each
 gang. Restores, but for a first one, and the first saves of a training find free memory at hand, as on bare metal: a virtual
-machine's may have been taken back. The checkpoint that the gang starts again from is restored out of the node's memory, the one before it from Ceph.
+machine's may have been taken back. The checkpoint that the gang starts again from is restored out of the node's memory, the
+one before it from Ceph.
 All on the same cores, those of the OSDs too.
 
 Then a tenth of the state changes between two saves: what is written, and what musterd takes of a core for it, against the digests
@@ -133,7 +134,8 @@ def run(args: argparse.Namespace) -> Report:
     later = percent - 100 * train["first_s"] / train["elapsed_s"]
     report.text(
         f"  {TRAIN_MIB} MiB every {TRAIN_EVERY_S} s for {train['elapsed_s']:.0f} s: the program waited {train['stall_s']:.2f} s, "
-        f"musterd took {train['musterd_s']:.2f} s of a core, {train['without_s']:.2f} s of it also without a checkpoint, together {percent:.2f} %; the OSDs took {train['osds_s']:.1f} s; "
+        f"musterd took {train['musterd_s']:.2f} s of a core, {train['without_s']:.2f} s of it also without a checkpoint, "
+        f"together {percent:.2f} %; the OSDs took {train['osds_s']:.1f} s; "
         f"without its first two waits, whose memory is new: {later:.2f} %"
     )
     report.numbers |= {

@@ -120,6 +120,26 @@ std::string TestSupervisor::Message::Text() const {
   return "";
 }
 
+void TwoDaemons::SetUp() {
+  DaemonFixture::SetUp();
+  if (IsSkipped() || HasFatalFailure()) return;
+  StartDaemon(0);
+  StartDaemon(1);
+}
+
+wire::SupervisorHello StepHello(uint32_t job, uint32_t node, uint32_t nodes) {
+  wire::SupervisorHello hello{};
+  hello.job_id = job;
+  hello.uid = 1000;
+  hello.gid = 1000;
+  hello.node_id = node;
+  hello.node_count = nodes;
+  hello.task_count = nodes;
+  hello.local_task_count = 1;
+  hello.task_id = node;
+  return hello;
+}
+
 bool TestSupervisor::Join(const std::string& socket, const std::string& nodes, const std::string& options) {
   nodes_ = nodes;
   options_ = options;

@@ -67,6 +67,15 @@ class DaemonFixture : public ::testing::Test {
   std::unique_ptr<TestDaemon> daemons_[2];
 };
 
+// With a daemon on each of the two nodes.
+class TwoDaemons : public DaemonFixture {
+ protected:
+  void SetUp() override;
+};
+
+// What the task of a node says first, of a step of `nodes` nodes with one task on each.
+wire::SupervisorHello StepHello(uint32_t job, uint32_t node, uint32_t nodes);
+
 // A supervisor's side of the local protocol.
 class TestSupervisor {
  public:

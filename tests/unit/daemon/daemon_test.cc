@@ -19,27 +19,8 @@ using wire::Type;
 
 constexpr int kExitSeven = 7 << 8;
 
-wire::SupervisorHello Hello(uint32_t node) {
-  wire::SupervisorHello hello{};
-  hello.job_id = 12;
-  hello.uid = 1000;
-  hello.gid = 1000;
-  hello.node_id = node;
-  hello.node_count = 2;
-  hello.task_count = 2;
-  hello.local_task_count = 1;
-  hello.task_id = node;
-  return hello;
-}
-
-class DaemonTest : public DaemonFixture {
+class DaemonTest : public TwoDaemons {
  protected:
-  void SetUp() override {
-    DaemonFixture::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    StartDaemon(0);
-    StartDaemon(1);
-  }
   void Join(const std::string& options = "") {
     for (const uint32_t node : {0, 1})
       ASSERT_TRUE(members_[node].Join(daemons_[node]->socket(), "n[1-2]", options));
@@ -70,7 +51,7 @@ class DaemonTest : public DaemonFixture {
     }
   }
 
-  TestSupervisor members_[2] = {TestSupervisor(Hello(0)), TestSupervisor(Hello(1))};
+  TestSupervisor members_[2] = {TestSupervisor(StepHello(12, 0, 2)), TestSupervisor(StepHello(12, 1, 2))};
   std::map<std::string, std::string> environment_;  // of the last task started
 };
 
@@ -206,7 +187,7 @@ TEST_F(DaemonTest, TheJoinTimeoutNamesTheNodeThatIsMissing) {
 }
 
 TEST_F(DaemonTest, ANodeWhoseTasksAreNotCompleteEndsItsTasksToo) {
-  wire::SupervisorHello half = Hello(0);
+  wire::SupervisorHello half = StepHello(12, 0, 2);
   half.task_count = 3;
   half.local_task_count = 2;
   TestSupervisor member(half);
@@ -234,7 +215,7 @@ TEST_F(DaemonTest, ATaskOfAnotherStepIsNotLetIn) {
            },
            [](auto& h) { h.uid = 1001; }, [](auto& h) { h.node_id = 1; }, [](auto& h) { h.node_count = 3; },
            [](auto&) {}}) {
-    wire::SupervisorHello hello = Hello(0);
+    wire::SupervisorHello hello = StepHello(12, 0, 2);
     change(hello);
     TestSupervisor other(hello);
     EXPECT_FALSE(other.Join(daemons_[0]->socket(), "n[1-2]", ""));
@@ -245,7 +226,7 @@ TEST_F(DaemonTest, ATaskOfAnotherStepIsNotLetIn) {
 TEST_F(DaemonTest, StepsComeAndGoWithoutDisturbingOneAnother) {
   for (uint32_t job = 100; job < 120; ++job) {
     for (const uint32_t node : {0, 1}) {
-      wire::SupervisorHello hello = Hello(node);
+      wire::SupervisorHello hello = StepHello(12, node, 2);
       hello.job_id = job;
       members_[node] = TestSupervisor(hello);
     }

@@ -13,15 +13,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class Reshard : public DaemonFixture {
+class Reshard : public TwoDaemons {
  protected:
-  void SetUp() override {
-    DaemonFixture::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    StartDaemon(0);
-    StartDaemon(1);
-  }
-
   // Saves step 10 with a member on each node, to the end of the job.
   void SaveWithTwo() {
     TestMember first(daemons_[0]->socket(), StepHello(31, 0, 2), "n[1-2]");

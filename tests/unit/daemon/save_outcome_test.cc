@@ -13,13 +13,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class SaveOutcome : public DaemonFixture {
+class SaveOutcome : public TwoDaemons {
  protected:
   void SetUp() override {
-    DaemonFixture::SetUp();
+    TwoDaemons::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    StartDaemon(0);
-    StartDaemon(1);
     first_ = std::make_unique<TestMember>(daemons_[0]->socket(), StepHello(31, 0, 2), "n[1-2]");
     second_ = std::make_unique<TestMember>(daemons_[1]->socket(), StepHello(31, 1, 2), "n[1-2]");
     first_->Run();

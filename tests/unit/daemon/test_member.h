@@ -15,20 +15,6 @@
 
 namespace muster {
 
-// What the task of a node says, of a step with one task on each.
-inline wire::SupervisorHello StepHello(uint32_t job, uint32_t node, uint32_t nodes) {
-  wire::SupervisorHello hello{};
-  hello.job_id = job;
-  hello.uid = 1000;
-  hello.gid = 1000;
-  hello.node_id = node;
-  hello.node_count = nodes;
-  hello.task_count = nodes;
-  hello.local_task_count = 1;
-  hello.task_id = node;
-  return hello;
-}
-
 // A member: its supervisor, and its program's connection.
 class TestMember {
  public:
