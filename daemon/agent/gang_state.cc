@@ -53,9 +53,12 @@ Status SaveGangState(const std::string& state_dir, const GangState& state) {
                          {"started_generation", state.started_generation},
                          {"token", HexEncode(state.token)}};
   if (state.started_restore) json["started_restore"] = *state.started_restore;
+  if (state.failed.generation() != 0)
+    json["failed"] = {{"generation", state.failed.generation()}, {"saves", state.failed.saves()}};
   const std::string path = GangStatePath(state_dir, state.job.Id());
   const std::string temporary = path + ".new";
-  const std::string text = json.dump();
+  // The reasons are what a program's or a store's errors say, and may have been cut off.
+  const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::error_code ignored;
   std::filesystem::create_directories(state_dir, ignored);
   const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
@@ -99,6 +102,11 @@ std::vector<GangState> LoadGangStates(const std::string& state_dir) {
       state.beat_key = HexDecode(json.value("beat_key", ""));
       state.started_generation = json.value("started_generation", uint64_t{0});
       if (json.contains("started_restore")) state.started_restore = json.at("started_restore");
+      if (json.contains("failed")) {
+        const auto& failed = json.at("failed");
+        for (const auto& [step, why] : failed.at("saves").get<std::map<uint64_t, std::string>>())
+          state.failed.Add(failed.at("generation"), step, why);
+      }
       Status complete = state.job.Complete();
       if (complete) state.coordinator = json.value("coordinator", state.job.CandidateNodes().front());
       const bool tasks_fit = state.tasks.size() <= state.local_tasks && state.local_tasks > 0 &&

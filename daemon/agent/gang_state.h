@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/base/failed_saves.h"
 #include "daemon/base/gang_job.h"
 
 namespace muster {
@@ -22,6 +23,7 @@ struct GangState {
   // The newest generation that this node has been a part of, and the checkpoint that it started from. 0: none.
   uint64_t started_generation = 0;
   std::optional<uint64_t> started_restore;
+  FailedSaves failed;
 };
 
 std::string GangStatePath(const std::string& state_dir, const std::string& gang);

@@ -22,6 +22,7 @@
 #include "daemon/agent/local_socket.h"
 #include "daemon/agent/manifest_cache.h"
 #include "daemon/agent/port_lease.h"
+#include "daemon/base/failed_saves.h"
 #include "daemon/base/gang_job.h"
 #include "daemon/base/recent_steps.h"
 #include "daemon/beat/beat.h"
@@ -264,6 +265,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   // Saves of this generation: what must be said again when the coordinator comes back, and what was saved
   // already.
   std::map<std::pair<uint32_t, uint64_t>, v1::ShardWritten> unacknowledged_;  // by rank, step
+  FailedSaves failed_saves_;
   v1::Storage storage_;                    // as the coordinator has said last; no limit: 0
   std::map<uint32_t, RecentSteps> saved_;  // by rank
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, Writing> writing_;  // by generation, rank, step

@@ -396,6 +396,7 @@ void LocalGang::OnCommitted(const v1::Committed& committed) {
     CopyToPartner(committed.generation(), committed.step());
     Let(held_.Committed(committed.generation(), committed.step()));
   } else {
+    if (failed_saves_.Add(committed.generation(), committed.step(), committed.error())) SaveState();
     for (const auto& [key, writing] : writing_) {
       const auto& [generation, rank, step] = key;
       if (step == committed.step()) GiveUp(rank, step, "another member's shard is missing");

@@ -73,8 +73,8 @@ void LocalGang::MaybeRegister() {
 }
 
 void LocalGang::SaveState() {
-  GangState state{job_,  node_,     local_tasks_,        token_,          {}, coordinator_,
-                  term_, beat_key_, started_generation_, started_restore_};
+  GangState state{job_,  node_,     local_tasks_,        token_,           {},           coordinator_,
+                  term_, beat_key_, started_generation_, started_restore_, failed_saves_};
   for (const auto& [task, member] : members_) state.tasks.push_back(task);
   if (Status saved = SaveGangState(context_.config.state_dir, state); !saved) {
     spdlog::warn("gang {}: {}; a restart of musterd would lose it", job_.Id(), saved.error().message);
@@ -198,6 +198,12 @@ void LocalGang::Register() {
   r->set_started_generation(started_generation_);
   r->set_started_restore(started_restore_.has_value());
   r->set_started_restore_step(started_restore_.value_or(0));
+  r->set_failed_generation(failed_saves_.generation());
+  for (const auto& [step, why] : failed_saves_.saves()) {
+    v1::FailedSave* save = r->add_failed_saves();
+    save->set_step(step);
+    save->set_error(why);
+  }
   r->set_lease_port(next_ports_ ? next_ports_->port() : ports_ ? ports_->port() : 0);
   for (const auto& [task, member] : members_) {
     v1::Member* m = r->add_members();

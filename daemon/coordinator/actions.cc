@@ -80,7 +80,6 @@ void Coordinator::BuildStart() {
     restore_ = latest_;
     pending_.clear();
     committed_.Clear();
-    failed_.clear();
   }
   v1::Start start;
   start.set_term(fence_.term);

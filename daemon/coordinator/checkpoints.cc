@@ -16,8 +16,6 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMaxFailed = 256;  // that are remembered; a member may be so many saves behind another
-
 // Before a commit is tried again; doubles so often.
 constexpr std::chrono::milliseconds kCommitPause{250};
 constexpr int kMostDoublings = 4;
@@ -33,8 +31,7 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   // A member whose musterd has restarted saves again what it was not told to be committed.
   if (committed_.Has(written.step())) return answer("");
   // Who comes later with a shard of it, or comes again because he was not told.
-  if (const auto failed = failed_.find(written.step()); failed != failed_.end())
-    return answer(failed->second);
+  if (const std::string* why = failed_.Find(written.generation(), written.step())) return answer(*why);
   if (!written.error().empty()) {
     if (WillBeTold(written)) return;
     SaveFailed(written);
@@ -84,12 +81,21 @@ void Coordinator::SaveFailed(const v1::ShardWritten& written) {
     AddHistory("checkpoint_failed",
                fmt::format("step {}, rank {}: {}", written.step(), written.shard().rank(), written.error()));
   }
-  RememberFailure(written.step(), written.error());
+  failed_.Add(written.generation(), written.step(), written.error());
 }
 
-void Coordinator::RememberFailure(uint64_t step, const std::string& error) {
-  failed_[step] = error;
-  if (failed_.size() > kMaxFailed) failed_.erase(failed_.begin());
+// What coordinators before this one have told of. Before the agent's own shards: those of a failed save must not wait.
+void Coordinator::TakeFailures(const v1::Register& registration) {
+  const uint64_t generation = registration.failed_generation();
+  for (const v1::FailedSave& save : registration.failed_saves()) {
+    const auto pending = pending_.find(save.step());
+    const bool awaited = pending != pending_.end() && pending->second.generation == generation;
+    if (awaited && pending->second.committing) continue;
+    if (committed_.Has(save.step()) || !failed_.Add(generation, save.step(), save.error()) || !awaited)
+      continue;
+    pending_.erase(pending);
+    TellCommitted(generation, save.step(), save.error());
+  }
 }
 
 void Coordinator::MaybeCommit(uint64_t step) {
@@ -159,7 +165,7 @@ bool Coordinator::CommitLater(uint64_t generation, uint64_t step, const Error& e
   if (newer >= kMostWaiting || committed_.Highest().value_or(0) > step) {
     pending_.erase(found);
     const std::string why = "it was given up for newer ones: " + error.message;
-    RememberFailure(step, why);
+    failed_.Add(generation, step, why);
     TellCommitted(generation, step, why);
     return true;
   }
@@ -262,7 +268,7 @@ void Coordinator::CommitDone(uint64_t generation, uint64_t step, uint64_t bytes,
   } else {
     spdlog::warn("gang {}: checkpoint of step {}: {}", job_.Id(), step, status.error().message);
     AddHistory("checkpoint_failed", fmt::format("step {}: {}", step, status.error().message));
-    if (generation == gang_->generation()) RememberFailure(step, status.error().message);
+    failed_.Add(generation, step, status.error().message);
   }
   TellCommitted(generation, step, status ? "" : status.error().message);
 }

@@ -171,6 +171,7 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
                            ? std::optional<uint64_t>(registration.started_restore_step())
                            : std::nullopt);
   }
+  TakeFailures(registration);
   Attend(node);
   if (!registration.sick().empty()) Feed(gang::NodeSick{node, registration.sick()});
   Feed(joined);

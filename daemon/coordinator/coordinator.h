@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "ceph/catalog/catalog.h"
+#include "daemon/base/failed_saves.h"
 #include "daemon/base/gang_job.h"
 #include "daemon/base/loop.h"
 #include "daemon/base/recent_steps.h"
@@ -158,7 +159,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void CheckpointDelayed(uint64_t step, const std::string& why);
   [[nodiscard]] bool WillBeTold(const v1::ShardWritten& written) const;
   void SaveFailed(const v1::ShardWritten& written);
-  void RememberFailure(uint64_t step, const std::string& error);
+  void TakeFailures(const v1::Register& registration);
   [[nodiscard]] bool HasRoom() const;
   void WatchStorage();
   void StorageRead(const Result<uint64_t>& use);
@@ -298,8 +299,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   Removals removals_;
   std::unique_ptr<Worker> worker_;
 
-  // Saves of the current generation, by step, and why; the newest ones.
-  std::map<uint64_t, std::string> failed_;
+  FailedSaves failed_;
 
   // storage.cc; used only when there is a limit.
   std::shared_ptr<StorageUse> storage_;  // on the collector's thread

@@ -68,6 +68,20 @@ TEST_F(GangStateFiles, ThatAGenerationBeganFromNothingIsKept) {
   EXPECT_FALSE(states[0].started_restore);
 }
 
+TEST_F(GangStateFiles, WhichSavesHaveFailedIsKept) {
+  GangState state = State();
+  state.failed.Add(3, 10, "no \xff space");  // as a message that was cut off
+  state.failed.Add(3, 12, "given up");
+  ASSERT_TRUE(SaveGangState(directory_.path(), state));
+  const auto states = LoadGangStates(directory_.path());
+  ASSERT_EQ(states.size(), 1U);
+  ASSERT_NE(states[0].failed.Find(3, 10), nullptr);
+  EXPECT_THAT(*states[0].failed.Find(3, 10), ::testing::StartsWith("no "));
+  ASSERT_NE(states[0].failed.Find(3, 12), nullptr);
+  EXPECT_EQ(*states[0].failed.Find(3, 12), "given up");
+  EXPECT_EQ(states[0].failed.saves().size(), 2U);
+}
+
 TEST_F(GangStateFiles, SavingAgainReplacesIt) {
   ASSERT_TRUE(SaveGangState(directory_.path(), State()));
   GangState more = State();

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "ceph/muster.h"
 #include "tests/unit/daemon/daemon_rig.h"
@@ -40,12 +42,21 @@ class TestMember {
     Greet();
     return Next<wire::ClientWelcome>(wire::Type::kClientWelcome);
   }
-  // To its musterd, which has been started anew: the supervisor first, and the program as soon as it is let in.
+  // To its musterd, which has been started anew: the supervisor, and the program as soon as it is let in, which is when the
+  // coordinator has all nodes.
   void Return() {
-    ASSERT_TRUE(supervisor_.Rejoin(socket_, wire::MemberState::kRunning, generation_));
-    do {
+    Rejoin();
+    GreetAgain();
+  }
+  void Rejoin() { ASSERT_TRUE(supervisor_.Rejoin(socket_, wire::MemberState::kRunning, generation_)); }
+  void GreetAgain() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    Greet();
+    while (program_->Peek() == static_cast<uint16_t>(wire::Type::kRefused)) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "the program is not let in";
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
       Greet();
-    } while (program_->Peek() == static_cast<uint16_t>(wire::Type::kRefused));
+    }
     Next<wire::ClientWelcome>(wire::Type::kClientWelcome);
   }
   // With `missing` the memory is shorter than is said, and the save fails.
