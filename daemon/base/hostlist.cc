@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <optional>
@@ -51,20 +52,36 @@ std::optional<std::vector<std::string_view>> Items(std::string_view expression) 
   return items;
 }
 
-bool ExpandRange(std::string_view prefix, std::string_view range, std::string_view suffix,
-                 std::vector<std::string>* out) {
-  const size_t dash = range.find('-');
-  const std::string_view low_text = range.substr(0, dash);
-  const std::string_view high_text = dash == std::string_view::npos ? low_text : range.substr(dash + 1);
-  const auto low = Number(low_text);
-  const auto high = Number(high_text);
-  if (!low || !high || *high < *low || *high - *low >= kMaxHosts) return false;
-  for (uint64_t n = *low; n <= *high; ++n) {
-    if (out->size() >= kMaxHosts) return false;
-    out->push_back(fmt::format("{}{:0{}}{}", prefix, n, low_text.size(), suffix));
-    if (out->back().size() > kMaxHostName) return false;
+// Of `prefix`, which has no brackets any more, and what follows it. Each level has a longer prefix, and each name that is
+// made counts, so a hostile expression ends soon.
+bool ExpandItem(const std::string& prefix, std::string_view rest, std::vector<std::string>* out) {
+  const size_t open = std::min(rest.find('['), rest.size());
+  const std::string_view plain = rest.substr(0, open);
+  if (!IsHostPart(plain) || prefix.size() + plain.size() > kMaxHostName) return false;
+  const std::string begin = prefix + std::string(plain);
+  if (open == rest.size()) {
+    if (begin.empty() || out->size() >= kMaxHosts) return false;
+    out->push_back(begin);
+    return true;
   }
-  return true;
+  const size_t close = rest.find(']');
+  std::string_view ranges = rest.substr(open + 1, close - open - 1);
+  const std::string_view behind = rest.substr(close + 1);
+  while (true) {
+    const size_t comma = std::min(ranges.find(','), ranges.size());
+    const std::string_view range = ranges.substr(0, comma);
+    const size_t dash = range.find('-');
+    const std::string_view low_text = range.substr(0, dash);
+    const auto low = Number(low_text);
+    const auto high = dash == std::string_view::npos ? low : Number(range.substr(dash + 1));
+    if (!low || !high || *high < *low || *high - *low >= kMaxHosts) return false;
+    if (begin.size() + low_text.size() > kMaxHostName) return false;
+    for (uint64_t n = *low; n <= *high; ++n) {
+      if (!ExpandItem(fmt::format("{}{:0{}}", begin, n, low_text.size()), behind, out)) return false;
+    }
+    if (comma == ranges.size()) return true;
+    ranges.remove_prefix(comma + 1);
+  }
 }
 
 // A name and the number at its end, if it has one.
@@ -93,24 +110,7 @@ Result<std::vector<std::string>> ExpandHostlist(std::string_view expression) {
   if (!items) return Malformed(expression);
   std::vector<std::string> hosts;
   for (const std::string_view item : *items) {
-    const size_t open = item.find('[');
-    const size_t close = item.find(']');
-    if (open == std::string_view::npos) {
-      if (!IsHostPart(item) || item.size() > kMaxHostName || hosts.size() >= kMaxHosts)
-        return Malformed(expression);
-      hosts.emplace_back(item);
-      continue;
-    }
-    const std::string_view prefix = item.substr(0, open);
-    const std::string_view suffix = item.substr(close + 1);
-    if (!IsHostPart(prefix) || !IsHostPart(suffix)) return Malformed(expression);
-    std::string_view ranges = item.substr(open + 1, close - open - 1);
-    while (true) {
-      const size_t comma = ranges.find(',');
-      if (!ExpandRange(prefix, ranges.substr(0, comma), suffix, &hosts)) return Malformed(expression);
-      if (comma == std::string_view::npos) break;
-      ranges.remove_prefix(comma + 1);
-    }
+    if (!ExpandItem("", item, &hosts)) return Malformed(expression);
   }
   return hosts;
 }

@@ -1,4 +1,4 @@
-// Slurm's hostlist expressions: "n[1-4,07],login" is n1 n2 n3 n4 n07 login.
+// Slurm's hostlist expressions: "n[1-4,07],login" is n1 n2 n3 n4 n07 login, "rack[1-2]n[1-2]" is rack1n1 rack1n2 rack2n1 rack2n2.
 #pragma once
 
 #include <string>
@@ -13,8 +13,7 @@ inline constexpr size_t kMaxHosts = 65'536;
 inline constexpr size_t kMaxHostName = 255;  // bytes
 
 // Expands an expression, in its order. kInvalid for anything malformed, for names with other characters than
-// letters, digits, '.', '_', '-' or longer than kMaxHostName, and for more than kMaxHosts hosts. One bracket a name, as slurmctld gives
-// out for job lists.
+// letters, digits, '.', '_', '-' or longer than kMaxHostName, and for more than kMaxHosts hosts.
 Result<std::vector<std::string>> ExpandHostlist(std::string_view expression);
 
 // The other way, in the same order: an expression that ExpandHostlist takes if it takes each name alone, as short as

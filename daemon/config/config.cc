@@ -155,7 +155,8 @@ const std::vector<Key>& Keys() {
       Number("partner_port", Kind::kCount, &Config::partner_port, 1, 65'535,
              "TCP port for these copies, the same on all nodes."),
       Text("slurm_topology", &Config::slurm_topology,
-           "A topology.conf of Slurm's, the same on all nodes: a partner is below another leaf switch, or of "
+           "A topology.conf or topology.yaml of Slurm's, the same on all nodes: a partner is below another "
+           "leaf switch, or of "
            "another block. Empty: Slurm's own, if there is one.",
            IsPathOrNothing),
       Number("collect_pause", Kind::kDuration, &Config::collect_pause_ms, 0, 86'400'000,

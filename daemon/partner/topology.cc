@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <strings.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <array>
@@ -17,7 +18,8 @@ namespace muster {
 namespace {
 
 // slurmd.service's own default, and where a slurmd without a file keeps what slurmctld has sent (slurm.conf(5), "configless").
-constexpr std::array kPlaces = {"/etc/slurm/topology.conf", "/run/slurm/conf/topology.conf"};
+constexpr std::array kPlaces = {"/etc/slurm/topology.yaml", "/etc/slurm/topology.conf",
+                                "/run/slurm/conf/topology.yaml", "/run/slurm/conf/topology.conf"};
 constexpr size_t kMaxText = 1u << 20;
 
 bool IsKey(std::string_view word, std::string_view key) {
@@ -54,6 +56,37 @@ std::vector<std::string_view> Words(std::string_view line) {
   return words;
 }
 
+Error TooLarge() {
+  return {Errc::kInvalid, "it is larger than 1 MiB"};
+}
+
+// What of a topology.yaml's entry has nodes, and where its name is.
+struct Kind {
+  const char* kind;
+  const char* list;
+  const char* name;
+};
+constexpr std::array kKinds = {Kind{"tree", "switches", "switch"}, Kind{"block", "blocks", "block"}};
+
+// Throws YAML::Exception, as for a key that is not there.
+Status TakeNodes(const YAML::Node& topology, std::unordered_map<std::string, std::string>* domains) {
+  const auto name = topology["topology"].as<std::string>();
+  for (const Kind& kind : kKinds) {
+    if (!topology[kind.kind]) continue;
+    for (const YAML::Node& item : topology[kind.kind][kind.list]) {
+      const std::string domain = name + "/" + item[kind.name].as<std::string>();
+      if (!item["nodes"]) continue;
+      const auto nodes = ExpandHostlist(item["nodes"].as<std::string>());
+      if (!nodes) {
+        return Error{Errc::kInvalid,
+                     fmt::format("line {}: {}", item["nodes"].Mark().line + 1, nodes.error().message)};
+      }
+      for (const std::string& node : *nodes) domains->try_emplace(node, domain);
+    }
+  }
+  return {};
+}
+
 // Nothing when there is no such file.
 std::string ReadText(const std::string& path) {
   std::string text;
@@ -68,7 +101,7 @@ std::string ReadText(const std::string& path) {
 }  // namespace
 
 Result<Topology> Topology::Parse(std::string_view text) {
-  if (text.size() > kMaxText) return Error{Errc::kInvalid, "it is larger than 1 MiB"};
+  if (text.size() > kMaxText) return TooLarge();
   Topology topology;
   std::string line;
   for (size_t number = 0; NextLine(&text, &line, &number);) {
@@ -91,6 +124,24 @@ Result<Topology> Topology::Parse(std::string_view text) {
   return topology;
 }
 
+Result<Topology> Topology::ParseYaml(std::string_view text) {
+  if (text.size() > kMaxText) return TooLarge();
+  Topology topology;
+  try {
+    const YAML::Node root = YAML::Load(std::string(text));
+    if (!root.IsSequence()) return Error{Errc::kInvalid, "it is no list of topologies"};
+    for (const bool by_default : {true, false}) {
+      for (const YAML::Node& entry : root) {
+        if (entry["cluster_default"].as<bool>(false) != by_default) continue;
+        if (Status taken = TakeNodes(entry, &topology.domains_); !taken) return taken.error();
+      }
+    }
+  } catch (const YAML::Exception& e) {
+    return Error{Errc::kInvalid, fmt::format("line {}: {}", e.mark.line + 1, e.msg)};
+  }
+  return topology;
+}
+
 std::string Topology::DomainOf(const std::string& node) const {
   const auto found = domains_.find(node);
   return found == domains_.end() ? "" : found->second;
@@ -108,7 +159,7 @@ void TopologyFile::Refresh() {
     const std::lock_guard lock(mutex_);
     if (text == text_) return;
   }
-  auto topology = Topology::Parse(text);
+  auto topology = path.ends_with(".yaml") ? Topology::ParseYaml(text) : Topology::Parse(text);
   const std::lock_guard lock(mutex_);
   text_ = std::move(text);
   if (topology) {

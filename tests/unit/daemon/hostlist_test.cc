@@ -21,10 +21,16 @@ TEST(Hostlist, ABracketMayStandAlone) {
   EXPECT_THAT(*ExpandHostlist("[1-2]"), ElementsAre("1", "2"));
 }
 
+TEST(Hostlist, ANameMayHaveSeveralBrackets) {
+  EXPECT_THAT(*ExpandHostlist("rack[0-1]_blade[08-09,12]x,n1"),
+              ElementsAre("rack0_blade08x", "rack0_blade09x", "rack0_blade12x", "rack1_blade08x",
+                          "rack1_blade09x", "rack1_blade12x", "n1"));
+}
+
 TEST(Hostlist, RefusesWhatIsMalformed) {
-  for (const char* text : {"",         ",",      "a,",     ",a",   "a,,b",     "n[1-",  "n]1",   "n[]",
-                           "n[1-2",    "n[[1]]", "n[3-1]", "n[a]", "n[1-2-3]", "n[-1]", "n[1-]", "n[1,]",
-                           "n[1]x[2]", "a b",    "a\n",    "a/b",  "\xc3\xa4", "n[ 1]", "n[+1]", "n[0x1]"}) {
+  for (const char* text : {"",      ",",      "a,",     ",a",       "a,,b",     "n[1-",  "n]1",   "n[]",
+                           "n[1-2", "n[[1]]", "n[3-1]", "n[a]",     "n[1-2-3]", "n[-1]", "n[1-]", "n[1,]",
+                           "a b",   "a\n",    "a/b",    "\xc3\xa4", "n[ 1]",    "n[+1]", "n[0x1]"}) {
     const auto hosts = ExpandHostlist(text);
     ASSERT_FALSE(hosts) << text;
     EXPECT_EQ(hosts.error().code, Errc::kInvalid);
@@ -35,6 +41,11 @@ TEST(Hostlist, RefusesMoreHostsThanItsLimit) {
   EXPECT_EQ(ExpandHostlist("n[1-65536]")->size(), kMaxHosts);
   EXPECT_FALSE(ExpandHostlist("n[0-65536]"));
   EXPECT_FALSE(ExpandHostlist("n[1-65536],x"));
+  EXPECT_EQ(ExpandHostlist("r[1-256]n[1-256]")->size(), kMaxHosts);
+  EXPECT_FALSE(ExpandHostlist("r[1-256]n[1-257]"));
+  std::string deep;
+  for (int i = 0; i < 5'000; ++i) deep += "[1-2]";
+  EXPECT_FALSE(ExpandHostlist(deep));
   EXPECT_FALSE(ExpandHostlist("n[0-18446744073709551615]"));
   EXPECT_FALSE(ExpandHostlist("n[99999999999999999999]"));
 }

@@ -63,6 +63,51 @@ TEST(Topology, WhatIsMalformedIsRefusedWithItsLine) {
   EXPECT_THAT(Refused(std::string((1 << 20) + 1, ' ')), HasSubstr("1 MiB"));
 }
 
+TEST(Topology, MayBeYaml) {
+  const auto topology = Topology::ParseYaml(
+      "---\n"
+      "- topology: blocks  # the other partition's\n"
+      "  block:\n"
+      "    block_sizes: [4, 16]\n"
+      "    blocks:\n"
+      "    - {block: b1, nodes: 'gpu[001-004],big[1-2]'}\n"
+      "- topology: tree\n"
+      "  cluster_default: True\n"
+      "  tree:\n"
+      "    switches:\n"
+      "    - switch: spine\n"
+      "      children: leaf[1-2]\n"
+      "    - switch: leaf1\n"
+      "      nodes: gpu[001-016]\n"
+      "    - switch: leaf2\n"
+      "      nodes: gpu[017-032]\n"
+      "- topology: rest\n"
+      "  flat: true\n");
+  ASSERT_TRUE(topology) << topology.error().message;
+  EXPECT_EQ(topology->DomainOf("gpu001"), "tree/leaf1");
+  EXPECT_EQ(topology->DomainOf("gpu032"), "tree/leaf2");
+  EXPECT_EQ(topology->DomainOf("big2"), "blocks/b1");
+  EXPECT_EQ(topology->DomainOf("gpu033"), "");
+}
+
+TEST(Topology, WhatIsNoTopologyInYamlIsRefused) {
+  for (const auto& [text, why] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"", "no list"},
+           {"tree: {}\n", "no list"},
+           {"- [\n", "line "},
+           {"- 5\n", "line "},
+           {"- tree: {switches: [{switch: a, nodes: n1}]}\n", "line "},
+           {"- topology: t\n  tree: {switches: [{nodes: n1}]}\n", "line "},
+           {"- topology: t\n  cluster_default: perhaps\n  tree:\n    switches:\n    - switch: a\n      "
+            "nodes: n[1-\n",
+            "line 6: "},
+           {"- topology: t\n  tree: {switches: [{switch: a, nodes: [n1]}]}\n", "line "}}) {
+    const auto topology = Topology::ParseYaml(text);
+    ASSERT_FALSE(topology) << text;
+    EXPECT_THAT(topology.error().message, HasSubstr(why)) << text;
+  }
+}
+
 class TopologyFileTest : public ::testing::Test {
  protected:
   ~TopologyFileTest() override { std::filesystem::remove(path_); }
@@ -86,6 +131,15 @@ TEST_F(TopologyFileTest, IsReadAgain) {
   std::filesystem::remove(path_);
   file.Refresh();
   EXPECT_EQ(file.Now()->DomainOf("n1"), "");
+}
+
+TEST_F(TopologyFileTest, MayBeYaml) {
+  const std::string path = path_ + ".yaml";
+  std::ofstream(path) << "- topology: t\n  block: {blocks: [{block: b, nodes: n1}]}\n";
+  TopologyFile file(path);
+  file.Refresh();
+  std::filesystem::remove(path);
+  EXPECT_EQ(file.Now()->DomainOf("n1"), "t/b");
 }
 
 TEST_F(TopologyFileTest, WhatIsMalformedLeavesWhatWasRead) {
