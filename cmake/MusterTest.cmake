@@ -30,7 +30,7 @@ endfunction()
 
 add_custom_target(fuzzers)
 
-# muster_fuzzer(NAME SOURCES ... LIBS ... CORPUS dir): a libFuzzer target, run for 30 s by ctest, starting from the
+# muster_fuzzer(NAME SOURCES ... LIBS ... CORPUS dir): a libFuzzer target, run for 20 s by ctest, starting from the
 # corpus kept in the tree. Only with MUSTER_FUZZ, which needs clang. The target `fuzzers` builds them all.
 function(muster_fuzzer name)
   cmake_parse_arguments(F "" "CORPUS" "SOURCES;LIBS" ${ARGN})

@@ -14,7 +14,7 @@ from vc.names import BUILD_IN_NODE  # noqa: E402
 
 WARM_UP = 200  # restarts before the first look: allocators, caches and the history of events are filled by then
 RESTARTS = 200  # between the two looks
-MEMBERS = 8
+MEMBERS = 4
 
 # Each generation restores, saves a megabyte, and loses a member while the save may still be on its way.
 CODE = f"""
@@ -55,7 +55,7 @@ echo "bound_sockets $(ss -Htln | wc -l)"
 """
 
 # How much more there may be after 200 restarts. Memory: the arenas of musterd's threads, which grow to 34 MB and no further (measured
-# up to 950 restarts). What it finds: a leak of 80 KB or more a restart, of the 4 MB that its saves bring to a node.
+# up to 950 restarts). What it finds: a leak of 80 KB or more a restart, of the 2 MB that its saves bring to a node.
 ALLOWED = {"musterd_anonymous_kb": 16384, "supervisor_rss_kb": 256, "musterd_threads": 4, "musterd_descriptors": 8}
 
 
