@@ -1,14 +1,9 @@
 #include "ceph/catalog/digest.h"
 
-#include <xxhash.h>
-
-// libxxhash's own way to use the widest vectors of the CPU that runs it, where it was built with that.
-#ifdef MUSTER_XXHASH_DISPATCH
-#include <xxh_x86dispatch.h>
-#endif
-
 #include <cstring>
 #include <new>
+
+#include "ceph/catalog/xxh3.h"
 
 namespace muster {
 namespace {

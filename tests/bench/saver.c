@@ -17,13 +17,8 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
-// As ceph/catalog/digest.cc.
-#ifdef MUSTER_XXHASH_DISPATCH
-#include <xxh_x86dispatch.h>
-#endif
-
+#include "ceph/catalog/xxh3.h"
 #include "ceph/muster.h"
 
 enum { kPage = 4096, kAgain = 7, kPerRound = 2 };
