@@ -124,7 +124,7 @@ Result<Manifest> Catalog::LoadManifest(const CheckpointInfo& checkpoint) {
                  what + ": its manifest " + checkpoint.manifest + " has another digest than was committed"};
   }
   Result<Manifest> manifest = Manifest::Decode(*text);
-  if (!manifest) return Error{Errc::kCorrupt, what + ": " + manifest.error().message};
+  if (!manifest) return Error{manifest.error().code, what + ": " + manifest.error().message};
   if (manifest->key != key_ || manifest->step != checkpoint.step || manifest->fence != checkpoint.fence) {
     return Error{Errc::kCorrupt, what + ": its manifest is another checkpoint's"};
   }

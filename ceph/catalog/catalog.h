@@ -112,8 +112,10 @@ class Catalog {
   [[nodiscard]] ObjectName HeadName() const { return {space_, "gang/" + key_}; }
   Status PutIntoIndex(const std::string& index_entry);
   Result<Manifest> LoadManifest(const CheckpointInfo& checkpoint);
-  // What all of these consist of; one whose manifest cannot be read any more consists of nothing.
-  Result<ObjectSet> ObjectsOf(const std::vector<CheckpointInfo>& checkpoints);
+  enum class Newer { kRefuse, kPassOver };
+  // What all of these consist of; one whose manifest is damaged consists of nothing. kInvalid with kRefuse: there is one of a
+  // newer version, of which this program does not know what it consists of.
+  Result<ObjectSet> ObjectsOf(const std::vector<CheckpointInfo>& checkpoints, Newer newer);
   Status CheckShared(const Manifest& manifest, const std::vector<CheckpointInfo>& listed);
   bool Has(const CheckpointInfo& checkpoint, std::string_view object);
   Result<ObjectSet> Needed();

@@ -61,6 +61,10 @@ std::vector<CheckpointInfo>::const_iterator Find(const std::vector<CheckpointInf
   return std::find_if(checkpoints.begin(), checkpoints.end(), [&](const auto& c) { return c.step == step; });
 }
 
+Error ChangingAllTheTime(const std::string& key) {
+  return {Errc::kUnavailable, "the checkpoints of " + key + " change all the time"};
+}
+
 // Takes the steps out of the list, and gives what they were.
 std::vector<CheckpointInfo> TakeOut(const std::vector<uint64_t>& steps,
                                     std::vector<CheckpointInfo>* checkpoints) {
@@ -127,7 +131,10 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Re
     update.set[EntryName(info.step)] = EncodeCheckpointEntry(info);
     SetLatest(left, &update);
     Status status = store_->UpdateHead(HeadName(), update);
-    if (!status && status.error().code == Errc::kConflict && attempt < kAttempts) continue;
+    if (!status && status.error().code == Errc::kConflict) {
+      if (attempt < kAttempts) continue;
+      return give_up(ChangingAllTheTime(key_));
+    }
     if (!status && status.error().code != Errc::kUnavailable) return give_up(status.error());
     if (!status) {
       // It may have been done all the same.
@@ -216,7 +223,7 @@ Status Catalog::MarkBad(const Fence& fence, uint64_t step, const std::string& re
 
 // Whether it consists of this object among others; false, too, when its manifest cannot be read now.
 bool Catalog::Has(const CheckpointInfo& checkpoint, std::string_view object) {
-  const Result<ObjectSet> objects = ObjectsOf({checkpoint});
+  const Result<ObjectSet> objects = ObjectsOf({checkpoint}, Newer::kPassOver);
   return objects && objects->Contains(object);
 }
 
@@ -247,13 +254,14 @@ Status Catalog::Change(const std::function<Status(GangHead* head, HeadUpdate* up
   }
 }
 
-Result<ObjectSet> Catalog::ObjectsOf(const std::vector<CheckpointInfo>& checkpoints) {
+Result<ObjectSet> Catalog::ObjectsOf(const std::vector<CheckpointInfo>& checkpoints, Newer newer) {
   ObjectSet all;
   for (const CheckpointInfo& checkpoint : checkpoints) {
     if (checkpoint.manifest.empty()) continue;
     auto known = known_.find(checkpoint.manifest);
     if (known == known_.end()) {
       const Result<Manifest> manifest = LoadManifest(checkpoint);
+      if (!manifest && manifest.error().code == Errc::kInvalid && newer == Newer::kPassOver) continue;
       if (!manifest && manifest.error().code != Errc::kCorrupt) return manifest.error();
       known = known_.emplace(checkpoint.manifest, manifest ? ObjectSet(*manifest) : ObjectSet()).first;
     }
@@ -265,7 +273,8 @@ Result<ObjectSet> Catalog::ObjectsOf(const std::vector<CheckpointInfo>& checkpoi
 Status Catalog::CheckShared(const Manifest& manifest, const std::vector<CheckpointInfo>& listed) {
   const auto shares = [](const Shard& shard) { return !shard.elsewhere.empty(); };
   if (std::none_of(manifest.shards.begin(), manifest.shards.end(), shares)) return {};
-  const Result<ObjectSet> there = ObjectsOf(listed);
+  // None of the gang has read one of a newer version, so none shares chunks with it.
+  const Result<ObjectSet> there = ObjectsOf(listed, Newer::kPassOver);
   if (!there) return there.error();
   // What it was based on may have been dropped since a newer one has been committed.
   const bool overtaken = std::any_of(listed.begin(), listed.end(), [&](const CheckpointInfo& c) {
@@ -293,7 +302,7 @@ Result<ObjectSet> Catalog::Needed() {
   for (int attempt = 1;; ++attempt) {
     const Result<GangHead> head = Load();
     if (!head) return head.error();
-    Result<ObjectSet> all = ObjectsOf(head->checkpoints);
+    Result<ObjectSet> all = ObjectsOf(head->checkpoints, Newer::kRefuse);
     if (!all) return all;
     const Result<GangHead> again = Load();
     if (!again) return again.error();
@@ -309,8 +318,7 @@ Result<ObjectSet> Catalog::Needed() {
       });
       return all;
     }
-    if (attempt == kAttempts)
-      return Error{Errc::kUnavailable, "the checkpoints of " + key_ + " change all the time"};
+    if (attempt == kAttempts) return ChangingAllTheTime(key_);
   }
 }
 
@@ -319,7 +327,8 @@ Status Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
   std::vector<std::string> names;
   {
     const std::lock_guard lock(*changing_);
-    const Result<ObjectSet> dead = ObjectsOf(gone);
+    // Of a newer version's own objects nothing is known: they are orphans, which a newer program collects.
+    const Result<ObjectSet> dead = ObjectsOf(gone, Newer::kPassOver);
     const Result<ObjectSet> needed = Needed();
     if (!dead) return dead.error();
     if (!needed) return needed.error();
@@ -344,7 +353,7 @@ Result<size_t> Catalog::CollectOrphans(const Fence& fence) {
   if (head->fence != fence) return FenceMoved(key_, fence, head->fence);
   const Result<ObjectSet> needed = [&] {
     const std::lock_guard lock(*changing_);
-    return ObjectsOf(head->checkpoints);
+    return ObjectsOf(head->checkpoints, Newer::kRefuse);
   }();
   if (!needed) return needed.error();
   // All that was written for a listed checkpoint stays too, for its manifest may be damaged. By step and generation, not

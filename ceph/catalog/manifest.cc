@@ -15,10 +15,12 @@ namespace {
 using nlohmann::json;
 
 constexpr char kFormat[] = "muster-manifest";
-// Version 2 has shards whose chunks are elsewhere, version 3 such as are encoded; a manifest is of the lowest that it needs.
+// Version 2 has shards whose chunks are elsewhere, version 3 such as are encoded, version 4 prefixes that say which write theirs
+// was; a manifest is of the lowest that it needs.
 constexpr uint64_t kVersion = 1;
 constexpr uint64_t kVersionElsewhere = 2;
 constexpr uint64_t kVersionEncoded = 3;
+constexpr uint64_t kVersionWrites = 4;
 constexpr uint32_t kMaxWorldSize = 1u << 20;
 constexpr uint64_t kMaxChunkBytes = 64u << 20;  // an object that RADOS takes in one write
 constexpr size_t kHexDigits = 32;
@@ -30,20 +32,24 @@ Error Corrupt(const std::string& why) {
 // The shard's objects must lie in a directory of this key and step, written by this generation. The term may
 // be an older one: a coordinator that takes over commits what its predecessor's agents have written.
 bool PrefixBelongs(const Manifest& manifest, const Shard& shard) {
-  const auto directory = ParseObjectName(manifest.key, shard.prefix);
+  const auto directory = ParseShardPrefix(manifest.key, shard.rank, shard.prefix);
   return directory && directory->step == manifest.step &&
          directory->fence.generation == manifest.fence.generation &&
-         directory->fence.term <= manifest.fence.term &&
-         shard.prefix == ShardPrefix(manifest.key, manifest.step, directory->fence, shard.rank);
+         directory->fence.term <= manifest.fence.term;
 }
 
 // The objects of older checkpoints must be of the same key and rank, and of no later writer.
 bool RunBelongs(const Manifest& manifest, const Shard& shard, const ChunkRun& run) {
-  const auto directory = ParseObjectName(manifest.key, run.prefix);
+  const auto directory = ParseShardPrefix(manifest.key, shard.rank, run.prefix);
   return directory && directory->step < manifest.step &&
          directory->fence.generation <= manifest.fence.generation &&
-         directory->fence.term <= manifest.fence.term &&
-         run.prefix == ShardPrefix(manifest.key, directory->step, directory->fence, shard.rank);
+         directory->fence.term <= manifest.fence.term;
+}
+
+// Whether a version before kVersionWrites has such a prefix.
+bool IsPlain(const Manifest& manifest, const std::string& prefix, uint32_t rank) {
+  const auto directory = ParseObjectName(manifest.key, prefix);
+  return directory && prefix == ShardPrefix(manifest.key, directory->step, directory->fence, rank);
 }
 
 // [[first chunk, how many, prefix], ...]
@@ -208,15 +214,19 @@ std::string Manifest::Encode() const {
                {"chunk_bytes", shard.chunk_bytes},
                {"prefix", shard.prefix},
                {"chunks", std::move(chunks)}};
+    if (!IsPlain(*this, shard.prefix, shard.rank)) version = kVersionWrites;
     if (!shard.elsewhere.empty()) {
       json& runs = entry["elsewhere"] = json::array();
-      for (const ChunkRun& run : shard.elsewhere) runs.push_back({run.first, run.count, run.prefix});
       version = std::max(version, kVersionElsewhere);
+      for (const ChunkRun& run : shard.elsewhere) {
+        runs.push_back({run.first, run.count, run.prefix});
+        if (!IsPlain(*this, run.prefix, shard.rank)) version = kVersionWrites;
+      }
     }
     if (const std::vector<EncodedRun> encoded = shard.EncodedRuns(); !encoded.empty()) {
       json& runs = entry["encoded"] = json::array();
       for (const EncodedRun& run : encoded) runs.push_back({run.first, run.width, run.bytes});
-      version = kVersionEncoded;
+      version = std::max(version, kVersionEncoded);
     }
     list.push_back(std::move(entry));
   }
@@ -240,8 +250,12 @@ Result<Manifest> Manifest::Decode(std::string_view text) {
   if (!Take(parsed, "format", &format) || format != kFormat) {
     return Corrupt(std::string("does not say \"format\": \"") + kFormat + "\"");
   }
-  if (!Take(parsed, "version", &version) || version < kVersion || version > kVersionEncoded) {
-    return Corrupt("has a version that this program does not read (it reads versions 1 to 3)");
+  if (!Take(parsed, "version", &version) || version < kVersion) return Corrupt("has no 'version'");
+  // A newer program's: it is whole, and what it consists of is not to be removed.
+  if (version > kVersionWrites) {
+    return Error{Errc::kInvalid, "the manifest is of version " + std::to_string(version) +
+                                     ", and this program reads versions 1 to " +
+                                     std::to_string(kVersionWrites) + ": upgrade it"};
   }
   Manifest manifest;
   std::string fence;

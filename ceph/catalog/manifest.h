@@ -77,7 +77,7 @@ struct Manifest {
 
   [[nodiscard]] uint64_t TotalBytes() const;
   [[nodiscard]] std::string Encode() const;
-  // kCorrupt with the reason for anything that is not a complete, consistent manifest.
+  // kCorrupt with the reason for anything that is not a complete, consistent manifest; kInvalid for one of a newer version.
   static Result<Manifest> Decode(std::string_view text);
 };
 

@@ -5,6 +5,9 @@
 namespace muster {
 namespace {
 
+constexpr std::string_view kHex = "0123456789abcdef";
+constexpr size_t kWriteDigits = 8;
+
 // A number as std::to_string writes it (no sign, no leading zeros), up to `end`, which is passed over.
 bool TakeNumber(std::string_view* text, char end, uint64_t* out) {
   const size_t size = text->find(end);
@@ -26,8 +29,14 @@ std::string CheckpointPrefix(std::string_view key, uint64_t step, const Fence& f
          std::to_string(fence.generation) + "/";
 }
 
-std::string ShardPrefix(std::string_view key, uint64_t step, const Fence& fence, uint32_t rank) {
-  return CheckpointPrefix(key, step, fence) + std::to_string(rank);
+std::string ShardPrefix(std::string_view key, uint64_t step, const Fence& fence, uint32_t rank,
+                        std::optional<uint32_t> write) {
+  std::string prefix = CheckpointPrefix(key, step, fence) + std::to_string(rank);
+  if (write) {
+    prefix += '-';
+    for (int shift = 28; shift >= 0; shift -= 4) prefix += kHex[*write >> shift & 15];
+  }
+  return prefix;
 }
 
 std::string ChunkName(std::string_view shard_prefix, uint64_t chunk) {
@@ -48,6 +57,18 @@ std::optional<CheckpointDirectory> ParseObjectName(std::string_view key, std::st
     return std::nullopt;
   }
   return out;
+}
+
+std::optional<CheckpointDirectory> ParseShardPrefix(std::string_view key, uint32_t rank,
+                                                    std::string_view prefix) {
+  auto directory = ParseObjectName(key, prefix);
+  if (!directory) return std::nullopt;
+  const std::string plain = ShardPrefix(key, directory->step, directory->fence, rank);
+  if (!prefix.starts_with(plain)) return std::nullopt;
+  prefix.remove_prefix(plain.size());
+  const bool numbered = prefix.size() == 1 + kWriteDigits && prefix[0] == '-' &&
+                        prefix.find_first_not_of(kHex, 1) == std::string_view::npos;
+  return prefix.empty() || numbered ? directory : std::nullopt;
 }
 
 std::string_view ObjectNamedIn(std::string_view text, std::string_view key) {

@@ -12,7 +12,9 @@ Result<std::vector<Verified>> VerifyCheckpoints(MusterdSession& session, const s
     Verified verified;
     verified.step = step;
     const auto bad = [&](const Error& error) {
-      if (error.code != Errc::kCorrupt && error.code != Errc::kNotFound) return false;
+      // kInvalid: of a newer version, which is no reason not to look at the others.
+      if (error.code != Errc::kCorrupt && error.code != Errc::kNotFound && error.code != Errc::kInvalid)
+        return false;
       verified.reason = error.message;
       return true;
     };

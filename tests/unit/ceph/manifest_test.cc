@@ -1,5 +1,6 @@
 #include "ceph/catalog/manifest.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -52,6 +53,26 @@ TEST(ObjectNames, AreReadBackFromTheirText) {
   }
 }
 
+TEST(ObjectNames, SayWhichWriteOfAShardTheyAreOf) {
+  const std::string prefix = ShardPrefix("k", 100, {3, 7}, 12, 0x0a1b2c3d);
+  EXPECT_EQ(ChunkName(prefix, 5), "data/k/100.3.7/12-0a1b2c3d.5");
+  for (const std::string& good : {prefix, ShardPrefix("k", 100, {3, 7}, 12)}) {
+    const auto parsed = ParseShardPrefix("k", 12, good);
+    ASSERT_TRUE(parsed) << good;
+    EXPECT_EQ(parsed->step, 100u);
+    EXPECT_EQ(parsed->fence, (Fence{3, 7}));
+    EXPECT_FALSE(ParseShardPrefix("k", 1, good)) << good;
+    EXPECT_FALSE(ParseShardPrefix("k", 2, good)) << good;
+    EXPECT_FALSE(ParseShardPrefix("l", 12, good)) << good;
+  }
+  for (const char* other :
+       {"data/k/100.3.7/12-", "data/k/100.3.7/12-0a1b2c3", "data/k/100.3.7/12-0a1b2c3d4",
+        "data/k/100.3.7/12-0A1B2C3D", "data/k/100.3.7/12-0a1b2c3g", "data/k/100.3.7/12.0a1b2c3d",
+        "data/k/100.3.7/12-0a1b2c3d.5", "data/k/100.3.7/", "data/k/100.3.7/manifest", "data/k/100.3/12"}) {
+    EXPECT_FALSE(ParseShardPrefix("k", 12, other)) << other;
+  }
+}
+
 TEST(Manifest, IsReadBackFromItsText) {
   const Manifest manifest = SampleManifest("job-7", 100, {2, 5}, 3);
   const auto again = Manifest::Decode(manifest.Encode());
@@ -69,6 +90,35 @@ TEST(Manifest, MayHaveShardsThatAnEarlierTermHasWritten) {
   EXPECT_FALSE(Manifest::Decode(manifest.Encode()));
   manifest.shards[0].prefix = ShardPrefix("k", 100, {2, 4}, 0);
   EXPECT_FALSE(Manifest::Decode(manifest.Encode()));
+}
+
+TEST(Manifest, MayHaveShardsThatSayWhichWriteTheyAreOf) {
+  Manifest manifest = SampleManifest("k", 100, {2, 5}, 2);
+  Shard& shard = manifest.shards[1];
+  const std::string plain = shard.prefix;
+  shard.prefix = ShardPrefix("k", 100, {1, 5}, 1, 7);
+  ASSERT_TRUE(shard.AddEncoded({0, 4, {700}}));
+  EXPECT_NE(manifest.Encode().find("\"version\":4"), std::string::npos);
+  auto again = Manifest::Decode(manifest.Encode());
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->shards[1].ObjectOf(0), "data/k/100.1.5/1-00000007.0");
+  // Only in what it shares.
+  shard.prefix = plain;
+  shard.AddElsewhere(1, ShardPrefix("k", 90, {2, 5}, 1, 7));
+  EXPECT_NE(manifest.Encode().find("\"version\":4"), std::string::npos);
+  again = Manifest::Decode(manifest.Encode());
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->shards[1].ObjectOf(1), "data/k/90.2.5/1-00000007.1");
+  shard.prefix = ShardPrefix("k", 100, {2, 5}, 0, 7);
+  EXPECT_FALSE(Manifest::Decode(manifest.Encode())) << "another rank's";
+}
+
+// Nothing is the matter with it: it is not to be marked bad, nor what it consists of removed.
+TEST(Manifest, OfANewerVersionIsNotCorrupt) {
+  const auto decoded = Manifest::Decode("{\"format\":\"muster-manifest\",\"version\":5}");
+  ASSERT_FALSE(decoded);
+  EXPECT_EQ(decoded.error().code, Errc::kInvalid);
+  EXPECT_THAT(decoded.error().message, ::testing::HasSubstr("version 5"));
 }
 
 TEST(Manifest, SaysWhichChunksOlderCheckpointsHave) {
@@ -198,7 +248,7 @@ TEST(Manifest, ThatIsNoManifestIsCorrupt) {
   const std::string good = SampleManifest("k", 100, {2, 5}, 1).Encode();
   for (const std::string& text : {std::string(), std::string("null"), std::string("[]"), std::string("{}"),
                                   std::string(100000, '['), good.substr(0, good.size() - 1), good + "x",
-                                  std::string("{\"format\":\"muster-manifest\",\"version\":4}")}) {
+                                  std::string("{\"format\":\"muster-manifest\",\"version\":0}")}) {
     const auto decoded = Manifest::Decode(text);
     ASSERT_FALSE(decoded) << text.substr(0, 50);
     EXPECT_EQ(decoded.error().code, Errc::kCorrupt);
