@@ -98,9 +98,10 @@ MUSTER_API int muster_should_checkpoint(muster_handle* m);
 MUSTER_API int muster_should_exit(muster_handle* m);
 
 /* A save: begin, add each entry, commit. begin waits while both staging buffers are in use (two saves behind); the
- * _nowait form returns MUSTER_E_BUSY instead. When the store does not take the older of the two (it is full, or does not
- * answer), that one is given up for the new one: the newest two stay in memory until they are taken. `bytes_hint` is the sum of the entries' sizes if known, else 0.
- * add copies `bytes` bytes: the memory is the caller's again when it returns. `meta` (may be NULL) is kept with the
+ * _nowait form returns MUSTER_E_BUSY instead. A checkpoint is made of all members' saves: one that a member has skipped
+ * fails for the others once two newer ones are committed. When the store does not take the older of the two (it is full, or
+ * does not answer), that one is given up for the new one: the newest two stay in memory until they are taken. `bytes_hint`
+ * is the sum of the entries' sizes if known, else 0. add copies `bytes` bytes: the memory is the caller's again when it returns. `meta` (may be NULL) is kept with the
  * entry as it is, e.g. a dtype and shape. abort forgets the save.
  * Steps go up: one that is not above the last committed save of this handle is MUSTER_E_INVALID. Names are 1 to
  * MUSTER_NAME_MAX bytes without control characters, each once in a save. */

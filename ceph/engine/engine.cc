@@ -4,7 +4,6 @@
 #include <future>
 #include <utility>
 
-#include "ceph/catalog/object_names.h"
 #include "ceph/engine/check_transfer.h"
 #include "ceph/engine/read_transfer.h"
 #include "ceph/engine/shard_memory.h"
@@ -108,14 +107,14 @@ Engine::Engine(std::shared_ptr<Store> store, const EngineOptions& options)
 
 Engine::~Engine() = default;
 
-std::shared_ptr<ShardWrite> Engine::WriteShard(const std::string& space, const std::string& key,
-                                               uint64_t step, const Fence& fence, uint32_t rank,
-                                               StagedMemory& memory, uint64_t bytes, ShardBase base,
-                                               std::function<void(Result<Shard>)> done, OnDelay on_delay) {
+std::shared_ptr<ShardWrite> Engine::WriteShard(const std::string& space, const std::string& prefix,
+                                               uint32_t rank, StagedMemory& memory, uint64_t bytes,
+                                               ShardBase base, std::function<void(Result<Shard>)> done,
+                                               OnDelay on_delay) {
   Shard shard;
   shard.rank = rank;
   shard.bytes = bytes;
-  shard.prefix = ShardPrefix(key, step, fence, rank);
+  shard.prefix = prefix;
   return impl_->Write(space, std::move(shard), memory, std::move(base), std::move(on_delay), std::move(done));
 }
 

@@ -80,16 +80,15 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Writes the first `bytes` bytes of the memory as shard `rank` of a checkpoint; objects are named
-  // "data/KEY/STEP.TERM.GENERATION/RANK.CHUNK", so two generations never write the same object. kInvalid when the memory
-  // is smaller. What is written is a copy, so a job cannot change a chunk between its digest and its write; all chunks are
-  // durable when `done` gets the shard. A chunk that has the same digest in `base` is not written again: the new shard
+  // Writes the first `bytes` bytes of the memory as shard `rank` of a checkpoint; its objects are named `prefix` (ShardPrefix)
+  // and the chunk's number. Nothing else must ever have been written under that prefix: a checkpoint may consist of it.
+  // kInvalid when the memory is smaller. What is written is a copy, so a job cannot change a chunk between its digest and its
+  // write; all chunks are durable when `done` gets the shard. A chunk that has the same digest in `base` is not written again: the new shard
   // names the object that has it, encoded as that is.
   // Without `on_delay` a store that is full (kExhausted) or does not answer (kUnavailable) is the end of it, the latter
   // after EngineOptions::attempts; with it the write goes on until it is done or stopped. nullptr: it has ended already.
-  std::shared_ptr<ShardWrite> WriteShard(const std::string& space, const std::string& key, uint64_t step,
-                                         const Fence& fence, uint32_t rank, StagedMemory& memory,
-                                         uint64_t bytes, ShardBase base,
+  std::shared_ptr<ShardWrite> WriteShard(const std::string& space, const std::string& prefix, uint32_t rank,
+                                         StagedMemory& memory, uint64_t bytes, ShardBase base,
                                          std::function<void(Result<Shard>)> done, OnDelay on_delay = {});
 
   // Whether the memory still holds the shard: seals it, for ever, and compares every chunk. Success: it can be handed to

@@ -149,6 +149,7 @@ void LocalGang::ExpectReconnects(const GangState& state) {
   beat_key_ = state.beat_key;
   started_generation_ = state.started_generation;
   started_restore_ = state.started_restore;
+  generation_before_ = state.started_generation;
   failed_saves_ = state.failed;
   // Its supervisors let their programs run on for so long after this node's musterd was there the last time.
   if (context_.beat != nullptr && term_ > 0)

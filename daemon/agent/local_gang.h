@@ -172,6 +172,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void ShardDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<Shard>& shard,
                  const std::shared_ptr<StagedMemory>& memory);
   void ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, const Status& status);
+  [[nodiscard]] std::string PrefixFor(uint32_t rank, uint64_t step) const;
+  void ForgetReplaced(const v1::Committed& committed);
   void GiveUp(uint32_t rank, uint64_t step, const char* why);
   void OnAskOutcome(const Client& client, uint64_t step);
   void StopWriting(uint64_t before);
@@ -221,6 +223,9 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   // takes over may not know of it yet.
   uint64_t started_generation_ = 0;
   std::optional<uint64_t> started_restore_;
+  // The generation that this node was a part of when musterd was restarted: what its members hand over may have been written
+  // before. 0: none.
+  uint64_t generation_before_ = 0;
   std::optional<v1::Start> waiting_start_;  // until this node's lease has begun
   std::optional<size_t> place_;             // this node's in start_; none: it is a spare
   std::optional<v1::Finish> finish_;

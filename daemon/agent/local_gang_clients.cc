@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "ceph/catalog/catalog.h"
+#include "ceph/catalog/object_names.h"
 #include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/local_gang.h"
@@ -214,7 +216,7 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
   }
   if (client.saving >= kMaxSaving)
     return refuse(MUSTER_E_BUSY, "two saves of this member are on their way already");
-  // One content for one (generation, step, rank): objects of a checkpoint are never written twice.
+  // One content for one (generation, step, rank).
   if (!saved_[client.rank].Add(save.step)) {
     return refuse(MUSTER_E_INVALID,
                   fmt::format("step {} has been saved in this generation already, or is below the last {}",
@@ -234,8 +236,7 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
   Let(std::move(dropped));
   if (!staged) return ShardDone(rank, generation, step, staged.error(), nullptr);
   writing_[{generation, rank, step}].write = context_.engine.WriteShard(
-      job_.Space(), job_.Key(), step, Fence{start_->term(), generation}, rank, **staged, save.bytes,
-      BaseFor(rank, step),
+      job_.Space(), PrefixFor(rank, step), rank, **staged, save.bytes, BaseFor(rank, step),
       [weak, &loop, rank, generation, step, memory = *staged](Result<Shard> shard) {
         loop.Post([weak, rank, generation, step, memory, shard = std::move(shard)] {
           if (const auto self = weak.lock()) self->ShardDone(rank, generation, step, shard, memory);
@@ -331,6 +332,13 @@ void LocalGang::StopWriting(uint64_t before) {
   }
 }
 
+// Nothing has been written under it: saved_ has what this musterd has begun, and not what the one before had.
+std::string LocalGang::PrefixFor(uint32_t rank, uint64_t step) const {
+  std::optional<uint32_t> write;
+  if (generation_before_ == start_->generation()) write = std::random_device{}();
+  return ShardPrefix(job_.Key(), step, {start_->term(), start_->generation()}, rank, write);
+}
+
 // What a save may share chunks with. With one checkpoint kept, its objects may go while a save is on its way.
 ShardBase LocalGang::BaseFor(uint32_t rank, uint64_t step) {
   Base& base = bases_[rank];
@@ -388,11 +396,23 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
   Up(std::move(message));
 }
 
+// Members who handed a save over twice, to the musterd before this one and to this: the checkpoint has what was written first.
+void LocalGang::ForgetReplaced(const v1::Committed& committed) {
+  for (const uint32_t rank : committed.replaced_ranks()) {
+    Let(held_.Drop(rank, committed.generation(), committed.step()));
+    const auto base = bases_.find(rank);
+    if (base != bases_.end() && base->second.step == committed.step()) base->second.shard.reset();
+  }
+}
+
 void LocalGang::OnCommitted(const v1::Committed& committed) {
-  std::erase_if(unacknowledged_, [&](const auto& item) { return item.first.second == committed.step(); });
+  std::erase_if(unacknowledged_, [&](const auto& item) {
+    return item.first.second == committed.step() && item.second.generation() == committed.generation();
+  });
   if (!start_ || start_->generation() != committed.generation()) return;
   if (committed.error().empty()) {
     if (delay_said_ && *delay_said_ <= committed.step()) delay_said_.reset();
+    ForgetReplaced(committed);
     CopyToPartner(committed.generation(), committed.step());
     Let(held_.Committed(committed.generation(), committed.step()));
   } else {

@@ -21,6 +21,9 @@ constexpr std::chrono::milliseconds kCommitPause{250};
 constexpr int kMostDoublings = 4;
 constexpr int kMostWaiting = 2;  // commits
 
+// A member has two saves under way at most: with so many newer ones that all members have made none is to come any more.
+constexpr size_t kOvertaken = 2;
+
 }  // namespace
 
 void Coordinator::ShardWritten(const v1::ShardWritten& written) {
@@ -29,7 +32,11 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   };
   if (written.generation() != gang_->generation()) return;  // of an older one: it will never be complete
   // A member whose musterd has restarted saves again what it was not told to be committed.
-  if (committed_.Has(written.step())) return answer("");
+  if (committed_.Has(written.step())) {
+    std::set<uint32_t> replaced;
+    if (written.error().empty()) replaced.insert(written.shard().rank());
+    return TellCommitted(written.generation(), written.step(), "", replaced);
+  }
   // Who comes later with a shard of it, or comes again because he was not told.
   if (const std::string* why = failed_.Find(written.generation(), written.step())) return answer(*why);
   if (!written.error().empty()) {
@@ -45,9 +52,16 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   Shard shard = TakeShard(written.shard());
   Pending& pending = pending_[written.step()];
   if (pending.generation != written.generation()) pending = Pending{.generation = written.generation()};
-  if (pending.committing || shard.rank >= gang_->members().size()) return;
+  if (shard.rank >= gang_->members().size()) return;
+  if (pending.committing) {
+    const auto& shards = pending.manifest->shards;
+    if (shard.rank < shards.size() && shards[shard.rank].prefix != shard.prefix)
+      pending.replaced.insert(shard.rank);
+    return;
+  }
   pending.shards[shard.rank] = std::move(shard);
   MaybeCommit(written.step());
+  GiveUpOvertaken();
 }
 
 void Coordinator::ShardDelayed(const v1::ShardDelayed& delayed) {
@@ -64,13 +78,12 @@ void Coordinator::CheckpointDelayed(uint64_t step, const std::string& why) {
                          step, why));
 }
 
-// Whether that save's end does not hang on what `written` says: it is being committed, or the shard that a restarted musterd
-// knows nothing of had come before.
+// Whether that save's end does not hang on what `written` says: it is being committed, or the shard had come before its musterd
+// was restarted.
 bool Coordinator::WillBeTold(const v1::ShardWritten& written) const {
   const auto pending = pending_.find(written.step());
   if (pending == pending_.end() || pending->second.generation != written.generation()) return false;
-  return pending->second.committing ||
-         (written.lost() && pending->second.shards.contains(written.shard().rank()));
+  return pending->second.committing || pending->second.shards.contains(written.shard().rank());
 }
 
 // For all members, and for good: what ails one member's save mostly ails all. Of those that were given up `checkpoint_delayed`
@@ -142,9 +155,9 @@ void Coordinator::TryCommit(uint64_t step) {
     std::vector<CheckpointInfo> gone;
     const auto committed = catalog->Commit(fenced, retention, &gone);
     const Status status = committed ? Status() : Status(committed.error());
-    loop.Post([weak, status, generation = fence.generation, step = fenced.step, bytes = fenced.TotalBytes()] {
+    loop.Post([weak, status, fenced = std::make_shared<const Manifest>(std::move(fenced))] {
       CrashPoint("coordinator.commit_done");
-      if (const auto self = weak.lock()) self->CommitDone(generation, step, bytes, status);
+      if (const auto self = weak.lock()) self->CommitDone(*fenced, status);
     });
     removals.Add(std::move(gone));
   });
@@ -169,20 +182,26 @@ bool Coordinator::CommitLater(uint64_t generation, uint64_t step, const Error& e
     TellCommitted(generation, step, why);
     return true;
   }
+  TryCommitSoon(generation, step);
+  return true;
+}
+
+void Coordinator::TryCommitSoon(uint64_t generation, uint64_t step) {
+  const auto found = pending_.find(step);
+  if (found == pending_.end()) return;
   const auto pause = kCommitPause * (1 << std::min(found->second.attempts - 1, kMostDoublings));
-  loop_.After(pause, [weak = weak_from_this(), generation, step, error] {
+  loop_.After(pause, [weak = weak_from_this(), generation, step] {
     const auto self = weak.lock();
     if (!self || self->deposed_ || generation != self->gang_->generation()) return;
     const auto waiting = self->pending_.find(step);
     if (waiting == self->pending_.end() || waiting->second.generation != generation) return;
     // Which fence is good is not certain now.
     if (self->gang_->state() == gang::State::kRecovering || self->raising_) {
-      self->CommitLater(generation, step, error);
+      self->TryCommitSoon(generation, step);
     } else {
       self->TryCommit(step);
     }
   });
-  return true;
 }
 
 // Whether all members' shards of a step are durable, and the store is asked for the commit.
@@ -192,11 +211,13 @@ bool Coordinator::Committing() const {
   });
 }
 
-void Coordinator::TellCommitted(uint64_t generation, uint64_t step, const std::string& error) {
+void Coordinator::TellCommitted(uint64_t generation, uint64_t step, const std::string& error,
+                                const std::set<uint32_t>& replaced) {
   auto message = NewMessage();
   message.mutable_committed()->set_generation(generation);
   message.mutable_committed()->set_step(step);
   message.mutable_committed()->set_error(error);
+  for (const uint32_t rank : replaced) message.mutable_committed()->add_replaced_ranks(rank);
   Broadcast(message);
 }
 
@@ -251,9 +272,17 @@ void Coordinator::CollectOrphans() {
   });
 }
 
-void Coordinator::CommitDone(uint64_t generation, uint64_t step, uint64_t bytes, const Status& status) {
+void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
+  const uint64_t generation = manifest.fence.generation;
+  const uint64_t step = manifest.step;
+  if (!status && status.error().code == Errc::kConflict && generation == gang_->generation())
+    return CommitRefused(manifest.fence, step, status.error());
   if (!status && CommitLater(generation, step, status.error())) return;
-  if (generation == gang_->generation()) pending_.erase(step);
+  std::set<uint32_t> replaced;
+  if (generation == gang_->generation()) {
+    if (const auto pending = pending_.find(step); pending != pending_.end())
+      replaced = std::move(pending_.extract(pending).mapped().replaced);
+  }
   if (status) {
     if (delay_told_ && *delay_told_ <= step) delay_told_.reset();
     if (generation == gang_->generation()) committed_.Add(step);
@@ -262,15 +291,39 @@ void Coordinator::CommitDone(uint64_t generation, uint64_t step, uint64_t bytes,
     // The last ones are enough: what is not known here is read from the store.
     while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)
       saved_in_.erase(saved_in_.begin());
-    AddHistory("checkpoint", fmt::format("step {} is committed, {} bytes", step, bytes));
-    StorageCommitted(bytes);
+    AddHistory("checkpoint", fmt::format("step {} is committed, {} bytes", step, manifest.TotalBytes()));
+    StorageCommitted(manifest.TotalBytes());
     Feed(gang::CheckpointCommitted{step});
   } else {
     spdlog::warn("gang {}: checkpoint of step {}: {}", job_.Id(), step, status.error().message);
     AddHistory("checkpoint_failed", fmt::format("step {}: {}", step, status.error().message));
     failed_.Add(generation, step, status.error().message);
   }
-  TellCommitted(generation, step, status ? "" : status.error().message);
+  TellCommitted(generation, step, status ? "" : status.error().message, replaced);
+  if (status) GiveUpOvertaken();
+}
+
+// The head has another fence. What becomes of the save then is not for this coordinator to say, unless it has moved the fence
+// itself meanwhile.
+void Coordinator::CommitRefused(const Fence& fence, uint64_t step, const Error& error) {
+  if (deposed_) return;
+  if (fence == fence_ && !raising_) return Deposed(error.message);
+  TryCommitSoon(fence.generation, step);
+}
+
+// Nothing comes of a save that not all members make, though the others wait for it: those whose shards are missing have all
+// delivered newer ones, twice.
+void Coordinator::GiveUpOvertaken() {
+  for (auto at = pending_.begin(); at != pending_.end();) {
+    const auto now = at++;
+    const uint64_t step = now->first;
+    if (now->second.generation != gang_->generation() || now->second.committing) continue;
+    if (committed_.CountAbove(step) < kOvertaken) continue;
+    pending_.erase(now);
+    const std::string why = "not all members have saved it, and two newer checkpoints are committed";
+    failed_.Add(gang_->generation(), step, why);
+    TellCommitted(gang_->generation(), step, why);
+  }
 }
 
 }  // namespace muster

@@ -84,6 +84,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
     std::map<uint32_t, Shard> shards;  // by rank
     bool committing = false;
     std::shared_ptr<const Manifest> manifest;  // while it is committed
+    std::set<uint32_t> replaced;               // ranks that have reported another shard meanwhile
     int attempts = 0;                          // to commit it
   };
   // Which members have their shards of the checkpoint that a generation starts from, and where from.
@@ -150,11 +151,15 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Commit(uint64_t step);
   void TryCommit(uint64_t step);
   bool CommitLater(uint64_t generation, uint64_t step, const Error& error);
+  void TryCommitSoon(uint64_t generation, uint64_t step);
   [[nodiscard]] bool Committing() const;
-  void TellCommitted(uint64_t generation, uint64_t step, const std::string& error);
+  void TellCommitted(uint64_t generation, uint64_t step, const std::string& error,
+                     const std::set<uint32_t>& replaced = {});
   void ShardRestored(const v1::ShardRestored& restored);
   void CollectOrphans();
-  void CommitDone(uint64_t generation, uint64_t step, uint64_t bytes, const Status& status);
+  void CommitDone(const Manifest& manifest, const Status& status);
+  void CommitRefused(const Fence& fence, uint64_t step, const Error& error);
+  void GiveUpOvertaken();
   void ShardDelayed(const v1::ShardDelayed& delayed);
   void CheckpointDelayed(uint64_t step, const std::string& why);
   [[nodiscard]] bool WillBeTold(const v1::ShardWritten& written) const;

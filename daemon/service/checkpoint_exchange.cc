@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ceph/catalog/catalog.h"
+#include "ceph/catalog/object_names.h"
 #include "ceph/catalog/stored_bytes.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/packets.h"
@@ -243,8 +244,9 @@ void CheckpointExchange::Write(const SharedSession& session, const wire::Command
   const auto staged = StagedMemory::Take(std::move(memory));
   if (!staged) return Answer(session, {}, StatusOf(staged.error().code), staged.error().message);
   if (import.room) *import.room -= question.bytes;
-  engine_.WriteShard(session->space, import.key, import.manifest.step, import.manifest.fence, question.rank,
-                     **staged, question.bytes, {},
+  const Manifest& manifest = import.manifest;
+  engine_.WriteShard(session->space, ShardPrefix(import.key, manifest.step, manifest.fence, question.rank),
+                     question.rank, **staged, question.bytes, {},
                      [this, session, alive = std::weak_ptr(alive_), &loop = loop_](Result<Shard> shard) {
                        loop.Post([this, session, alive, shard = std::move(shard)] {
                          if (alive.expired()) return;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "ceph/catalog/object_names.h"
 #include "ceph/engine/engine.h"
 
 namespace muster {
@@ -61,7 +62,7 @@ inline std::shared_ptr<StagedMemory> Staged(const std::string& data) {
 
 inline Shard SaveShard(Engine& engine, StagedMemory& memory, size_t bytes, uint64_t step) {
   std::promise<Result<Shard>> done;
-  engine.WriteShard("u0", "bench", step, {1, 1}, 0, memory, bytes, {},
+  engine.WriteShard("u0", ShardPrefix("bench", step, {1, 1}, 0), 0, memory, bytes, {},
                     [&done](Result<Shard> shard) { done.set_value(std::move(shard)); });
   auto shard = done.get_future().get();
   if (!shard) Fail(shard.error().message);

@@ -3,6 +3,7 @@
 import hashlib
 
 from harness import PYTHON, SOON, SOURCE_IN_NODE, ClusterCase, Job
+from object_names import rank_and_chunk
 from pool import Rados
 
 RANKS = 6
@@ -93,7 +94,7 @@ class KeeperCase(ClusterCase):
         """Removes the chunks of these ranks' shards of a step from the store, four of each."""
         rados = Rados(self.cluster, "trainer")
         names = rados.list(f"data/job-{keeper.job.gang}/{step}.")
-        removed = [name for name in names if any(f"/{rank}." in name for rank in ranks)]
+        removed = [name for name in names if (of := rank_and_chunk(name)) and of[0] in ranks]
         self.assertEqual(len(removed), 4 * len(ranks))
         for name in removed:
             rados.run("rm", name)

@@ -7,7 +7,6 @@ members had.
 import hashlib
 import json
 import random
-import re
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import rados
 sys.path.insert(0, str(Path(__file__).resolve().parent / "programs"))
 import read_checkpoint  # noqa: E402
 import soak_state  # noqa: E402
+from object_names import step_and_generation  # noqa: E402
 
 POOL = "muster"
 _TIMEOUT_S = 5
@@ -96,14 +96,6 @@ def objects_of(entry: Entry, manifest: dict[str, Any]) -> set[str]:
             elsewhere = (prefix for first, count, prefix in shard.get("elsewhere", []) if first <= number < first + count)
             names.add(f"{next(elsewhere, shard['prefix'])}.{number}")
     return names
-
-
-def step_and_generation(name: str) -> tuple[int, int]:
-    """Of a data object, by its name."""
-    match = re.match(r"data/[^/]+/(\d+)\.\d+\.(\d+)/", name)
-    if match is None:
-        raise AssertionError(f"{name} is no name of a data object")
-    return int(match[1]), int(match[2])
 
 
 @lru_cache(maxsize=200)

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import harness  # noqa: E402
 from harness import PYTHON, SOURCE_IN_NODE, SOON, ClusterCase, Job  # noqa: E402
 from keepers import RANKS, THIRD, Keeper  # noqa: E402
+from object_names import rank_and_chunk  # noqa: E402
 from pool import Rados  # noqa: E402
 
 # The gang's nodes: srun runs on ctl, the coordinator is the step's second node.
@@ -352,7 +353,7 @@ class Formats(FaultCase):
                     self.assertEqual(entries[name]["sha256"], hashlib.sha256(data).hexdigest())
         self.assertIn("has no checkpoint of step 9", self.read(keeper.job, "9").stderr)
         rados = Rados(self.cluster, keeper.job.user)
-        chunk = next(name for name in rados.list("data/") if f"job-{keeper.job.gang}/3." in name and name.endswith("/4.0"))
+        chunk = next(name for name in rados.list(f"data/job-{keeper.job.gang}/3.") if rank_and_chunk(name) == (4, 0))
         rados.flip(chunk)
         self.assertIn(f"object {chunk} does not verify", self.read(keeper.job).stderr)
 

@@ -3,7 +3,6 @@
 
 import hashlib
 import json
-import re
 import sys
 import unittest
 from pathlib import Path
@@ -14,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from harness import BUILD_IN_NODE, PYTHON, SOON, SOURCE_IN_NODE, ClusterCase, Job  # noqa: E402
+from object_names import rank_and_chunk  # noqa: E402
+from pool import Rados  # noqa: E402
 
 NODES = ("n1", "n2", "n3")
 # From the store, always: what is damaged there is to be found.
@@ -180,16 +181,8 @@ class Restores(FilesCase):
         gang = Writers(self, steps=4)
         first = gang.started(1)
         gang.commit(1, 2)
-        rados = ["timeout", "30", "rados", "-p", "muster", "-N", f"u{harness.USERS['trainer']}"]
-        prefix = f"data/job-{gang.job.gang}/2."
-        names = self.cluster.exec("ctl", [*rados, "ls"]).stdout.split()
-        chunk = next(name for name in names if name.startswith(prefix) and re.search(r"/3\.0$", name))
-        damaged = self.cluster.directory / "tmp" / "damaged"
-        self.cluster.exec("ctl", [*rados, "get", chunk, "/tmp/damaged"])
-        data = bytearray(damaged.read_bytes())
-        data[len(data) // 2] ^= 1
-        damaged.write_bytes(data)
-        self.cluster.exec("ctl", [*rados, "put", chunk, "/tmp/damaged"])
+        rados = Rados(self.cluster, "trainer")
+        rados.flip(next(name for name in rados.list(f"data/job-{gang.job.gang}/2.") if rank_and_chunk(name) == (3, 0)))
         self.kill(first[0])
         self.assertEqual(gang.started(3)[0]["step"], 1)
         self.assertEqual(len(self.events(gang.job, "checkpoint_bad")), 1)

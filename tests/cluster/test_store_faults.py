@@ -15,6 +15,7 @@ import harness  # noqa: E402
 from harness import SOURCE_IN_NODE, USERS, ClusterCase, Job  # noqa: E402
 from keepers import Keeper  # noqa: E402
 from lives import read_lives, set_target  # noqa: E402
+from object_names import rank_and_chunk, step_and_generation  # noqa: E402
 from pool import Rados  # noqa: E402
 from soak_store import Damage, Verifier  # noqa: E402
 from standstill import arm, standing_still  # noqa: E402
@@ -164,8 +165,8 @@ class MemberKilled(ClusterCase):
 class Overwritten(ClusterCase):
     def objects_of(self, key: str) -> list[tuple[int, int]]:
         """The step and the rank of each chunk in the store."""
-        names = [name.split("/") for name in Rados(self.cluster, "trainer").list(f"data/{key}/")]
-        return [(int(save.split(".")[0]), int(chunk.split(".")[0])) for _, _, save, chunk in names if chunk[0].isdigit()]
+        names = Rados(self.cluster, "trainer").list(f"data/{key}/")
+        return [(step_and_generation(name)[0], of[0]) for name in names if (of := rank_and_chunk(name))]
 
     def test_tensors_that_change_as_soon_as_save_returns_are_saved_as_they_were(self) -> None:
         seed, key = 7, "name-overwritten"

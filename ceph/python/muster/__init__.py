@@ -128,7 +128,8 @@ class Gang:
     def save(self, state: Any, step: int, *, slices: Slices = (), block: bool = True) -> bool:
         """Saves `state` as this member's part of the checkpoint of `step`, and `slices` of tensors by their names.
 
-        Waits while two earlier saves are still on their way; with block=False gives False then, and saves nothing.
+        Waits while two earlier saves are still on their way; with block=False gives False then, and saves nothing:
+        what the others save of that step fails once two newer checkpoints are committed.
         Tensors on an NVIDIA GPU are copied straight from there, in the order of their device's current stream.
         """
         structure, leaves = tree.flatten(state)

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ceph/catalog/digest.h"
+#include "ceph/catalog/object_names.h"
 #include "tests/unit/ceph/chunk_samples.h"
 #include "tests/unit/ceph/engine_rig.h"
 #include "tests/unit/ceph/memory_store.h"
@@ -140,7 +141,7 @@ TEST_F(EngineCompress, TheMemoryOfACompressedShardIsStillKnown) {
   auto memory = StagedMemory::Take(Memory(bytes));
   ASSERT_TRUE(memory);
   std::promise<Result<Shard>> written;
-  engine_.WriteShard("u1", "k", 100, kFence, 0, **memory, bytes.size(), {},
+  engine_.WriteShard("u1", ShardPrefix("k", 100, kFence, 0), 0, **memory, bytes.size(), {},
                      [&](Result<Shard> shard) { written.set_value(std::move(shard)); });
   const auto shard = written.get_future().get();
   ASSERT_TRUE(shard);
@@ -163,7 +164,7 @@ TEST_F(EngineCompress, DamageToACompressedChunkIsFoundAndNamed) {
     const auto memory = Read(engine_, *shard);
     ASSERT_FALSE(memory) << what;
     EXPECT_EQ(memory.error().code, Errc::kCorrupt) << what;
-    EXPECT_THAT(memory.error().message, HasSubstr("object u1/data/k/100.1.2/0.1 in memory")) << what;
+    EXPECT_THAT(memory.error().message, HasSubstr("object u1/" + shard->ObjectOf(1) + " in memory")) << what;
     EXPECT_THAT(memory.error().message, HasSubstr(why)) << what;
     object = good;
   };
@@ -215,7 +216,8 @@ TEST_F(EngineCompress, ManyShardsAtOnceAreReadBack) {
     memories.push_back(*StagedMemory::Take(Memory(contents.back())));
   }
   for (uint32_t rank = 0; rank < kShards; ++rank) {
-    engine.WriteShard("u1", "k", 100, kFence, rank, *memories[rank], contents[rank].size(), {},
+    engine.WriteShard("u1", ShardPrefix("k", 100, kFence, rank), rank, *memories[rank], contents[rank].size(),
+                      {},
                       [&written, rank](Result<Shard> shard) { written[rank].set_value(std::move(shard)); });
   }
   for (uint32_t rank = 0; rank < kShards; ++rank) {

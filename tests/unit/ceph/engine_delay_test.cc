@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ceph/catalog/object_names.h"
 #include "tests/unit/ceph/engine_rig.h"
 #include "tests/unit/ceph/memory_store.h"
 
@@ -53,7 +54,7 @@ class Delayed {
   void Start(Engine& engine, const std::string& bytes, uint32_t rank = 0) {
     memory_ = *StagedMemory::Take(Memory(bytes));
     write_ = engine.WriteShard(
-        "u1", "k", 100, kFence, rank, *memory_, bytes.size(), {},
+        "u1", ShardPrefix("k", 100, kFence, rank), rank, *memory_, bytes.size(), {},
         [this](Result<Shard> shard) { done_.set_value(std::move(shard)); },
         [this](const Status& status) {
           const std::lock_guard lock(mutex_);

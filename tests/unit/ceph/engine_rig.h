@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "ceph/catalog/object_names.h"
 #include "ceph/engine/engine.h"
 
 namespace muster {
@@ -52,11 +53,12 @@ inline EngineOptions Small() {
 }
 
 inline Result<Shard> Write(Engine& engine, UniqueFd memory, uint64_t bytes, uint32_t rank = 0,
-                           uint64_t step = 100, ShardBase base = {}) {
+                           uint64_t step = 100, ShardBase base = {},
+                           std::optional<uint32_t> write = std::nullopt) {
   const auto staged = StagedMemory::Take(std::move(memory));
   if (!staged) return staged.error();
   auto done = std::make_shared<std::promise<Result<Shard>>>();
-  engine.WriteShard("u1", "k", step, kFence, rank, **staged, bytes, std::move(base),
+  engine.WriteShard("u1", ShardPrefix("k", step, kFence, rank, write), rank, **staged, bytes, std::move(base),
                     [done](Result<Shard> shard) { done->set_value(std::move(shard)); });
   return done->get_future().get();
 }

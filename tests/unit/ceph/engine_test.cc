@@ -40,13 +40,23 @@ TEST_F(EngineTest, ReadsBackWhatItWrote) {
     ASSERT_TRUE(shard) << shard.error().message;
     EXPECT_EQ(shard->bytes, size);
     EXPECT_EQ(shard->chunks.size(), (size + 999) / 1000);
-    EXPECT_EQ(shard->prefix, "data/k/100.1.2/0");
+    EXPECT_TRUE(ParseShardPrefix("k", 0, shard->prefix)) << shard->prefix;
     EXPECT_EQ(shard->chunks[0], DigestOf(std::string_view(bytes).substr(0, 1000)));
-    EXPECT_EQ(*store_->Bytes("data/k/100.1.2/0.0"), bytes.substr(0, 1000));
+    EXPECT_EQ(*store_->Bytes(shard->ObjectOf(0)), bytes.substr(0, 1000));
     const auto memory = Read(engine_, *shard);
     ASSERT_TRUE(memory) << memory.error().message;
     EXPECT_EQ(Contents(*memory), bytes);
   }
+}
+
+TEST_F(EngineTest, AShardMayBeWrittenTwiceUnderTwoNames) {
+  const std::string bytes = RandomBytes(3500);
+  const auto first = Write(engine_, Memory(bytes), bytes.size());
+  const auto second = Write(engine_, Memory(RandomBytes(2500)), 2500, 0, 100, {}, 7);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(second->ObjectOf(2), "data/k/100.1.2/0-00000007.2");
+  EXPECT_EQ(store_->objects().size(), 4U + 3);
+  EXPECT_EQ(Contents(*Read(engine_, *first)), bytes);
 }
 
 TEST_F(EngineTest, OnlyTheChunksThatAreMissingAreRead) {
@@ -54,8 +64,7 @@ TEST_F(EngineTest, OnlyTheChunksThatAreMissingAreRead) {
   const auto shard = Write(engine_, Memory(bytes), bytes.size());
   ASSERT_TRUE(shard) << shard.error().message;
   // What is there already is not looked for in the store.
-  for (const char* gone : {"data/k/100.1.2/0.0", "data/k/100.1.2/0.2"})
-    ASSERT_TRUE(store_->Remove({"u1", gone}));
+  for (const uint64_t gone : {0, 2}) ASSERT_TRUE(store_->Remove({"u1", shard->ObjectOf(gone)}));
   const auto read = [&](std::vector<bool> have) {
     std::string there = bytes;
     there.replace(1000, 1000, 1000, '\0');
@@ -112,11 +121,11 @@ TEST_F(EngineTest, APartWhoseChunkIsDamagedElsewhereIsNotGiven) {
   const std::string bytes = RandomBytes(3000);
   const auto shard = Write(engine_, Memory(bytes), 3000);
   ASSERT_TRUE(shard);
-  (*store_->Bytes("data/k/100.1.2/0.1"))[999] ^= 1;
+  (*store_->Bytes(shard->ObjectOf(1)))[999] ^= 1;
   const auto memory = ReadRange(engine_, *shard, 1000, 10);
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.error().code, Errc::kCorrupt);
-  EXPECT_THAT(memory.error().message, HasSubstr("data/k/100.1.2/0.1"));
+  EXPECT_THAT(memory.error().message, HasSubstr(shard->ObjectOf(1)));
   EXPECT_TRUE(ReadRange(engine_, *shard, 0, 1000));
   EXPECT_TRUE(ReadRange(engine_, *shard, 2000, 1000));
 }
@@ -133,7 +142,7 @@ TEST_F(EngineTest, OnlyTheAnnouncedBytesAreWritten) {
   const auto shard = Write(engine_, Memory(RandomBytes(5000)), 1500);
   ASSERT_TRUE(shard);
   EXPECT_EQ(shard->chunks.size(), 2u);
-  EXPECT_EQ(store_->Bytes("data/k/100.1.2/0.1")->size(), 500u);
+  EXPECT_EQ(store_->Bytes(shard->ObjectOf(1))->size(), 500u);
 }
 
 TEST_F(EngineTest, ARestoredShardCannotBeChangedAnyMore) {
@@ -185,29 +194,29 @@ TEST_F(EngineTest, MemoryThatIsWrittenMeanwhileGivesAShardThatVerifies) {
 
 TEST_F(EngineTest, AnObjectThatIsMissingIsCorrupt) {
   const auto shard = Write(engine_, Memory(RandomBytes(5500)), 5500);
-  store_->objects().erase("data/k/100.1.2/0.3");
+  store_->objects().erase(shard->ObjectOf(3));
   const auto memory = Read(engine_, *shard);
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.error().code, Errc::kCorrupt);
-  EXPECT_THAT(memory.error().message, HasSubstr("data/k/100.1.2/0.3"));
+  EXPECT_THAT(memory.error().message, HasSubstr(shard->ObjectOf(3)));
   EXPECT_THAT(memory.error().message, HasSubstr("missing"));
 }
 
 TEST_F(EngineTest, AFlippedByteIsCorrupt) {
   const auto shard = Write(engine_, Memory(RandomBytes(5500)), 5500);
-  (*store_->Bytes("data/k/100.1.2/0.5"))[499] ^= 1;
+  (*store_->Bytes(shard->ObjectOf(5)))[499] ^= 1;
   const auto memory = Read(engine_, *shard);
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.error().code, Errc::kCorrupt);
-  EXPECT_THAT(memory.error().message, HasSubstr("data/k/100.1.2/0.5"));
+  EXPECT_THAT(memory.error().message, HasSubstr(shard->ObjectOf(5)));
   EXPECT_THAT(memory.error().message, HasSubstr("digest"));
 }
 
 TEST_F(EngineTest, AnObjectThatIsCutOffOrTooLongIsCorrupt) {
   const auto shard = Write(engine_, Memory(RandomBytes(5500)), 5500);
-  store_->Bytes("data/k/100.1.2/0.0")->resize(999);
+  store_->Bytes(shard->ObjectOf(0))->resize(999);
   EXPECT_THAT(Read(engine_, *shard).error().message, HasSubstr("cut off: 999 bytes"));
-  store_->Bytes("data/k/100.1.2/0.0")->resize(1001);
+  store_->Bytes(shard->ObjectOf(0))->resize(1001);
   EXPECT_THAT(Read(engine_, *shard).error().message, HasSubstr("too long"));
   EXPECT_EQ(Read(engine_, *shard).error().code, Errc::kCorrupt);
 }
@@ -219,10 +228,11 @@ TEST_F(EngineTest, VerifyFindsTheBadChunkOfAnyShard) {
     manifest.shards.push_back(*Write(engine_, Memory(RandomBytes(2500 + rank)), 2500 + rank, rank));
   }
   EXPECT_TRUE(engine_.Verify("u1", manifest));
-  (*store_->Bytes("data/k/100.1.2/2.1"))[0] ^= 0x80;
+  const std::string damaged = manifest.shards[2].ObjectOf(1);
+  (*store_->Bytes(damaged))[0] ^= 0x80;
   const Status status = engine_.Verify("u1", manifest);
   EXPECT_EQ(status.error().code, Errc::kCorrupt);
-  EXPECT_THAT(status.error().message, HasSubstr("data/k/100.1.2/2.1"));
+  EXPECT_THAT(status.error().message, HasSubstr(damaged));
 }
 
 TEST_F(EngineTest, AStoreThatIsAwayForAMomentIsTriedAgain) {
@@ -268,8 +278,9 @@ TEST_F(EngineTest, KeepsToItsWindowAndItsBuffers) {
   for (uint32_t rank = 0; rank < 4; ++rank) {
     auto done = std::make_shared<std::promise<Result<Shard>>>();
     writes.push_back(done->get_future());
-    engine_.WriteShard("u1", "k", 100, kFence, rank, **StagedMemory::Take(Memory(RandomBytes(100000 + rank))),
-                       100000 + rank, {}, [done](Result<Shard> shard) { done->set_value(std::move(shard)); });
+    engine_.WriteShard("u1", ShardPrefix("k", 100, kFence, rank), rank,
+                       **StagedMemory::Take(Memory(RandomBytes(100000 + rank))), 100000 + rank, {},
+                       [done](Result<Shard> shard) { done->set_value(std::move(shard)); });
   }
   std::set<std::string> prefixes;
   for (auto& write : writes) {
@@ -338,15 +349,15 @@ TEST_F(EngineTest, ChunksThatHaveNotChangedAreNotWrittenAgain) {
   const std::vector<ChunkRun> shared{{0, 5, first->prefix}, {6, 14, first->prefix}};
   EXPECT_EQ(second->elsewhere, shared);
   EXPECT_EQ(store_->objects().size(), 21U + 2);
-  EXPECT_NE(store_->Bytes("data/k/200.1.2/0.5"), nullptr);
+  EXPECT_NE(store_->Bytes(second->prefix + ".5"), nullptr);
   EXPECT_EQ(Contents(*Read(engine_, *second)), bytes);
 
   // The next one names who has written a chunk, not who has shared it last.
   bytes[0] ^= 1;
   const auto third = Write(engine_, Memory(bytes), bytes.size(), 0, 300, Base(second));
-  EXPECT_EQ(third->ObjectOf(1), "data/k/100.1.2/0.1");
-  EXPECT_EQ(third->ObjectOf(5), "data/k/200.1.2/0.5");
-  EXPECT_EQ(third->ObjectOf(0), "data/k/300.1.2/0.0");
+  EXPECT_EQ(third->ObjectOf(1), first->prefix + ".1");
+  EXPECT_EQ(third->ObjectOf(5), second->prefix + ".5");
+  EXPECT_EQ(third->ObjectOf(0), third->prefix + ".0");
   EXPECT_EQ(Contents(*Read(engine_, *third)), bytes);
 }
 
@@ -508,8 +519,9 @@ TEST(EngineEnd, WaitsForWhatIsUnderWay) {
   {
     Engine engine(store, Small());
     for (uint32_t rank = 0; rank < 8; ++rank) {
-      engine.WriteShard("u1", "k", 1, kFence, rank, **StagedMemory::Take(Memory(RandomBytes(20000))), 20000,
-                        {}, [&](Result<Shard> shard) {
+      engine.WriteShard("u1", ShardPrefix("k", 1, kFence, rank), rank,
+                        **StagedMemory::Take(Memory(RandomBytes(20000))), 20000, {},
+                        [&](Result<Shard> shard) {
                           EXPECT_TRUE(shard);
                           ++ended;
                         });

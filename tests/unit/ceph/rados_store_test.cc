@@ -11,6 +11,7 @@
 #include <rados/librados.hpp>
 
 #include "ceph/catalog/catalog.h"
+#include "ceph/catalog/object_names.h"
 #include "ceph/engine/engine.h"
 #include "ceph/engine/shard_memory.h"
 #include "tests/unit/ceph/sample_manifest.h"
@@ -72,7 +73,8 @@ TEST(RadosStore, AShardGoesThereAndBack) {
   for (size_t i = 0; i < bytes.size(); i += 7) bytes[i] = static_cast<char>(i * 31 >> 5);
   const auto begin = std::chrono::steady_clock::now();
   const auto shard = Wait<Result<Shard>>([&](auto done) {
-    engine.WriteShard("u1", "k", 1, {1, 1}, 0, **StagedMemory::Take(Memory(bytes)), bytes.size(), {}, done);
+    engine.WriteShard("u1", ShardPrefix("k", 1, {1, 1}, 0), 0, **StagedMemory::Take(Memory(bytes)),
+                      bytes.size(), {}, done);
   });
   ASSERT_TRUE(shard) << shard.error().message;
   const auto middle = std::chrono::steady_clock::now();
@@ -96,7 +98,8 @@ TEST(RadosStore, AFlippedByteAndAMissingObjectAreFound) {
   Engine engine(store, options);
   const std::string bytes(20000, 'x');
   const auto shard = Wait<Result<Shard>>([&](auto done) {
-    engine.WriteShard("u1", "k", 1, {1, 1}, 0, **StagedMemory::Take(Memory(bytes)), bytes.size(), {}, done);
+    engine.WriteShard("u1", ShardPrefix("k", 1, {1, 1}, 0), 0, **StagedMemory::Take(Memory(bytes)),
+                      bytes.size(), {}, done);
   });
   ASSERT_TRUE(shard) << shard.error().message;
   ASSERT_TRUE(store->Write({"u1", shard->prefix + ".2"}, std::string(4095, 'x') + "y"));

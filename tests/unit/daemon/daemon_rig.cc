@@ -72,15 +72,17 @@ void DaemonFixture::SetUp() {
   lease_ = *std::move(lease);
 }
 
-void DaemonFixture::StartDaemon(uint32_t node) {
-  daemons_[node] = std::make_unique<TestDaemon>(
-      fmt::format("n{}", node + 1), fmt::format("127.0.0.{}", node + 1), lease_->port(), directory_.path());
+void DaemonFixture::StartDaemon(uint32_t node, const EngineOptions& engine) {
+  daemons_[node] =
+      std::make_unique<TestDaemon>(fmt::format("n{}", node + 1), fmt::format("127.0.0.{}", node + 1),
+                                   lease_->port(), directory_.path(), engine);
 }
 
-TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory)
+TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
+                       const EngineOptions& engine)
     : config_(ConfigOf(name, address, port, directory)),
       store_(MustOpen(config_.store)),
-      engine_(store_, {}),
+      engine_(store_, engine),
       coordinators_({loop_, config_, name, store_, &reader_}),
       health_(loop_, {}, [](const HealthOptions&) { return HealthReport{}; }),
       exchange_(loop_, config_, store_, engine_),

@@ -33,7 +33,8 @@ bool NameNodes();
 class TestDaemon {
  public:
   // `directory` holds the store, which all nodes share, and the node's own files.
-  TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory);
+  TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
+             const EngineOptions& engine);
   ~TestDaemon();
   TestDaemon(const TestDaemon&) = delete;
   TestDaemon& operator=(const TestDaemon&) = delete;
@@ -60,7 +61,7 @@ class DaemonFixture : public ::testing::Test {
  protected:
   void SetUp() override;
   // Node 0 is n1, node 1 is n2. Where both are, the second coordinates: the batch host is the last candidate.
-  void StartDaemon(uint32_t node);
+  void StartDaemon(uint32_t node, const EngineOptions& engine = {});
 
   TemporaryDirectory directory_;
   std::optional<PortLease> lease_;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "ceph/catalog/catalog.h"
 #include "ceph/muster.h"
 #include "tests/unit/daemon/test_member.h"
 
@@ -24,10 +25,27 @@ class SaveOutcome : public TwoDaemons {
     second_->Run();
   }
   // The first member's musterd: the coordinator is the other one.
-  void RestartTheFirst() {
+  void RestartTheFirst(const EngineOptions& engine = {}) {
     daemons_[0].reset();
-    StartDaemon(0);
+    StartDaemon(0, engine);
     first_->Return();
+  }
+  // Both at once: the coordinator is another one then, and neither daemon knows more than what it has kept.
+  void RestartBoth() {
+    daemons_[0].reset();
+    daemons_[1].reset();
+    StartDaemon(0);
+    StartDaemon(1);
+    first_->Rejoin();
+    second_->Rejoin();
+    first_->GreetAgain();
+    second_->GreetAgain();
+  }
+  void FailOfTheFirst(uint64_t step) {
+    first_->Save(step, "part zero", 1);
+    first_->ExpectDurable(MUSTER_E_INVALID);
+    first_->ExpectTold(MUSTER_E_STORE);
+    second_->ExpectTold(MUSTER_E_STORE);
   }
   void Commit(uint64_t step) {
     first_->Save(step, "part zero");
@@ -70,10 +88,10 @@ TEST_F(SaveOutcome, AMemberWhoseMusterdWasRestartedIsToldOfACommit) {
 TEST_F(SaveOutcome, AShardThatARestartedMusterdHadReportedStillCounts) {
   first_->Save(10, "part zero");
   first_->ExpectDurable(MUSTER_OK);
-  Commit(11);  // reports come in order: that of 10 is there
+  Commit(8);  // reports come in order: that of 10 is there
   RestartTheFirst();
   first_->AskOutcome(10);
-  Commit(12);  // the question has come, and has failed nothing
+  Commit(9);  // the question has come, and has failed nothing
   second_->Save(10, "part one");
   second_->ExpectCommitted();
   first_->ExpectTold(MUSTER_OK);
@@ -104,6 +122,106 @@ TEST_F(SaveOutcome, AFailureThatWasMissedInARestartIsToldToWhoSavesAgain) {
   first_->Save(10, "part zero");  // as one that was not told
   first_->ExpectDurable(MUSTER_OK);
   EXPECT_THAT(first_->ExpectTold(MUSTER_E_STORE), HasSubstr("not the 9 that were announced"));
+}
+
+// The agents tell the next coordinator.
+TEST_F(SaveOutcome, AFailureOutlivesTheCoordinatorThatHasToldOfIt) {
+  FailOfTheFirst(10);
+  daemons_[1].reset();
+  StartDaemon(1);
+  second_->Return();
+  second_->Save(10, "part one");
+  second_->ExpectDurable(MUSTER_OK);
+  EXPECT_THAT(second_->ExpectTold(MUSTER_E_STORE), HasSubstr("not the 10 that were announced"));
+  first_->ExpectTold(MUSTER_E_STORE);
+  Commit(11);
+}
+
+TEST_F(SaveOutcome, AFailureOutlivesAllMusterds) {
+  FailOfTheFirst(10);
+  RestartBoth();
+  second_->Save(10, "part one");
+  second_->ExpectDurable(MUSTER_OK);
+  EXPECT_THAT(second_->ExpectTold(MUSTER_E_STORE), HasSubstr("not the 10 that were announced"));
+  first_->ExpectTold(MUSTER_E_STORE);
+  Commit(11);
+}
+
+// What was committed meanwhile stays as it is, though its musterd writes otherwise now, and it is what all go on from.
+TEST_F(SaveOutcome, AShardThatComesAgainIsNotTheCommittedOne) {
+  Commit(10);
+  EngineOptions other;
+  other.chunk_bytes = 4;
+  RestartTheFirst(other);
+  first_->Save(10, "part zero");  // as one that was not told
+  first_->ExpectCommitted();
+  second_->ExpectTold(MUSTER_OK);  // all are told again
+  EXPECT_EQ(second_->ReadRange(10, 0, 0, 9), "part zero");
+  // The next generation's saves share with what the checkpoint has, not with what was written again.
+  first_->Die();
+  first_->ExpectStop();
+  second_->ExpectStop();
+  first_->Run();
+  second_->Run();
+  EXPECT_EQ(first_->Restore(0), "part zero");
+  EXPECT_EQ(second_->Restore(1), "part one");
+  Commit(11);
+  EXPECT_EQ(second_->ReadRange(11, 0, 0, 9), "part zero");
+}
+
+// A program that saves a step twice gets back what was committed, which the others go on from, though its node has the other
+// one in memory.
+TEST_F(SaveOutcome, WhatWasCommittedIsRestoredAndNotWhatCameAfterwards) {
+  Commit(10);
+  RestartTheFirst();
+  first_->Save(10, "something");
+  first_->ExpectCommitted();
+  first_->Die();
+  first_->ExpectStop();
+  second_->ExpectStop();
+  first_->Run();
+  EXPECT_EQ(first_->Restore(0), "part zero");
+}
+
+// A shard that is durable serves, though the one that came after its musterd's restart does not.
+TEST_F(SaveOutcome, AShardThatFailsWhenItComesAgainDoesNotFailTheSave) {
+  first_->Save(10, "part zero");
+  first_->ExpectDurable(MUSTER_OK);
+  Commit(8);  // reports come in order: that of 10 is there
+  RestartTheFirst();
+  first_->Save(10, "part zero", 1);
+  first_->ExpectDurable(MUSTER_E_INVALID);
+  Commit(9);
+  second_->Save(10, "part one");
+  second_->ExpectCommitted();
+  first_->ExpectTold(MUSTER_OK);
+}
+
+// As one that was busy, and does not wait.
+TEST_F(SaveOutcome, ASaveThatNotAllMembersMakeFailsOnceTwoNewerOnesAreCommitted) {
+  second_->Save(10, "part one");
+  second_->ExpectDurable(MUSTER_OK);
+  Commit(11);
+  Commit(12);
+  for (TestMember* member : {first_.get(), second_.get()})
+    EXPECT_THAT(member->ExpectTold(MUSTER_E_STORE), HasSubstr("two newer checkpoints are committed"));
+  first_->Save(10, "part zero");
+  first_->ExpectDurable(MUSTER_OK);
+  EXPECT_THAT(first_->ExpectTold(MUSTER_E_STORE), HasSubstr("two newer checkpoints are committed"));
+}
+
+// Who has been replaced does not know what becomes of a save.
+TEST_F(SaveOutcome, ACoordinatorThatHasLostTheRecordLeavesASaveToItsSuccessor) {
+  Commit(10);
+  auto store = OpenStore({.url = "dir:" + directory_.path() + "/store"});
+  ASSERT_TRUE(store) << store.error().message;
+  Catalog catalog(*std::move(store), "u1000", "name-elastic");
+  const auto head = catalog.Load();
+  ASSERT_TRUE(head) << head.error().message;
+  const Fence next{head->fence.term + 1, head->fence.generation};
+  ASSERT_TRUE(catalog.Advance(head->fence, next, head->record));
+  Commit(11);
+  EXPECT_GT(catalog.Load()->fence.term, next.term);
 }
 
 }  // namespace

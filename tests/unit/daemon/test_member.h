@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <string>
 #include <thread>
@@ -122,6 +123,11 @@ class TestMember {
     ExpectFinish();
   }
   void Exit() { supervisor_.Exited(generation_, 0); }
+  void Die() { supervisor_.Exited(generation_, SIGKILL); }
+  void ExpectStop() {
+    EXPECT_TRUE(supervisor_.Next(wire::Type::kStop));
+    supervisor_.Stopped(generation_);
+  }
   void ExpectFinish() { EXPECT_TRUE(supervisor_.Next(wire::Type::kFinish)); }
 
  private:
