@@ -103,14 +103,23 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Re
 
   std::unique_lock lock(*changing_);
   bool written = false;
+  // An earlier call whose answer did not come may have been carried out later.
+  const auto listed_in = [&](const GangHead& head) {
+    return std::any_of(head.checkpoints.begin(), head.checkpoints.end(), [&](const auto& c) {
+      return c.manifest == info.manifest && c.manifest_digest == info.manifest_digest && c.good;
+    });
+  };
+  bool listed = false;
   const auto give_up = [&](Error error) {
-    // Nobody can have listed it; if it stays it is an orphan.
-    if (written) (void)store_->Remove({space_, info.manifest});
+    // If it stays it is an orphan.
+    if (written && !listed) (void)store_->Remove({space_, info.manifest});
     return error;
   };
   for (int attempt = 1;; ++attempt) {
     Result<GangHead> head = Load();
     if (!head) return head.error();
+    listed = listed_in(*head);
+    if (head->fence != manifest.fence && listed) return std::vector<uint64_t>();
     if (head->fence != manifest.fence) return give_up(FenceMoved(key_, manifest.fence, head->fence));
     if (Status status = CheckShared(manifest, head->checkpoints); !status) return give_up(status.error());
     if (!std::exchange(written, true)) {
@@ -139,11 +148,7 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Re
     if (!status) {
       // It may have been done all the same.
       const Result<GangHead> after = Load();
-      const bool done =
-          after && std::any_of(after->checkpoints.begin(), after->checkpoints.end(), [&](const auto& c) {
-            return c.manifest == info.manifest && c.manifest_digest == info.manifest_digest && c.good;
-          });
-      if (!done) return status.error();
+      if (!after || !listed_in(*after)) return status.error();
     }
     CrashPoint("catalog.head_updated");
     known_.insert_or_assign(info.manifest, ObjectSet(manifest));

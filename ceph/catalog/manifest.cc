@@ -46,12 +46,6 @@ bool RunBelongs(const Manifest& manifest, const Shard& shard, const ChunkRun& ru
          directory->fence.term <= manifest.fence.term;
 }
 
-// Whether a version before kVersionWrites has such a prefix.
-bool IsPlain(const Manifest& manifest, const std::string& prefix, uint32_t rank) {
-  const auto directory = ParseObjectName(manifest.key, prefix);
-  return directory && prefix == ShardPrefix(manifest.key, directory->step, directory->fence, rank);
-}
-
 // [[first chunk, how many, prefix], ...]
 Status DecodeElsewhere(const json& from, const Manifest& manifest, const std::string& name, Shard* shard) {
   const json* list = json_fields::Find(from, "elsewhere");
@@ -214,13 +208,13 @@ std::string Manifest::Encode() const {
                {"chunk_bytes", shard.chunk_bytes},
                {"prefix", shard.prefix},
                {"chunks", std::move(chunks)}};
-    if (!IsPlain(*this, shard.prefix, shard.rank)) version = kVersionWrites;
+    if (HasWrite(shard.prefix)) version = kVersionWrites;
     if (!shard.elsewhere.empty()) {
       json& runs = entry["elsewhere"] = json::array();
       version = std::max(version, kVersionElsewhere);
       for (const ChunkRun& run : shard.elsewhere) {
         runs.push_back({run.first, run.count, run.prefix});
-        if (!IsPlain(*this, run.prefix, shard.rank)) version = kVersionWrites;
+        if (HasWrite(run.prefix)) version = kVersionWrites;
       }
     }
     if (const std::vector<EncodedRun> encoded = shard.EncodedRuns(); !encoded.empty()) {

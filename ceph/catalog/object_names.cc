@@ -71,6 +71,11 @@ std::optional<CheckpointDirectory> ParseShardPrefix(std::string_view key, uint32
   return prefix.empty() || numbered ? directory : std::nullopt;
 }
 
+bool HasWrite(std::string_view prefix) {
+  const size_t slash = prefix.rfind('/');
+  return slash != std::string_view::npos && prefix.find('-', slash) != std::string_view::npos;
+}
+
 std::string_view ObjectNamedIn(std::string_view text, std::string_view key) {
   const std::string prefix = DataPrefix(key);
   for (size_t at = text.find(prefix); at != std::string_view::npos; at = text.find(prefix, at + 1)) {

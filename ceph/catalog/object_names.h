@@ -33,6 +33,8 @@ std::optional<CheckpointDirectory> ParseObjectName(std::string_view key, std::st
 // The same of a ShardPrefix of this rank, with or without WRITE; nothing for anything else.
 std::optional<CheckpointDirectory> ParseShardPrefix(std::string_view key, uint32_t rank,
                                                     std::string_view prefix);
+// Whether a ShardPrefix ends with a WRITE.
+bool HasWrite(std::string_view prefix);
 // The first name of an object below DataPrefix(key) in a text, as errors of the engine and the store have it: up to the next
 // space. Empty when there is none.
 std::string_view ObjectNamedIn(std::string_view text, std::string_view key);

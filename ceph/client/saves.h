@@ -18,7 +18,8 @@ struct SaveRecord {
   uint64_t step = 0;
   SaveState state = SaveState::kQueued;
   int status = 0;        // a muster_error when it has failed
-  bool lost = false;     // musterd went away after the shard was durable, and its memory has been used again
+  bool again = false;    // it is handed over again, though it was durable: musterd went away
+  bool lost = false;     // the same, but its memory has been used again, or musterd does not take it
   bool ask = false;      // lost, and musterd is to be asked how it ended
   bool delayed = false;  // the store does not take it now
   char text[256] = "";   // why it failed, or is delayed

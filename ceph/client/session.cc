@@ -258,6 +258,13 @@ void Session::OnDurable() {
   }
   SaveRecord* record = saves_.Find(durable.step);
   if (record == nullptr || record->state > SaveState::kDurable) return;
+  if (durable.status != MUSTER_OK && record->again) {
+    // What was durable before may count all the same.
+    record->state = SaveState::kDurable;
+    record->lost = true;
+    record->ask = KnowsOutcomes();
+    return;
+  }
   record->state = durable.status == MUSTER_OK ? SaveState::kDurable : SaveState::kFailed;
   record->status = CheckedStatus(durable.status);
   CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
@@ -366,6 +373,7 @@ void Session::Resend() {
     }
     record.delayed = false;
     if (held) {
+      record.again |= record.state == SaveState::kDurable;
       record.state = SaveState::kQueued;
     } else {
       record.lost = true;

@@ -173,8 +173,9 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
                  const std::shared_ptr<StagedMemory>& memory);
   void ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, const Status& status);
   [[nodiscard]] std::string PrefixFor(uint32_t rank, uint64_t step) const;
-  void ForgetReplaced(const v1::Committed& committed);
+  void ForgetOthers(const v1::Committed& committed);
   void GiveUp(uint32_t rank, uint64_t step, const char* why);
+  void StopWritingStep(uint64_t step, const char* why);
   void OnAskOutcome(const Client& client, uint64_t step);
   void StopWriting(uint64_t before);
   void TellJobOfDelay(uint64_t generation, const std::string& text);
@@ -271,8 +272,9 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   // already.
   std::map<std::pair<uint32_t, uint64_t>, v1::ShardWritten> unacknowledged_;  // by rank, step
   FailedSaves failed_saves_;
-  v1::Storage storage_;                    // as the coordinator has said last; no limit: 0
-  std::map<uint32_t, RecentSteps> saved_;  // by rank
+  std::optional<uint64_t> newest_committed_;  // of this generation
+  v1::Storage storage_;                       // as the coordinator has said last; no limit: 0
+  std::map<uint32_t, RecentSteps> saved_;     // by rank
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, Writing> writing_;  // by generation, rank, step
   // Of this step the coordinator and the job's stderr have been told that the store does not take it.
   std::optional<uint64_t> delay_said_;

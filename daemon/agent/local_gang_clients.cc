@@ -300,6 +300,14 @@ void LocalGang::GiveUp(uint32_t rank, uint64_t step, const char* why) {
   }
 }
 
+void LocalGang::StopWritingStep(uint64_t step, const char* why) {
+  std::vector<uint32_t> ranks;
+  for (const auto& [key, writing] : writing_) {
+    if (std::get<2>(key) == step) ranks.push_back(std::get<1>(key));
+  }
+  for (const uint32_t rank : ranks) GiveUp(rank, step, why);
+}
+
 // The coordinator knows: it was committed, it has failed, its shard was reported by the musterd before this one. Else it was lost
 // with that musterd, and the others are not to wait for it.
 void LocalGang::OnAskOutcome(const Client& client, uint64_t step) {
@@ -381,6 +389,8 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
   if (shard) {
     PutShard(*shard, written.mutable_shard());
     SetBase(rank, step, *shard);
+    const auto older = writing_.lower_bound({generation, rank, 0});
+    written.set_older_to_come(older != writing_.end() && older->first < std::tuple(generation, rank, step));
   } else {
     spdlog::log(given_up ? spdlog::level::debug : spdlog::level::warn, "gang {}: rank {}, step {}: {}",
                 job_.Id(), rank, step, shard.error().message);
@@ -396,12 +406,20 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
   Up(std::move(message));
 }
 
-// Members who handed a save over twice, to the musterd before this one and to this: the checkpoint has what was written first.
-void LocalGang::ForgetReplaced(const v1::Committed& committed) {
-  for (const uint32_t rank : committed.replaced_ranks()) {
-    Let(held_.Drop(rank, committed.generation(), committed.step()));
-    const auto base = bases_.find(rank);
-    if (base != bases_.end() && base->second.step == committed.step()) base->second.shard.reset();
+// A member whose musterd was restarted hands its save over twice: where the checkpoint has what was written first, this node
+// has in memory what nothing consists of.
+void LocalGang::ForgetOthers(const v1::Committed& committed) {
+  const auto is_other = [&](const Shard& shard) {
+    const auto& written = committed.written();
+    return HasWrite(shard.prefix) && std::find(written.begin(), written.end(), shard.prefix) == written.end();
+  };
+  for (const auto& [task, member] : members_) {
+    const HeldShard* held = held_.Find(member.rank, committed.generation(), committed.step());
+    if (held != nullptr && is_other(held->shard))
+      Let(held_.Drop(member.rank, committed.generation(), committed.step()));
+  }
+  for (auto& [rank, base] : bases_) {
+    if (base.shard && base.step == committed.step() && is_other(*base.shard)) base.shard.reset();
   }
 }
 
@@ -412,17 +430,18 @@ void LocalGang::OnCommitted(const v1::Committed& committed) {
   if (!start_ || start_->generation() != committed.generation()) return;
   if (committed.error().empty()) {
     if (delay_said_ && *delay_said_ <= committed.step()) delay_said_.reset();
-    ForgetReplaced(committed);
+    if (!newest_committed_ || *newest_committed_ < committed.step()) newest_committed_ = committed.step();
+    StopWritingStep(committed.step(), "it is committed already");
+    ForgetOthers(committed);
     CopyToPartner(committed.generation(), committed.step());
     Let(held_.Committed(committed.generation(), committed.step()));
   } else {
     if (failed_saves_.Add(committed.generation(), committed.step(), committed.error())) SaveState();
-    for (const auto& [key, writing] : writing_) {
-      const auto& [generation, rank, step] = key;
-      if (step == committed.step()) GiveUp(rank, step, "another member's shard is missing");
+    StopWritingStep(committed.step(), "another member's shard is missing");
+    // Whatever the reason was: the next ones stand alone, unless one that is newer has been found to be whole.
+    if (!newest_committed_ || *newest_committed_ < committed.step()) {
+      for (auto& [rank, base] : bases_) base.shard.reset();
     }
-    // Whatever the reason was: the next ones stand alone.
-    for (auto& [rank, base] : bases_) base.shard.reset();
   }
   for (auto& [connection, client] : clients_) {
     if (client.generation != committed.generation()) continue;

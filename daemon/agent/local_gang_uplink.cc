@@ -303,6 +303,7 @@ void LocalGang::OnStart(const v1::Start& start) {
     Let(held_.Begin(start.restore() ? start.restore_generation() : 0, start.restore_step(),
                     RecoveryMemory(context_.config)));
     unacknowledged_.clear();
+    newest_committed_.reset();
     notify_flags_ = 0;
     progress_ = 0;
   }

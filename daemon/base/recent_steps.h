@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <set>
 
@@ -26,10 +25,6 @@ class RecentSteps {
   void Remove(uint64_t step) { steps_.erase(step); }
   // Whether it is remembered.
   [[nodiscard]] bool Has(uint64_t step) const { return steps_.contains(step); }
-  // How many of those that are remembered are higher.
-  [[nodiscard]] size_t CountAbove(uint64_t step) const {
-    return static_cast<size_t>(std::distance(steps_.upper_bound(step), steps_.end()));
-  }
   [[nodiscard]] std::optional<uint64_t> Highest() const {
     return steps_.empty() ? std::nullopt : std::optional(*steps_.rbegin());
   }

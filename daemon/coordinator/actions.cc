@@ -80,6 +80,7 @@ void Coordinator::BuildStart() {
     restore_ = latest_;
     pending_.clear();
     committed_.Clear();
+    written_.clear();
   }
   v1::Start start;
   start.set_term(fence_.term);

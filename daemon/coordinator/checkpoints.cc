@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "ceph/catalog/object_names.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/crash_point.h"
 #include "daemon/config/retention.h"
@@ -21,8 +22,10 @@ constexpr std::chrono::milliseconds kCommitPause{250};
 constexpr int kMostDoublings = 4;
 constexpr int kMostWaiting = 2;  // commits
 
-// A member has two saves under way at most: with so many newer ones that all members have made none is to come any more.
-constexpr size_t kOvertaken = 2;
+// So often must a save be overtaken by members that are not to make it any more: one that is handed over again after a
+// restart comes a little behind a newer one.
+constexpr int kOvertaken = 2;
+constexpr size_t kMostWritten = 4;  // commits
 
 }  // namespace
 
@@ -32,11 +35,7 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   };
   if (written.generation() != gang_->generation()) return;  // of an older one: it will never be complete
   // A member whose musterd has restarted saves again what it was not told to be committed.
-  if (committed_.Has(written.step())) {
-    std::set<uint32_t> replaced;
-    if (written.error().empty()) replaced.insert(written.shard().rank());
-    return TellCommitted(written.generation(), written.step(), "", replaced);
-  }
+  if (committed_.Has(written.step())) return answer("");
   // Who comes later with a shard of it, or comes again because he was not told.
   if (const std::string* why = failed_.Find(written.generation(), written.step())) return answer(*why);
   if (!written.error().empty()) {
@@ -52,16 +51,10 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   Shard shard = TakeShard(written.shard());
   Pending& pending = pending_[written.step()];
   if (pending.generation != written.generation()) pending = Pending{.generation = written.generation()};
-  if (shard.rank >= gang_->members().size()) return;
-  if (pending.committing) {
-    const auto& shards = pending.manifest->shards;
-    if (shard.rank < shards.size() && shards[shard.rank].prefix != shard.prefix)
-      pending.replaced.insert(shard.rank);
-    return;
-  }
+  if (pending.committing || shard.rank >= gang_->members().size()) return;
+  if (written.older_to_come()) pending.older_to_come.insert(shard.rank);
   pending.shards[shard.rank] = std::move(shard);
   MaybeCommit(written.step());
-  GiveUpOvertaken();
 }
 
 void Coordinator::ShardDelayed(const v1::ShardDelayed& delayed) {
@@ -211,13 +204,13 @@ bool Coordinator::Committing() const {
   });
 }
 
-void Coordinator::TellCommitted(uint64_t generation, uint64_t step, const std::string& error,
-                                const std::set<uint32_t>& replaced) {
+void Coordinator::TellCommitted(uint64_t generation, uint64_t step, const std::string& error) {
   auto message = NewMessage();
   message.mutable_committed()->set_generation(generation);
   message.mutable_committed()->set_step(step);
   message.mutable_committed()->set_error(error);
-  for (const uint32_t rank : replaced) message.mutable_committed()->add_replaced_ranks(rank);
+  if (const auto written = written_.find(step); error.empty() && written != written_.end())
+    message.mutable_committed()->mutable_written()->Assign(written->second.begin(), written->second.end());
   Broadcast(message);
 }
 
@@ -278,14 +271,16 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
   if (!status && status.error().code == Errc::kConflict && generation == gang_->generation())
     return CommitRefused(manifest.fence, step, status.error());
   if (!status && CommitLater(generation, step, status.error())) return;
-  std::set<uint32_t> replaced;
+  std::set<uint32_t> older_to_come;
   if (generation == gang_->generation()) {
-    if (const auto pending = pending_.find(step); pending != pending_.end())
-      replaced = std::move(pending_.extract(pending).mapped().replaced);
+    if (auto pending = pending_.extract(step)) older_to_come = std::move(pending.mapped().older_to_come);
   }
   if (status) {
     if (delay_told_ && *delay_told_ <= step) delay_told_.reset();
-    if (generation == gang_->generation()) committed_.Add(step);
+    if (generation == gang_->generation()) {
+      committed_.Add(step);
+      RememberWritten(manifest);
+    }
     if (!latest_ || *latest_ < step) latest_ = step;
     saved_in_[step] = generation;
     // The last ones are enough: what is not known here is read from the store.
@@ -299,8 +294,18 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
     AddHistory("checkpoint_failed", fmt::format("step {}: {}", step, status.error().message));
     failed_.Add(generation, step, status.error().message);
   }
-  TellCommitted(generation, step, status ? "" : status.error().message, replaced);
-  if (status) GiveUpOvertaken();
+  TellCommitted(generation, step, status ? "" : status.error().message);
+  if (status && generation == gang_->generation()) GiveUpOvertaken(step, older_to_come);
+}
+
+void Coordinator::RememberWritten(const Manifest& manifest) {
+  std::vector<std::string>& written = written_[manifest.step];
+  written.clear();
+  for (const Shard& shard : manifest.shards) {
+    if (HasWrite(shard.prefix)) written.push_back(shard.prefix);
+  }
+  if (written.empty()) written_.erase(manifest.step);
+  if (written_.size() > kMostWritten) written_.erase(written_.begin());
 }
 
 // The head has another fence. What becomes of the save then is not for this coordinator to say, unless it has moved the fence
@@ -311,14 +316,20 @@ void Coordinator::CommitRefused(const Fence& fence, uint64_t step, const Error& 
   TryCommitSoon(fence.generation, step);
 }
 
-// Nothing comes of a save that not all members make, though the others wait for it: those whose shards are missing have all
-// delivered newer ones, twice.
-void Coordinator::GiveUpOvertaken() {
-  for (auto at = pending_.begin(); at != pending_.end();) {
+// Nothing comes of a save that a member has skipped, though the others wait for it. Who makes a newer one, and is not writing
+// an older one still, is not to make that any more.
+void Coordinator::GiveUpOvertaken(uint64_t by, const std::set<uint32_t>& older_to_come) {
+  const auto to_come = [&](const Pending& pending) {
+    return pending.shards.size() >= gang_->WorldSize() ||
+           std::any_of(older_to_come.begin(), older_to_come.end(),
+                       [&](uint32_t rank) { return !pending.shards.contains(rank); });
+  };
+  for (auto at = pending_.begin(); at != pending_.end() && at->first < by;) {
     const auto now = at++;
+    Pending& pending = now->second;
+    if (pending.generation != gang_->generation() || pending.committing || to_come(pending)) continue;
+    if (++pending.overtaken < kOvertaken) continue;
     const uint64_t step = now->first;
-    if (now->second.generation != gang_->generation() || now->second.committing) continue;
-    if (committed_.CountAbove(step) < kOvertaken) continue;
     pending_.erase(now);
     const std::string why = "not all members have saved it, and two newer checkpoints are committed";
     failed_.Add(gang_->generation(), step, why);

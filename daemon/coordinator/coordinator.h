@@ -84,8 +84,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
     std::map<uint32_t, Shard> shards;  // by rank
     bool committing = false;
     std::shared_ptr<const Manifest> manifest;  // while it is committed
-    std::set<uint32_t> replaced;               // ranks that have reported another shard meanwhile
-    int attempts = 0;                          // to commit it
+    std::set<uint32_t> older_to_come;          // ranks that are still writing a shard of a lower step
+    int overtaken = 0;  // commits of higher steps by members that are not to make this one any more
+    int attempts = 0;   // to commit it
   };
   // Which members have their shards of the checkpoint that a generation starts from, and where from.
   struct Restored {
@@ -153,13 +154,13 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool CommitLater(uint64_t generation, uint64_t step, const Error& error);
   void TryCommitSoon(uint64_t generation, uint64_t step);
   [[nodiscard]] bool Committing() const;
-  void TellCommitted(uint64_t generation, uint64_t step, const std::string& error,
-                     const std::set<uint32_t>& replaced = {});
+  void TellCommitted(uint64_t generation, uint64_t step, const std::string& error);
   void ShardRestored(const v1::ShardRestored& restored);
   void CollectOrphans();
   void CommitDone(const Manifest& manifest, const Status& status);
+  void RememberWritten(const Manifest& manifest);
   void CommitRefused(const Fence& fence, uint64_t step, const Error& error);
-  void GiveUpOvertaken();
+  void GiveUpOvertaken(uint64_t by, const std::set<uint32_t>& older_to_come);
   void ShardDelayed(const v1::ShardDelayed& delayed);
   void CheckpointDelayed(uint64_t step, const std::string& why);
   [[nodiscard]] bool WillBeTold(const v1::ShardWritten& written) const;
@@ -252,7 +253,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool end_waited_ = false;                  // for that, long enough
   std::map<uint64_t, Pending> pending_;
   Restored restored_;
-  RecentSteps committed_;               // of the current generation
+  RecentSteps committed_;  // of the current generation
+  // Of the newest ones that were committed here: the prefixes of shards that have a WRITE.
+  std::map<uint64_t, std::vector<std::string>> written_;
   std::optional<uint64_t> delay_told_;  // of this step; until it, or a newer one, is committed
   std::string cause_;                   // of the newest fault
   std::string restart_cause_;           // of the current generation: that, or what was planned

@@ -293,6 +293,18 @@ TEST_F(Keeping, ACommitDoesNotShareWhatIsDroppedMeanwhile) {
   ExpectWhole();
 }
 
+// The answer to the first call did not come; before the second one another coordinator has taken over.
+TEST_F(Keeping, ACommitThatWasCarriedOutLateStaysWhenItsCoordinatorHasBeenReplaced) {
+  ASSERT_TRUE(Save(1));
+  const Manifest manifest = SampleManifest("k", 2, fence_, 2);
+  ASSERT_TRUE(Save(other_, manifest));
+  ASSERT_TRUE(other_.Advance(fence_, {fence_.term + 1, fence_.generation}, "record"));
+  const auto committed = catalog_.Commit(manifest, 2);
+  EXPECT_TRUE(committed) << committed.error().message;
+  EXPECT_THAT(Steps(), ElementsAre(1, 2));
+  ExpectWhole();
+}
+
 TEST_F(Keeping, ASaveThatNewerOnesHaveOvertakenSharesNothingThatHasGone) {
   ASSERT_TRUE(Save(1));
   const Manifest slow = Sharing(2, 1);

@@ -80,6 +80,34 @@ TEST_F(Libmuster, HowASaveEndedWhileMusterdWasRestartedIsAskedFor) {
   EXPECT_THAT(Said(), HasSubstr("its shard was lost"));
 }
 
+// The first musterd's word counts: its shard is whole, and the others may not hear of the second one's trouble.
+TEST_F(Libmuster, ASaveThatWasDurableIsNotFailedByTheMusterdThatItIsHandedToAgain) {
+  musterd_.Change([](auto& rules) { rules.committed = false; });
+  Open();
+  ASSERT_EQ(Save(1), MUSTER_OK);
+  ASSERT_EQ(muster_wait_durable(m_, 1, 10000), MUSTER_OK) << Said();
+  musterd_.Stop();
+  musterd_.Change([](auto& rules) { rules.durable = false; });
+  musterd_.Start();
+  ASSERT_TRUE(Eventually([&] {
+    EXPECT_EQ(muster_wait(m_, 1, 10), MUSTER_E_TIMEOUT);
+    size_t saves = 0;
+    musterd_.Look([&](const auto& m) { saves = m.saves.size(); });
+    return saves == 2;
+  }));
+  musterd_.SendDurable(1, MUSTER_E_STORE, "the pool is full");
+  ASSERT_TRUE(Eventually([&] {
+    EXPECT_EQ(muster_wait(m_, 1, 10), MUSTER_E_TIMEOUT);
+    size_t asked = 0;
+    musterd_.Look([&](const auto& m) { asked = m.asked.size(); });
+    return asked == 1;
+  })) << "how it ends is asked for";
+  musterd_.SendCommitted(1);
+  EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
+  EXPECT_EQ(Save(2), MUSTER_OK);
+  EXPECT_EQ(Save(3), MUSTER_OK) << "its buffer is free";
+}
+
 TEST_F(Libmuster, ACommitThatComesWithTheWelcomeFreesWhatWasToBeHandedOverAgain) {
   musterd_.Change([](auto& rules) { rules.committed = false; });
   Open();

@@ -64,7 +64,9 @@ TEST(ObjectNames, SayWhichWriteOfAShardTheyAreOf) {
     EXPECT_FALSE(ParseShardPrefix("k", 1, good)) << good;
     EXPECT_FALSE(ParseShardPrefix("k", 2, good)) << good;
     EXPECT_FALSE(ParseShardPrefix("l", 12, good)) << good;
+    EXPECT_EQ(HasWrite(good), good == prefix);
   }
+  EXPECT_FALSE(HasWrite(ShardPrefix("job-7", 100, {3, 7}, 12))) << "the key has a dash";
   for (const char* other :
        {"data/k/100.3.7/12-", "data/k/100.3.7/12-0a1b2c3", "data/k/100.3.7/12-0a1b2c3d4",
         "data/k/100.3.7/12-0A1B2C3D", "data/k/100.3.7/12-0a1b2c3g", "data/k/100.3.7/12.0a1b2c3d",
