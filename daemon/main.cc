@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
@@ -132,8 +133,15 @@ int Run(const Config& config) {
   std::filesystem::create_directories(config.state_dir, error);
   if (error) return Fail(fmt::format("cannot make {}: {}", config.state_dir, error.message()));
 
-  auto opened = OpenStore(
-      {config.store, config.ceph_conf, config.ceph_user, static_cast<int>(config.store_timeout_ms / 1000)});
+  // The members of a musterd that is started while Ceph is down wait for musterd, not for Ceph.
+  const auto late = [said = std::make_shared<std::string>()](const Status& status) {
+    if (status) return spdlog::info("the store answers now");
+    if (*said == status.error().message) return;
+    *said = status.error().message;
+    spdlog::warn("{}; musterd goes on without it, and tries again", *said);
+  };
+  auto opened = OpenStore({config.store, config.ceph_conf, config.ceph_user,
+                           static_cast<int>(config.store_timeout_ms / 1000), late});
   if (!opened) return Fail(opened.error().message);
   const std::shared_ptr<Store> store = *std::move(opened);
 

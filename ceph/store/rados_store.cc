@@ -1,6 +1,8 @@
 // The store in a RADOS pool: a space is a namespace, an object an object, a head an object whose xattr
 // "fence" guards its omap.
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -9,6 +11,7 @@
 #include <rados/librados.hpp>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "ceph/store/backend.h"
@@ -31,6 +34,8 @@ constexpr size_t kListPage = 1024;
 constexpr int kDataFlags = librados::OPERATION_FULL_TRY;
 // What is needed to recover must work in a full pool too: heads are small, removals make room.
 constexpr int kHeadFlags = librados::OPERATION_FULL_FORCE;
+
+constexpr std::chrono::seconds kConnectPause{1};
 
 enum class Doing { kReading, kWriting };
 
@@ -101,17 +106,29 @@ class RadosBuffer final : public StoreBuffer {
   const ceph::bufferptr pointer_;
 };
 
+Result<std::unique_ptr<librados::Rados>> Connect(const StoreOptions& options, const std::string& pool);
+
 class RadosStore final : public Store {
  public:
-  static Result<std::unique_ptr<Store>> Connect(const StoreOptions& options, const std::string& pool);
+  static Result<std::unique_ptr<Store>> Open(const StoreOptions& options, const std::string& pool);
 
-  RadosStore(std::unique_ptr<librados::Rados> cluster, std::string pool)
-      : cluster_(std::move(cluster)), pool_(std::move(pool)) {}
+  explicit RadosStore(std::string pool)
+      : pool_(std::move(pool)),
+        connected_(
+            Error{Errc::kUnavailable, "store " + Describe() +
+                                          ": the monitors have not answered yet (do they run and can this "
+                                          "host reach them? see ceph -s)"}) {}
 
   ~RadosStore() override {
-    for (auto& [space, io] : spaces_) io.aio_flush();  // every operation has its timeout
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    if (connecting_.joinable()) connecting_.join();  // a try has its timeout, as every operation
+    for (auto& [space, io] : spaces_) io.aio_flush();
     spaces_.clear();
-    cluster_->shutdown();
+    if (cluster_) cluster_->shutdown();
   }
 
   std::unique_ptr<StoreBuffer> NewBuffer(size_t bytes) override;
@@ -153,11 +170,21 @@ class RadosStore final : public Store {
   [[nodiscard]] Error Failed(const char* what, const ObjectName& object, int rc, Doing doing) const;
   // One attempt; nothing when the head was changed between its pages.
   std::optional<Result<Head>> ReadHeadOnce(IoCtx& io, const ObjectName& head);
+  // On a thread of its own, until there is a connection.
+  void ConnectLate(const StoreOptions& options);
+  // Of the pool; kUnavailable while there is no connection.
+  Result<IoCtx> OpenPool();
 
-  std::unique_ptr<librados::Rados> cluster_;
   const std::string pool_;
   std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<librados::Rados> cluster_;  // null: not connected
+  Status connected_;                          // how the newest try has ended
+  bool tried_ = false;                        // there has been one
+  bool late_ = false;                         // it is not waited for
+  bool closing_ = false;
   std::map<std::string, IoCtx> spaces_;
+  std::thread connecting_;
 };
 
 Error RadosStore::Failed(const char* what, const ObjectName& object, int rc, Doing doing) const {
@@ -174,13 +201,20 @@ Result<IoCtx> RadosStore::Space(const std::string& space) {
   const std::lock_guard lock(mutex_);
   const auto found = spaces_.find(space);
   if (found != spaces_.end()) return found->second;
+  Result<IoCtx> io = OpenPool();
+  if (!io) return io;
+  io->set_namespace(space);
+  return spaces_.emplace(space, *io).first->second;
+}
+
+Result<IoCtx> RadosStore::OpenPool() {
+  if (!cluster_) return Error{Errc::kUnavailable, connected_.error().message};
   IoCtx io;
   if (const int rc = cluster_->ioctx_create(pool_.c_str(), io); rc < 0) {
     return Error{CodeOf(-rc, Doing::kReading),
                  "cannot open the pool of " + Describe() + ": " + std::strerror(-rc)};
   }
-  io.set_namespace(space);
-  return spaces_.emplace(space, io).first->second;
+  return io;
 }
 
 Result<IoCtx> RadosStore::For(const ObjectName& object) {
@@ -294,12 +328,14 @@ Status RadosStore::EachObject(IoCtx& io, const ObjectName& what,
 }
 
 Result<std::vector<std::string>> RadosStore::ListSpaces() {
-  IoCtx io;
-  if (const int rc = cluster_->ioctx_create(pool_.c_str(), io); rc < 0)
-    return Failed("open", {pool_, "*"}, rc, Doing::kReading);
-  io.set_namespace(librados::all_nspaces);
+  Result<IoCtx> io = [&] {
+    const std::lock_guard lock(mutex_);
+    return OpenPool();
+  }();
+  if (!io) return io.error();
+  io->set_namespace(librados::all_nspaces);
   std::set<std::string> spaces;
-  const Status listed = EachObject(io, {"*", "*"}, [&](const librados::ObjectItem& item) {
+  const Status listed = EachObject(*io, {"*", "*"}, [&](const librados::ObjectItem& item) {
     if (CheckSpace(item.nspace)) spaces.insert(item.nspace);
   });
   if (!listed) return listed.error();
@@ -402,7 +438,8 @@ Status RadosStore::UpdateHead(const ObjectName& name, const HeadUpdate& update) 
   return {};
 }
 
-Result<std::unique_ptr<Store>> RadosStore::Connect(const StoreOptions& options, const std::string& pool) {
+// To the cluster, with the pool found.
+Result<std::unique_ptr<librados::Rados>> Connect(const StoreOptions& options, const std::string& pool) {
   const std::string who = "client." + options.ceph_user;
   const auto failed = [&](const std::string& what, int rc, const std::string& check) {
     return Error{CodeOf(-rc, Doing::kReading), "store " + options.url + ": cannot " + what + " as " + who +
@@ -427,15 +464,52 @@ Result<std::unique_ptr<Store>> RadosStore::Connect(const StoreOptions& options, 
         "connect to the monitors of " + options.ceph_conf, rc,
         "do the monitors run and can this host reach them, and is the keyring of " + who + " readable?");
   }
-  auto store = std::make_unique<RadosStore>(std::move(cluster), pool);
   IoCtx io;
-  if (const int rc = store->cluster_->ioctx_create(pool.c_str(), io); rc < 0) {
+  if (const int rc = cluster->ioctx_create(pool.c_str(), io); rc < 0) {
     return failed("open the pool", rc, "does 'ceph osd pool ls' list it?");
+  }
+  return cluster;
+}
+
+// The first try is Open's as long as that waits for it.
+void RadosStore::ConnectLate(const StoreOptions& options) {
+  for (;;) {
+    auto cluster = Connect(options, pool_);
+    std::unique_lock lock(mutex_);
+    tried_ = true;
+    connected_ = cluster ? Status() : Status(cluster.error());
+    if (cluster) cluster_ = *std::move(cluster);
+    changed_.notify_all();
+    if (late_) options.late(connected_);
+    const bool may_pass = !connected_ && (late_ || connected_.error().code == Errc::kUnavailable);
+    if (!may_pass || changed_.wait_for(lock, kConnectPause, [&] { return closing_; })) return;
+  }
+}
+
+Result<std::unique_ptr<Store>> RadosStore::Open(const StoreOptions& options, const std::string& pool) {
+  auto store = std::make_unique<RadosStore>(pool);
+  if (!options.late) {
+    auto cluster = Connect(options, pool);
+    if (!cluster) return cluster.error();
+    store->cluster_ = *std::move(cluster);
+    return std::unique_ptr<Store>(std::move(store));
+  }
+  store->connecting_ = std::thread([raw = store.get(), options] { raw->ConnectLate(options); });
+  {
+    std::unique_lock lock(store->mutex_);
+    store->changed_.wait_for(lock, kStorePatience, [&] { return store->tried_; });
+    const Status connected = store->connected_;
+    if (!connected && connected.error().code != Errc::kUnavailable) {
+      lock.unlock();
+      return connected.error();
+    }
+    store->late_ = !connected;
+    if (!connected) options.late(connected);
   }
   return std::unique_ptr<Store>(std::move(store));
 }
 
-const bool registered = RegisterBackend("rados", &RadosStore::Connect);
+const bool registered = RegisterBackend("rados", &RadosStore::Open);
 
 }  // namespace
 }  // namespace muster

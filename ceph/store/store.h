@@ -2,6 +2,7 @@
 // objects (written once, read, removed) and heads (small guarded maps, changed by compare-and-swap).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -102,7 +103,12 @@ struct StoreOptions {
   std::string ceph_conf = "/etc/ceph/ceph.conf";
   std::string ceph_user = "muster";  // client.NAME
   int operation_timeout_seconds = 30;
+  // Set: OpenStore does not wait longer than kStorePatience for a store that does not answer. Its operations give kUnavailable
+  // until it does; it is tried again and again. Told on a thread of the store: why a try has failed (the first time: that it
+  // is not waited for any more), and success when it is there after that. Must not block.
+  std::function<void(const Status&)> late = {};
 };
+inline constexpr std::chrono::seconds kStorePatience{3};
 
 // Connects. An error names the url and what to check.
 Result<std::unique_ptr<Store>> OpenStore(const StoreOptions& options);

@@ -177,7 +177,9 @@ void Coordinator::TakenOver(Result<GangHead> head) {
       spdlog::warn("gang {}: not taken over: {}", job_.Id(), head.error().message);
       return StepDown("");
     }
-    if (!again || RealtimeNs() > takeover_deadline_ns_) {
+    // A gang that runs is not ended because the store is away.
+    const bool patient = !origin_.fresh && head.error().code == Errc::kUnavailable;
+    if (!again || (!patient && RealtimeNs() > takeover_deadline_ns_)) {
       job_is_over_ = head.error().code == Errc::kDenied;
       return Refuse(fmt::format("gang {}: cannot take its record over in {}: {}", job_.Id(),
                                 store_->Describe(), head.error().message));

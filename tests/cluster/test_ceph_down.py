@@ -58,6 +58,26 @@ class Down(WalkerCase):
         self.assertEqual(gang.generation(), 1, "nothing has been started again")
         gang.finish(6, timeout=SLURM)
 
+    def test_musterd_is_killed_and_started_again_meanwhile(self) -> None:
+        """It does not wait for the store: its members wait for musterd no longer than `reconnect`."""
+        gang = self.walk(words=("free",), nodes=3, tasks=6)
+        gang.started(1, 6)
+        gang.commits(1)
+        self.stop_ceph()
+        self.cluster.stop_daemon("ceph", "mon.a", signal.SIGKILL)
+        try:
+            self.cluster.stop_daemon("n1", "musterd", signal.SIGKILL)  # n2 coordinates
+            self.cluster.start_daemon("n1", "musterd")
+            began = self.slowest(gang)
+            self.wait(lambda: self.slowest(gang) > began + 300, "all members to go on")
+            self.assertIn("musterd goes on without it", (self.cluster.directory / "log" / "n1.musterd.log").read_text())
+        finally:
+            self.cluster.start_daemon("ceph", "mon.a")
+        self.signal_ceph(signal.SIGCONT)
+        gang.commits(1, timeout=SLURM)
+        self.assertEqual(gang.generation(), 1, "nothing has been started again")
+        gang.finish(6, timeout=SLURM)
+
     def history(self, gang: Walkers) -> str:
         """From the coordinator, which knows it without the store."""
         return self.muster("events", gang.job.gang, node="n2").stdout

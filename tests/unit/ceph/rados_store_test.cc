@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <rados/librados.hpp>
 
 #include "ceph/catalog/catalog.h"
@@ -162,6 +164,45 @@ TEST(RadosStore, AnUnreachableClusterIsAnErrorWithinTheTimeout) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   ASSERT_FALSE(store);
   std::printf("%s\n", store.error().message.c_str());
+}
+
+// As of a musterd that is restarted while Ceph is down.
+TEST(RadosStore, ThatDoesNotAnswerMayComeLate) {
+  const TemporaryDirectory directory;
+  const std::string conf = directory.path() + "/ceph.conf";
+  std::ofstream(conf) << "[global]\nmon_host = 127.0.0.1:1\nkeyring = " << directory.path() << "/keyring\n";
+  std::ofstream(directory.path() + "/keyring")
+      << "[client.admin]\n\tkey = AQAAAAAAAAAAEAAAAAAAAAAAAAAAAAAAAAAAAA==\n";
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<bool> told;
+  StoreOptions options = Options();
+  options.ceph_conf = conf;
+  options.operation_timeout_seconds = 5;
+  options.late = [&](const Status& status) {
+    const std::lock_guard lock(mutex);
+    told.push_back(status.ok());
+    changed.notify_all();
+  };
+  const auto store = OpenStore(options);
+  ASSERT_TRUE(store) << store.error().message;
+  EXPECT_EQ((*store)->Write({"u1", "late"}, "x").error().code, Errc::kUnavailable);
+  EXPECT_EQ((*store)->ListSpaces().error().code, Errc::kUnavailable);
+  // Now it is there.
+  std::filesystem::copy_file(Options().ceph_conf, conf, std::filesystem::copy_options::overwrite_existing);
+  std::unique_lock lock(mutex);
+  ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return !told.empty() && told.back(); }));
+  EXPECT_FALSE(told.front());
+  lock.unlock();
+  EXPECT_TRUE((*store)->Write({"u1", "late"}, "x"));
+  EXPECT_EQ(*(*store)->Read({"u1", "late"}), "x");
+}
+
+TEST(RadosStore, ThatIsWrongIsAnErrorAtOnceAlsoWhereItMayComeLate) {
+  StoreOptions options = Options();
+  options.late = [](const Status&) { ADD_FAILURE() << "told of a mistake"; };
+  options.url = "rados:no-such-pool";
+  EXPECT_EQ(OpenStore(options).error().code, Errc::kNotFound);
 }
 
 TEST(RadosStore, SaysWhatIsMissing) {
