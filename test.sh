@@ -152,8 +152,7 @@ if wanted_besides_sanitizers; then
         build_sanitized_behind
     fi
     say "== Testing"
-    # Those on the virtual cluster wait much.
-    run_tests plain "$(($(nproc) + 1))" "$root/build"
+    run_tests plain "$(nproc)" "$root/build"
     if [[ -n $behind ]]; then
         built=0
         wait "$behind" || built=$?

@@ -79,7 +79,7 @@ class SlurmOnly(unittest.TestCase):
     def test_proctrack_kills_what_left_its_session(self) -> None:
         done = self.cluster.user("ctl", ["srun", "-w", "n1", "sh", "-c", "setsid sleep 4711 & exit 0"])
         self.assertEqual(done.returncode, 0, done.stderr)
-        wait_until(lambda: self.cluster.exec("n1", ["pgrep", "-f", "sleep 4711"]).returncode == 1, 10, "its death")
+        wait_until(lambda: self.cluster.exec("n1", ["pgrep", "-f", "sleep 4711"]).returncode == 1, 30, "its death")
 
     def test_exit_status_and_signals_pass_through_exec(self) -> None:
         self.assertEqual(self.cluster.exec("n1", ["sh", "-c", "exit 7"]).returncode, 7)
@@ -96,9 +96,9 @@ class SlurmOnly(unittest.TestCase):
     def test_a_killed_exec_takes_its_program_along(self) -> None:
         with self.cluster.popen("n1", ["sleep", "4712"]) as program:
             alive = ["pgrep", "-f", "^sleep 4712"]
-            wait_until(lambda: self.cluster.exec("n1", alive).returncode == 0, 5, "the program")
+            wait_until(lambda: self.cluster.exec("n1", alive).returncode == 0, 30, "the program")
             program.kill()
-        wait_until(lambda: self.cluster.exec("n1", alive).returncode == 1, 5, "its death")
+        wait_until(lambda: self.cluster.exec("n1", alive).returncode == 1, 30, "its death")
 
     def test_users_and_files_of_the_nodes_are_not_the_hosts(self) -> None:
         self.assertEqual(self.cluster.user("n1", ["id", "-u"], user="other").stdout, "20002\n")
@@ -126,9 +126,9 @@ class SlurmOnly(unittest.TestCase):
             self.cluster.cut("n2")
             self.assertEqual(self.cluster.status()["nodes"][2]["state"], "cut")
             self.assertFalse(reaches(self.cluster, "ctl", "n2"))
-            self.assertEqual(program.communicate("go\n", timeout=5)[0], "still here\n")
+            self.assertEqual(program.communicate("go\n", timeout=30)[0], "still here\n")
         self.cluster.heal("n2")
-        wait_until(lambda: reaches(self.cluster, "ctl", "n2"), 10, "n2 to answer")
+        wait_until(lambda: reaches(self.cluster, "ctl", "n2"), 30, "n2 to answer")
         wait_for_idle(self.cluster, "n2")
 
     def test_slurm_notices_a_dead_node_and_survivors_stay(self) -> None:
@@ -246,7 +246,7 @@ class Lifetime(unittest.TestCase):
                     start.kill()
                 self.assertEqual(subprocess.run([VCLUSTER, "stop", "--name", name], check=False).returncode, 0)
                 # A node that it had just begun to start finds no cgroups, and ends by itself.
-                wait_until(lambda: traces(name) == [], 10, "the last of it to end")
+                wait_until(lambda: traces(name) == [], 30, "the last of it to end")
 
     def test_a_failed_start_shows_the_log_and_leaves_nothing(self) -> None:
         cluster = Cluster(f"f{os.getpid()}", nodes=2, ceph=False, muster=False, plugins=["required /nowhere.so"])
