@@ -1,4 +1,5 @@
 // musterd: the node daemon.
+#include <execinfo.h>
 #include <fmt/format.h>
 #include <pwd.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -10,9 +11,11 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 
@@ -83,6 +86,23 @@ void BlockSignals() {
   sigaddset(&signals, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+}
+
+// Where the main thread stands when its loop stands still: to stderr, as file and offset (addr2line). Gives what asks for it.
+std::function<void()> TraceMainThread() {
+  static constexpr int kMostFrames = 64;
+  static std::array<void*, kMostFrames> frames;
+  // Its first call loads a library, which no signal handler may do.
+  ::backtrace(frames.data(), kMostFrames);
+  struct sigaction action {};
+  action.sa_flags = SA_RESTART;
+  action.sa_handler = [](int) {
+    const int kept = errno;
+    ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), kMostFrames), STDERR_FILENO);
+    errno = kept;
+  };
+  ::sigaction(SIGUSR2, &action, nullptr);
+  return [main = ::pthread_self()] { ::pthread_kill(main, SIGUSR2); };
 }
 
 // systemd's watchdog: told from the loop's own thread, so that a stuck loop is seen.
@@ -163,6 +183,7 @@ int Run(const Config& config) {
   beat_options.listen_address = config.listen_address;
   beat_options.port = static_cast<uint16_t>(config.port);
   beat_options.loop_stall_ms = config.loop_stall_ms;
+  beat_options.stalled = TraceMainThread();
   beat_options.state_path = config.state_dir + "/beats";
   beat_options.mailbox = loop.mailbox();
   auto beat = Beat::Start(std::move(beat_options));

@@ -111,8 +111,10 @@ void BeatThread::Run() {
     const bool stalled = Stalled(now);
     if (stalled != was_stalled_) {
       was_stalled_ = stalled;
-      if (stalled)
+      if (stalled) {
         spdlog::error("the main loop has stood still for {} ms: no more beats", options_.loop_stall_ms);
+        if (options_.stalled) options_.stalled();
+      }
       if (!stalled) spdlog::warn("the main loop goes on, and so do beats");
     }
     if ((polled[0].revents & POLLIN) != 0) ReadSocket(stalled);
