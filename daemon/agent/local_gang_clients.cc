@@ -301,11 +301,10 @@ void LocalGang::GiveUp(uint32_t rank, uint64_t step, const char* why) {
 }
 
 void LocalGang::StopWritingStep(uint64_t step, const char* why) {
-  std::vector<uint32_t> ranks;
   for (const auto& [key, writing] : writing_) {
-    if (std::get<2>(key) == step) ranks.push_back(std::get<1>(key));
+    const auto& [generation, rank, of] = key;
+    if (of == step) GiveUp(rank, step, why);
   }
-  for (const uint32_t rank : ranks) GiveUp(rank, step, why);
 }
 
 // The coordinator knows: it was committed, it has failed, its shard was reported by the musterd before this one. Else it was lost

@@ -27,8 +27,8 @@ struct BeatOptions {
   std::string listen_address = "0.0.0.0";
   uint16_t port = 6880;  // UDP; 0: any (tests)
   int64_t loop_stall_ms = 10'000;
-  std::function<void()>
-      stalled;  // called on the beats' thread when the main loop has stood still for so long
+  // Called on the beats' thread when the main loop has stood still for so long; empty: nothing is.
+  std::function<void()> stalled;
   // A small file on a tmpfs where promises outlive this process (a musterd that restarts must keep them); "": none.
   std::string state_path;
   std::shared_ptr<Mailbox> mailbox;  // of the main loop

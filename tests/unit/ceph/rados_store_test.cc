@@ -37,6 +37,17 @@ StoreOptions Options() {
   return options;
 }
 
+// Of a cluster whose only monitor is said to be there, with a key that none knows; `directory` holds the files.
+StoreOptions WithMonitor(const std::string& address, const TemporaryDirectory& directory) {
+  StoreOptions options = Options();
+  options.ceph_conf = directory.path() + "/ceph.conf";
+  std::ofstream(options.ceph_conf) << "[global]\nmon_host = " << address << "\nkeyring = " << directory.path()
+                                   << "/keyring\n";
+  std::ofstream(directory.path() + "/keyring")
+      << "[client.admin]\n\tkey = AQAAAAAAAAAAEAAAAAAAAAAAAAAAAAAAAAAAAA==\n";
+  return options;
+}
+
 std::unique_ptr<Store> Open() {
   auto store = OpenStore(Options());
   EXPECT_TRUE(store) << store.error().message;
@@ -151,13 +162,7 @@ TEST(RadosStore, AnObjectThatIsNoHeadIsCorrupt) {
 
 TEST(RadosStore, AnUnreachableClusterIsAnErrorWithinTheTimeout) {
   const TemporaryDirectory directory;
-  const std::string conf = directory.path() + "/ceph.conf";
-  // TEST-NET-1: nobody answers there.
-  std::ofstream(conf) << "[global]\nmon_host = 192.0.2.1\nkeyring = " << directory.path() << "/keyring\n";
-  std::ofstream(directory.path() + "/keyring")
-      << "[client.admin]\n\tkey = AQAAAAAAAAAAEAAAAAAAAAAAAAAAAAAAAAAAAA==\n";
-  StoreOptions options = Options();
-  options.ceph_conf = conf;
+  StoreOptions options = WithMonitor("192.0.2.1", directory);  // TEST-NET-1: nobody answers there
   options.operation_timeout_seconds = 2;
   const auto begin = std::chrono::steady_clock::now();
   const auto store = OpenStore(options);
@@ -169,15 +174,10 @@ TEST(RadosStore, AnUnreachableClusterIsAnErrorWithinTheTimeout) {
 // As of a musterd that is restarted while Ceph is down.
 TEST(RadosStore, ThatDoesNotAnswerMayComeLate) {
   const TemporaryDirectory directory;
-  const std::string conf = directory.path() + "/ceph.conf";
-  std::ofstream(conf) << "[global]\nmon_host = 127.0.0.1:1\nkeyring = " << directory.path() << "/keyring\n";
-  std::ofstream(directory.path() + "/keyring")
-      << "[client.admin]\n\tkey = AQAAAAAAAAAAEAAAAAAAAAAAAAAAAAAAAAAAAA==\n";
+  StoreOptions options = WithMonitor("127.0.0.1:1", directory);
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<bool> told;
-  StoreOptions options = Options();
-  options.ceph_conf = conf;
   options.operation_timeout_seconds = 5;
   options.late = [&](const Status& status) {
     const std::lock_guard lock(mutex);
@@ -189,7 +189,8 @@ TEST(RadosStore, ThatDoesNotAnswerMayComeLate) {
   EXPECT_EQ((*store)->Write({"u1", "late"}, "x").error().code, Errc::kUnavailable);
   EXPECT_EQ((*store)->ListSpaces().error().code, Errc::kUnavailable);
   // Now it is there.
-  std::filesystem::copy_file(Options().ceph_conf, conf, std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(Options().ceph_conf, options.ceph_conf,
+                             std::filesystem::copy_options::overwrite_existing);
   std::unique_lock lock(mutex);
   ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return !told.empty() && told.back(); }));
   EXPECT_FALSE(told.front());
