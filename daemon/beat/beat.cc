@@ -77,10 +77,8 @@ std::unique_ptr<Attendance> Beat::Attend(AttendOptions options, AgentEvents even
   auto view = std::make_shared<AgentView>();
   auto page = BeatPage::Make();
   const uint64_t id = next_id_++;
-  thread_->Do(
-      [id, options = std::move(options), weak = std::weak_ptr(shared), view, page](BeatThread& thread) {
-        if (auto alive = weak.lock()) thread.AddAgent(id, options, std::move(alive), view, page);
-      });
+  thread_->Do([id, options = std::move(options), weak = std::weak_ptr(shared), view,
+               page](BeatThread& thread) { thread.AddAgent(id, options, weak, view, page); });
   return std::unique_ptr<Attendance>(
       new Attendance(thread_, id, std::move(shared), std::move(view), std::move(page)));
 }
@@ -89,7 +87,7 @@ std::unique_ptr<Leadership> Beat::Lead(LeadOptions options, LeadEvents events) {
   auto shared = std::make_shared<LeadEvents>(std::move(events));
   const uint64_t id = next_id_++;
   thread_->Do([id, options = std::move(options), weak = std::weak_ptr(shared)](BeatThread& thread) {
-    if (auto alive = weak.lock()) thread.AddLead(id, options, std::move(alive));
+    thread.AddLead(id, options, weak);
   });
   return std::unique_ptr<Leadership>(new Leadership(thread_, id, std::move(shared)));
 }

@@ -43,7 +43,7 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
   [[nodiscard]] lease::Nanos last_alive() const { return last_alive_; }
 
   // ---- on the thread, by way of Do
-  void AddAgent(uint64_t id, const AttendOptions& options, std::shared_ptr<AgentEvents> events,
+  void AddAgent(uint64_t id, const AttendOptions& options, std::weak_ptr<AgentEvents> events,
                 std::shared_ptr<AgentView> view, std::shared_ptr<BeatPage> page);
   void RemoveAgent(uint64_t id);
   void Follow(uint64_t id, uint64_t term, uint32_t coordinator, const std::string& key,
@@ -54,7 +54,7 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
   void RemoveSupervisor(uint64_t id, uint64_t number);
   void SupervisorReadsPage(uint64_t id, uint64_t number);
 
-  void AddLead(uint64_t id, const LeadOptions& options, std::shared_ptr<LeadEvents> events);
+  void AddLead(uint64_t id, const LeadOptions& options, std::weak_ptr<LeadEvents> events);
   void RemoveLead(uint64_t id);
   void WithLead(uint64_t id,
                 const std::function<void(lease::CoordinatorLease&, lease::Nanos, lease::Output*)>& what);
@@ -66,6 +66,8 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
     UniqueFd fd;
     bool reads_page = false;
   };
+  // Events are the handles' alone, and looked up on the main loop: whose handle is gone there is told nothing any more, also
+  // of what was posted before, or is posted before this thread has heard that it is gone.
   struct Party {  // what an agent and a lead of one gang have in common
     uint64_t id = 0;
     uint64_t gang = 0;
@@ -75,7 +77,7 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
   };
   struct Agent : Party {
     std::optional<lease::AgentLease> machine;
-    std::shared_ptr<AgentEvents> events;
+    std::weak_ptr<AgentEvents> events;
     std::shared_ptr<AgentView> view;
     std::shared_ptr<BeatPage> page;  // nullptr: none
     std::vector<Supervisor> supervisors;
@@ -85,7 +87,7 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
   };
   struct Lead : Party {
     std::optional<lease::CoordinatorLease> machine;
-    std::shared_ptr<LeadEvents> events;
+    std::weak_ptr<LeadEvents> events;
   };
 
   void Run();

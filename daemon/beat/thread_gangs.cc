@@ -39,7 +39,7 @@ BeatThread::Lead* BeatThread::FindLead(uint64_t id) {
 
 // ---- agents
 
-void BeatThread::AddAgent(uint64_t id, const AttendOptions& options, std::shared_ptr<AgentEvents> events,
+void BeatThread::AddAgent(uint64_t id, const AttendOptions& options, std::weak_ptr<AgentEvents> events,
                           std::shared_ptr<AgentView> view, std::shared_ptr<BeatPage> page) {
   auto agent = std::make_unique<Agent>();
   agent->id = id;
@@ -133,7 +133,7 @@ void BeatThread::BeatSupervisors(Agent& agent, lease::Nanos now) {
 }
 
 void BeatThread::PostEvent(const Agent& agent, const lease::Event& event) {
-  options_.mailbox->Post([weak = std::weak_ptr(agent.events), event, closed = agent.machine->closed(),
+  options_.mailbox->Post([weak = agent.events, event, closed = agent.machine->closed(),
                           thread = weak_from_this(), id = agent.id] {
     const auto events = weak.lock();
     if (!events) return;
@@ -169,7 +169,7 @@ void BeatThread::PostEvent(const Agent& agent, const lease::Event& event) {
 
 // ---- leads
 
-void BeatThread::AddLead(uint64_t id, const LeadOptions& options, std::shared_ptr<LeadEvents> events) {
+void BeatThread::AddLead(uint64_t id, const LeadOptions& options, std::weak_ptr<LeadEvents> events) {
   auto lead = std::make_unique<Lead>();
   lead->id = id;
   lead->gang = lease::GangTag(options.gang);
@@ -215,7 +215,7 @@ void BeatThread::SetAddress(uint64_t id, uint32_t node, const BeatAddress& addre
 }
 
 void BeatThread::PostEvent(const Lead& lead, const lease::Event& event) {
-  options_.mailbox->Post([weak = std::weak_ptr(lead.events), event] {
+  options_.mailbox->Post([weak = lead.events, event] {
     const auto events = weak.lock();
     if (!events) return;
     const auto call = [](const auto& function, const auto&... arguments) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -35,6 +36,11 @@ class Told {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, limit,
                              [&] { return std::find(all_.begin(), all_.end(), what) != all_.end(); });
+  }
+  size_t Count(const std::string& who) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<size_t>(
+        std::count_if(all_.begin(), all_.end(), [&](const auto& what) { return what.starts_with(who); }));
   }
   bool Ever(const std::string& what) {
     const std::lock_guard lock(mutex_);
@@ -307,6 +313,30 @@ TEST_F(BeatTest, ADaemonWhoseLoopStandsStillFallsSilent) {
   EXPECT_TRUE(told_.Within("lead 0: silent 2"));
   daemons_[2].beat->LoopAlive();
   EXPECT_TRUE(told_.Within("agent 2: fence", 60s));
+}
+
+// The main loop lets a gang go while what it was to be told waits in the mailbox: its owner is no more.
+TEST_F(BeatTest, NothingIsToldToWhoIsGoneThoughItWasPostedBefore) {
+  lease::Times times;
+  times.beat = 100 * lease::kMillisecond;
+  Start(4, times);
+  StartGang(0);
+  std::promise<std::pair<size_t, size_t>> told;
+  loop_.Post([&] {
+    daemons_[0].attendance.reset();
+    daemons_[2].Die();  // with them goes the quorum
+    daemons_[3].Die();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(times.lease + times.silence));
+    told.set_value({told_.Count("agent 1:"), told_.Count("lead 0:")});
+    daemons_[1].attendance.reset();
+    daemons_[0].leadership.reset();
+  });
+  const auto [agent, lead] = told.get_future().get();
+  std::promise<void> emptied;  // the mailbox, of what was in it then
+  loop_.Post([&] { loop_.Post([&] { emptied.set_value(); }); });
+  emptied.get_future().get();
+  EXPECT_EQ(told_.Count("agent 1:"), agent);
+  EXPECT_EQ(told_.Count("lead 0:"), lead);
 }
 
 TEST_F(BeatTest, WhatWasNotSealedWithTheGangsKeyIsIgnored) {
