@@ -1,5 +1,4 @@
 // musterd: the node daemon.
-#include <execinfo.h>
 #include <fmt/format.h>
 #include <pwd.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -22,6 +21,7 @@
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
+#include "daemon/base/backtrace.h"
 #include "daemon/beat/beat.h"
 #include "daemon/beat/memory.h"
 #include "daemon/config/config.h"
@@ -86,23 +86,6 @@ void BlockSignals() {
   sigaddset(&signals, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
-}
-
-// Where the main thread stands when its loop stands still: to stderr, as file and offset (addr2line). Gives what asks for it.
-std::function<void()> TraceMainThread() {
-  static constexpr int kMostFrames = 64;
-  static std::array<void*, kMostFrames> frames;
-  // Its first call loads a library, which no signal handler may do.
-  ::backtrace(frames.data(), kMostFrames);
-  struct sigaction action {};
-  action.sa_flags = SA_RESTART;
-  action.sa_handler = [](int) {
-    const int kept = errno;
-    ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), kMostFrames), STDERR_FILENO);
-    errno = kept;
-  };
-  ::sigaction(SIGUSR2, &action, nullptr);
-  return [main = ::pthread_self()] { ::pthread_kill(main, SIGUSR2); };
 }
 
 // systemd's watchdog: told from the loop's own thread, so that a stuck loop is seen.
@@ -272,6 +255,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   muster::BlockSignals();
+  muster::TraceCrashes("musterd");
   muster::SetUpLog(config->log_level);
   try {
     return muster::Run(*config);

@@ -206,6 +206,7 @@ class ClusterCase(unittest.TestCase):
         self.jobs: list[Job] = []
         self._log_marks = self._log_sizes()
         before = _failures(result)
+        self.addCleanup(self._no_crash)  # the last of the cleanups
         done = super().run(result)
         if _failures(result) > before:
             print(self._explain(), file=sys.stderr, flush=True)
@@ -300,6 +301,18 @@ class ClusterCase(unittest.TestCase):
     def _log_sizes(self) -> dict[Path, int]:
         return {path: path.stat().st_size for path in (self.cluster.directory / "log").glob("*.log")}
 
+    def _since_the_test_began(self, path: Path) -> list[str]:
+        """The lines of a log."""
+        with open(path, "rb") as log:
+            log.seek(self._log_marks.get(path, 0))
+            return log.read().decode(errors="replace").splitlines()
+
+    def _no_crash(self) -> None:
+        """A musterd that has crashed is a failure, also of a test that would have lost it anyway."""
+        logs = (self.cluster.directory / "log").glob("*.musterd.log")
+        crashed = [f"{log.name}: {line}" for log in logs for line in self._since_the_test_began(log) if "has crashed:" in line]
+        self.assertEqual(crashed, [])
+
     def _explain(self) -> str:
         parts = [f"======== {self.id()} failed; what there is to know about it:"]
         for job in self.jobs:
@@ -311,9 +324,7 @@ class ClusterCase(unittest.TestCase):
         for path, size in sorted(self._log_sizes().items()):
             old = self._log_marks.get(path, 0)
             if size > old and any(word in path.name for word in ("musterd", "slurmd", "slurmctld")):
-                with open(path, "rb") as log:
-                    log.seek(old)
-                    lines = [line for line in log.read().decode(errors="replace").splitlines() if "is committed" not in line][-40:]
+                lines = [line for line in self._since_the_test_began(path) if "is committed" not in line][-40:]
                 parts.append(f"--- {path.name} since the test began:\n" + "\n".join("    " + line[:400] for line in lines))
         return "\n".join(parts) + "\n========"
 
