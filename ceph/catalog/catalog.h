@@ -83,7 +83,8 @@ class Catalog {
   // same call may be made again; if it is not they are orphans. Other calls do not wait for the removal itself.
   Status RemoveObjects(const std::vector<CheckpointInfo>& gone);
   // Removes checkpoints as Commit does, under whatever fence the head has: `choose` says which, and is asked again when the
-  // head has changed meanwhile. Its error is the outcome. Gives the steps that left.
+  // head has changed meanwhile. Its error is the outcome. Gives the steps that left. kUnavailable may mean, too, that they have
+  // left and what they consisted of is not all removed: then that is orphans.
   Result<std::vector<uint64_t>> Drop(
       const std::function<Result<std::vector<uint64_t>>(const GangHead& head)>& choose);
   // Pins a checkpoint under a name, or takes its pin away (""), under whatever fence the head has. kConflict: another one
@@ -94,11 +95,12 @@ class Catalog {
   Status MarkBad(const Fence& fence, uint64_t step, const std::string& reason);
   // Reads and verifies the manifest of a step (not the chunks).
   Result<Manifest> LoadManifest(uint64_t step);
+  enum class Writers { kSome, kNone };
   // Removes objects that no listed checkpoint has and that an older generation than fence's has written: what
   // crashes and failed saves leave. `fence` must be the head's (else kConflict), so none of them can ever be
-  // committed. Lists all objects of the key, which is slow: for the background, after a take-over. Gives how
-  // many were removed.
-  Result<size_t> CollectOrphans(const Fence& fence);
+  // committed. With kNone its own generation's too: nobody writes or commits under this fence any more. Lists all objects of
+  // the key, which is slow: for the background. Gives how many were removed.
+  Result<size_t> CollectOrphans(const Fence& fence, Writers writers = Writers::kSome);
   // Gang keys of a space with their index entries.
   static Result<std::map<std::string, std::string>> ListKeys(Store& store, const std::string& space);
 

@@ -178,7 +178,10 @@ Result<std::vector<uint64_t>> Catalog::Drop(
   if (!changed) return changed.error();
   CrashPoint("catalog.dropped");
   lock.unlock();
-  (void)RemoveObjects(gone);
+  if (const Status removed = RemoveObjects(gone); !removed) {
+    const char* left = "not listed any more, but not all that was left is removed: ";
+    return Error{removed.error().code, left + removed.error().message};
+  }
   return steps;
 }
 
@@ -349,7 +352,7 @@ Status Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
   return {};
 }
 
-Result<size_t> Catalog::CollectOrphans(const Fence& fence) {
+Result<size_t> Catalog::CollectOrphans(const Fence& fence, Writers writers) {
   // The list before the head: what is committed after the list was made is of the current generation.
   const Result<std::vector<std::string>> names = store_->List(space_, DataPrefix(key_));
   if (!names) return names.error();
@@ -371,10 +374,11 @@ Result<size_t> Catalog::CollectOrphans(const Fence& fence) {
     listed.emplace(checkpoint.step, checkpoint.fence.generation);
     if (checkpoint.manifest.empty()) unreadable.insert(checkpoint.step);
   }
+  const uint64_t end = writers == Writers::kNone ? fence.generation + 1 : fence.generation;
   std::vector<std::string> orphans;
   for (const std::string& name : *names) {
     const auto of = ParseObjectName(key_, name);
-    if (!of || of->fence.generation >= fence.generation) continue;
+    if (!of || of->fence.generation >= end) continue;
     if (manifests.contains(name) || needed->Contains(name)) continue;
     if (listed.contains({of->step, of->fence.generation}) || unreadable.contains(of->step)) continue;
     orphans.push_back(name);

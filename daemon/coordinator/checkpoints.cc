@@ -34,6 +34,7 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
     TellCommitted(written.generation(), written.step(), error);
   };
   if (written.generation() != gang_->generation()) return;  // of an older one: it will never be complete
+  if (over_called_) return;                                 // what is not committed now is removed
   // A member whose musterd has restarted saves again what it was not told to be committed.
   if (committed_.Has(written.step())) return answer("");
   // Who comes later with a shard of it, or comes again because he was not told.
@@ -252,17 +253,21 @@ void Coordinator::CollectOrphans() {
   collect_again_ms_ = now + config_.collect_pause_ms;
   // On a thread of its own: commits do not wait for it.
   if (!collector_) collector_ = std::make_unique<Worker>();
+  collector_->Do(Collecting(Catalog::Writers::kSome));
+}
+
+std::function<void()> Coordinator::Collecting(Catalog::Writers writers) {
   Fence fence = fence_;
   fence.generation = durable_generation_;
-  collector_->Do([catalog = catalog_, fence, id = job_.Id()] {
-    const auto removed = catalog->CollectOrphans(fence);
+  return [catalog = catalog_, fence, writers, id = job_.Id()] {
+    const auto removed = catalog->CollectOrphans(fence, writers);
     if (removed && *removed > 0)
       spdlog::info("gang {}: removed {} objects of unfinished checkpoints", id, *removed);
     // Another generation has begun meanwhile: it collects.
     if (removed || removed.error().code == Errc::kConflict) return;
     spdlog::warn("gang {}: what unfinished checkpoints have left is not removed yet: {}", id,
                  removed.error().message);
-  });
+  };
 }
 
 void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {

@@ -258,12 +258,21 @@ void Coordinator::MaybeOver() {
   linger_timer_ = loop_.After(kLinger, [this] {
     linger_timer_ = 0;
     over_called_ = true;
+    pending_.clear();
     // Behind what is still to be done, the record before all: it is not lost when the store is slow, and the loop does not
     // wait for it in the destructor.
     std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
-    for (Worker* worker : {prober_.get(), collector_.get()}) {
-      if (worker != nullptr) next = [worker, then = std::move(next)] { worker->Do(then); };
-    }
+    if (prober_) next = [worker = prober_.get(), then = std::move(next)] { worker->Do(then); };
+    if (!collector_) collector_ = std::make_unique<Worker>();
+    // The last generation's too: nobody comes after it who would remove what it has left. A job that is requeued goes on.
+    std::function<void()> collect = [] {};
+    if (end_durable_ && !deposed_) collect = Collecting(Catalog::Writers::kNone);
+    next = [worker = collector_.get(), collect = std::move(collect), then = std::move(next)] {
+      worker->Do([collect, then] {
+        collect();
+        then();
+      });
+    };
     worker_->Do([&removals = removals_, then = std::move(next)] { removals.AtTheEnd(then); });
   });
 }

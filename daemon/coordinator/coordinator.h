@@ -157,6 +157,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void TellCommitted(uint64_t generation, uint64_t step, const std::string& error);
   void ShardRestored(const v1::ShardRestored& restored);
   void CollectOrphans();
+  [[nodiscard]] std::function<void()> Collecting(Catalog::Writers writers);
   void CommitDone(const Manifest& manifest, const Status& status);
   void RememberWritten(const Manifest& manifest);
   void CommitRefused(const Fence& fence, uint64_t step, const Error& error);

@@ -28,6 +28,24 @@ Result<json> Removed(const CheckpointsOf& of, const Result<std::vector<uint64_t>
   return json{{"gang", of.gang}, {"key", of.key}, {"removed", *steps}};
 }
 
+// What unfinished saves and removals have left of a gang that is over, in objects; while one runs its coordinator does that.
+// Under a new term, so that what the last coordinator may still have in hand is not committed.
+Result<size_t> CollectWhatIsLeft(Catalog* catalog) {
+  const Result<GangHead> head = catalog->Load();
+  if (!head) return head.error();
+  if (!IsOver(*head)) return 0;
+  const Fence next{head->fence.term + 1, head->fence.generation};
+  std::string text = head->record;
+  if (auto record = GangRecord::Decode(head->record); record && !text.empty()) {
+    record->term = next.term;
+    text = record->Encode();
+  }
+  const Status advanced = catalog->Advance(head->fence, next, text);
+  if (!advanced && advanced.error().code == Errc::kConflict) return 0;  // a gang has begun with it
+  if (!advanced) return advanced.error();
+  return catalog->CollectOrphans(next, Catalog::Writers::kNone);
+}
+
 }  // namespace
 
 Result<json> PinCheckpoint(const CheckpointsOf& of, uint64_t step, const std::string& name) {
@@ -49,13 +67,17 @@ Result<json> DeleteCheckpoint(const CheckpointsOf& of, uint64_t step) {
 }
 
 Result<json> PruneCheckpoints(const CheckpointsOf& of, Retention retention) {
-  return Removed(
-      of,
-      Catalog(of.store, of.space, of.key).Drop([&](const GangHead& head) -> Result<std::vector<uint64_t>> {
-        Retention now = retention;
-        if (!IsOver(head)) now.newest = std::max(now.newest, kNeededByGang);
-        return StepsToLeave(head.checkpoints, now);
-      }));
+  Catalog catalog(of.store, of.space, of.key);
+  auto pruned = Removed(of, catalog.Drop([&](const GangHead& head) -> Result<std::vector<uint64_t>> {
+    Retention now = retention;
+    if (!IsOver(head)) now.newest = std::max(now.newest, kNeededByGang);
+    return StepsToLeave(head.checkpoints, now);
+  }));
+  if (!pruned) return pruned;
+  const auto orphans = CollectWhatIsLeft(&catalog);
+  if (!orphans) return orphans.error();
+  (*pruned)["orphans"] = *orphans;
+  return pruned;
 }
 
 }  // namespace muster

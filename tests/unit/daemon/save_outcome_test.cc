@@ -2,10 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "ceph/catalog/catalog.h"
+#include "ceph/catalog/object_names.h"
 #include "ceph/muster.h"
 #include "tests/unit/daemon/test_member.h"
 
@@ -46,6 +49,9 @@ class SaveOutcome : public TwoDaemons {
     first_->ExpectDurable(MUSTER_E_INVALID);
     first_->ExpectTold(MUSTER_E_STORE);
     second_->ExpectTold(MUSTER_E_STORE);
+  }
+  std::shared_ptr<Store> OpenGangsStore() {
+    return OpenStore({.url = "dir:" + directory_.path() + "/store"}).value();
   }
   void Commit(uint64_t step) {
     first_->Save(step, "part zero");
@@ -210,12 +216,29 @@ TEST_F(SaveOutcome, ASaveThatNotAllMembersMakeFailsOnceTwoNewerOnesAreCommitted)
   EXPECT_THAT(first_->ExpectTold(MUSTER_E_STORE), HasSubstr("two newer checkpoints are committed"));
 }
 
+// Nobody comes after a gang's last generation who would remove it.
+TEST_F(SaveOutcome, WhatIsNotCommittedWhenTheGangEndsIsRemoved) {
+  Commit(10);
+  first_->Save(11, "of a step that the other does not save");
+  first_->ExpectDurable(MUSTER_OK);
+  const std::shared_ptr<Store> store = OpenGangsStore();
+  const auto objects = [&] { return store->List("u1000", DataPrefix("name-elastic")).value(); };
+  EXPECT_EQ(objects().size(), 4U) << "two shards, a manifest, and what is to go";
+  for (TestMember* member : {first_.get(), second_.get()}) member->Exit();
+  for (TestMember* member : {first_.get(), second_.get()}) member->ExpectFinish();
+  first_.reset();
+  second_.reset();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (objects().size() > 3 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(objects().size(), 3U);
+  EXPECT_TRUE(Catalog(store, "u1000", "name-elastic").LoadManifest(10));
+}
+
 // Who has been replaced does not know what becomes of a save.
 TEST_F(SaveOutcome, ACoordinatorThatHasLostTheRecordLeavesASaveToItsSuccessor) {
   Commit(10);
-  auto store = OpenStore({.url = "dir:" + directory_.path() + "/store"});
-  ASSERT_TRUE(store) << store.error().message;
-  Catalog catalog(*std::move(store), "u1000", "name-elastic");
+  Catalog catalog(OpenGangsStore(), "u1000", "name-elastic");
   const auto head = catalog.Load();
   ASSERT_TRUE(head) << head.error().message;
   const Fence next{head->fence.term + 1, head->fence.generation};
