@@ -15,7 +15,7 @@ class CheckTransfer final : public Transfer {
  public:
   CheckTransfer(TransferContext& context, Shard shard, std::shared_ptr<const StagedView> memory,
                 std::function<void(Status)> done)
-      : Transfer(context, shard.bytes, shard.chunk_bytes, 0),
+      : Transfer(context, OwnerOf("", shard), shard.bytes, shard.chunk_bytes, 0),
         shard_(std::move(shard)),
         memory_(std::move(memory)),
         done_(std::move(done)) {}

@@ -78,14 +78,15 @@ class Engine::Impl {
         ->Start();
   }
 
+  // To seal and to map much memory takes long.
   void Check(const Shard& shard, StagedMemory& memory, std::function<void(Status)> done) {
-    Status status = CheckShard(shard);
-    if (status) status = memory.Seal();
-    auto view = status ? memory.View(shard.bytes) : status.error();
-    if (!view) {
-      return Later([done = std::move(done), error = view.error()] { done(error); });
-    }
-    MakeCheckTransfer(reads_, shard, *std::move(view), std::move(done))->Start();
+    Later([this, shard, &memory, done = std::move(done)] {
+      Status status = CheckShard(shard);
+      if (status) status = memory.Seal();
+      auto view = status ? memory.View(shard.bytes) : status.error();
+      if (!view) return done(view.error());
+      MakeCheckTransfer(reads_, shard, *std::move(view), done)->Start();
+    });
   }
 
  private:

@@ -70,7 +70,8 @@ struct ShardBase {
 };
 inline constexpr uint64_t kRewriteEvery = 64;
 
-// Thread-safe. Writing and reading have buffers and threads of their own, as many as the options say. Callbacks run on one of
+// Thread-safe. Writing and reading have buffers and threads of their own, as many as the options say; gangs take turns with
+// the buffers, so that one with many members here gets no more than another. Callbacks run on one of
 // these threads and must not block. The destructor waits for what is in
 // flight.
 class Engine {
@@ -93,7 +94,7 @@ class Engine {
 
   // Whether the memory still holds the shard: seals it, for ever, and compares every chunk. Success: it can be handed to
   // the shard's owner instead of what ReadShard would give. kConflict: it cannot be sealed; kCorrupt: it holds something
-  // else.
+  // else. The memory must be there until `done` is called.
   void CheckStaged(const Shard& shard, StagedMemory& memory, std::function<void(Status)> done);
 
   // Reads a shard into a new memfd, sealed (no write, no shrink, no grow), every chunk verified. kCorrupt

@@ -36,7 +36,7 @@ class ReadTransfer final : public Transfer {
  public:
   ReadTransfer(TransferContext& context, std::string space, Shard shard, const Range& range, UniqueFd memory,
                std::vector<bool> have, std::function<void(Result<UniqueFd>)> done)
-      : Transfer(context, range.chunks_end - range.chunks_begin, shard.chunk_bytes, 0),
+      : Transfer(context, OwnerOf(space, shard), range.chunks_end - range.chunks_begin, shard.chunk_bytes, 0),
         space_(std::move(space)),
         shard_(std::move(shard)),
         range_(range),

@@ -62,6 +62,7 @@ Result<std::shared_ptr<const StagedView>> StagedMemory::View(uint64_t bytes) {
     return Error{Errc::kInvalid, "the staged shard's memfd has " + std::to_string(info.st_size) +
                                      " bytes, not the " + std::to_string(bytes) + " that were announced"};
   }
+  const std::lock_guard lock(mutex_);
   if (view_ && view_->mapped().size() >= bytes) return view_;
   view_.reset();
   auto view = std::make_shared<const StagedView>(memory_, Map(bytes), bytes);
@@ -81,6 +82,7 @@ const std::byte* StagedMemory::Map(uint64_t bytes) const {
 }
 
 Status StagedMemory::Seal() {
+  const std::lock_guard lock(mutex_);
   // On some kernels any mapping that is shared counts as one for writing.
   view_.reset();
   const int seals = ::fcntl(fd(), F_GET_SEALS);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 
@@ -42,7 +43,7 @@ class StagedView {
 // process's expense. What cannot be mapped (libmuster before MUSTER_0.3, kernels before 5.1) is read by copies, which takes three
 // times the processor. The mapping is kept, because the same memory comes with every second save and its page faults cost
 // as much as all digests. To unmap much memory takes long: the last owner of it and of its views should be a thread that
-// has time. Not thread-safe.
+// has time. Thread-safe.
 class StagedMemory {
  public:
   // kInvalid when it is not a memfd that is sealed against shrinking.
@@ -65,6 +66,7 @@ class StagedMemory {
   const std::shared_ptr<const UniqueFd> memory_;
   const dev_t device_;
   const ino_t inode_;
+  std::mutex mutex_;
   std::shared_ptr<const StagedView> view_;  // the latest that is mapped
 };
 

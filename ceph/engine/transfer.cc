@@ -14,6 +14,11 @@ size_t Within(uint64_t bytes, size_t most, const EngineOptions& options) {
 
 }  // namespace
 
+// A prefix is "data/KEY/STEP...".
+std::string OwnerOf(const std::string& space, const Shard& shard) {
+  return space + "/" + shard.prefix.substr(0, shard.prefix.find('/', shard.prefix.find('/') + 1));
+}
+
 TransferContext::TransferContext(std::shared_ptr<Store> store, const EngineOptions& options, const char* name,
                                  int niceness)
     : store_(std::move(store)),
@@ -32,9 +37,12 @@ TransferContext::~TransferContext() {
   idle_.wait(lock, [this] { return transfers_ == 0; });
 }
 
-void TransferContext::TakeBuffer(size_t bytes, std::function<void(ChunkBuffer)> then) {
+void TransferContext::TakeBuffer(const std::string& owner, size_t bytes,
+                                 std::function<void(ChunkBuffer)> then) {
   const std::lock_guard lock(mutex_);
-  waiting_.push_back({bytes, std::move(then)});
+  auto queue = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) { return q.owner == owner; });
+  if (queue == queues_.end()) queue = queues_.insert(queues_.end(), Queue{owner, {}});
+  queue->waiting.push_back({bytes, std::move(then)});
   HandOut();
 }
 
@@ -49,16 +57,19 @@ void TransferContext::GiveBuffer(ChunkBuffer buffer) {
 }
 
 void TransferContext::HandOut() {
-  while (!waiting_.empty() && lent_ < depth_.now()) {
+  while (!queues_.empty() && lent_ < depth_.now()) {
     ChunkBuffer buffer;
     if (!free_.empty()) {
       buffer = std::move(free_.back());
       free_.pop_back();
     }
     ++lent_;
-    // In the order in which they came.
-    Hand(std::move(buffer), std::move(waiting_.front()));
-    waiting_.pop_front();
+    Queue turn = std::move(queues_.front());
+    queues_.pop_front();
+    // The pool does it in this order.
+    Hand(std::move(buffer), std::move(turn.waiting.front()));
+    turn.waiting.pop_front();
+    if (!turn.waiting.empty()) queues_.push_back(std::move(turn));
   }
 }
 
@@ -115,7 +126,7 @@ void TransferContext::Answered(bool done) {
   const std::lock_guard lock(mutex_);
   answered_at_ = std::chrono::steady_clock::now();
   if (!done) return;
-  depth_.Ended(answered_at_, !waiting_.empty() || lent_ >= Window());
+  depth_.Ended(answered_at_, !queues_.empty() || lent_ >= Window());
   HandOut();
 }
 
@@ -129,9 +140,10 @@ bool TransferContext::closing() const {
   return closing_;
 }
 
-Transfer::Transfer(TransferContext& context, uint64_t bytes, uint64_t chunk_bytes, size_t buffer_bytes,
-                   OnDelay on_delay)
+Transfer::Transfer(TransferContext& context, std::string owner, uint64_t bytes, uint64_t chunk_bytes,
+                   size_t buffer_bytes, OnDelay on_delay)
     : context_(context),
+      owner_(std::move(owner)),
       bytes_(bytes),
       chunk_bytes_(chunk_bytes),
       buffer_bytes_(buffer_bytes),
@@ -177,7 +189,7 @@ void Transfer::Launch() {
     chunk->index = what.index;
     chunk->attempts = what.attempts;
     chunk->bytes = static_cast<size_t>(std::min(chunk_bytes_, bytes_ - what.index * chunk_bytes_));
-    context_.TakeBuffer(buffer_bytes_, [self = shared_from_this(), chunk](ChunkBuffer buffer) {
+    context_.TakeBuffer(owner_, buffer_bytes_, [self = shared_from_this(), chunk](ChunkBuffer buffer) {
       chunk->buffer = std::move(buffer);
       self->TryOnce(chunk);
     });

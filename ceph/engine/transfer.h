@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ceph/base/worker_pool.h"
@@ -22,6 +23,9 @@ namespace muster {
 // Memory for one chunk; null where none is asked for.
 using ChunkBuffer = std::unique_ptr<StoreBuffer>;
 
+// Whose a shard is: its gang's, however many members of it are on this node.
+std::string OwnerOf(const std::string& space, const Shard& shard);
+
 // What all transfers of an engine in one direction share: threads, the store, the limited number of buffers. Thread-safe.
 class TransferContext {
  public:
@@ -33,8 +37,9 @@ class TransferContext {
   TransferContext& operator=(const TransferContext&) = delete;
 
   // Calls `then` on an engine thread with a buffer of at least `bytes` (0: only with the right to have so much memory in
-  // use) as soon as one is free; first come, first served. Every buffer must be given back.
-  void TakeBuffer(size_t bytes, std::function<void(ChunkBuffer)> then);
+  // use) as soon as one is free; owners take turns, and of one owner the first that comes is the first served. Every buffer
+  // must be given back.
+  void TakeBuffer(const std::string& owner, size_t bytes, std::function<void(ChunkBuffer)> then);
   void GiveBuffer(ChunkBuffer buffer);
 
   void TransferBegins();
@@ -58,6 +63,10 @@ class TransferContext {
     size_t bytes;
     std::function<void(ChunkBuffer)> then;
   };
+  struct Queue {
+    std::string owner;
+    std::deque<Waiting> waiting;  // never empty
+  };
   void Hand(ChunkBuffer buffer, Waiting to);
   // Under mutex_, as HandOut. Not all buffers for one shard: others come, and have theirs to begin with at once.
   [[nodiscard]] size_t Window() const;
@@ -79,8 +88,8 @@ class TransferContext {
   std::vector<ChunkBuffer> free_;
   bool letting_go_ = false;  // LetGo is posted
   std::chrono::steady_clock::time_point idle_since_{};
-  std::deque<Waiting> waiting_;
-  WorkerPool pool_;  // last: its tasks use the rest
+  std::deque<Queue> queues_;  // whose turn it is first
+  WorkerPool pool_;           // last: its tasks use the rest
 };
 
 // One shard's way. A subclass says what happens with a chunk; this class keeps the window, tries again what
@@ -91,10 +100,10 @@ class TransferContext {
 // such failure; the chunk gives its buffer back, so that others who share the store's buffers are not held up.
 class Transfer : public std::enable_shared_from_this<Transfer> {
  public:
-  // `buffer_bytes`: of the memory that each chunk needs. `on_delay`: see Engine::WriteShard; empty: it fails after
-  // EngineOptions::attempts.
-  Transfer(TransferContext& context, uint64_t bytes, uint64_t chunk_bytes, size_t buffer_bytes,
-           OnDelay on_delay = {});
+  // `owner`: see TransferContext::TakeBuffer. `buffer_bytes`: of the memory that each chunk needs. `on_delay`: see
+  // Engine::WriteShard; empty: it fails after EngineOptions::attempts.
+  Transfer(TransferContext& context, std::string owner, uint64_t bytes, uint64_t chunk_bytes,
+           size_t buffer_bytes, OnDelay on_delay = {});
   virtual ~Transfer() = default;
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
@@ -146,6 +155,7 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
   void EndIfOver();
 
   TransferContext& context_;
+  const std::string owner_;
   const uint64_t bytes_;
   const uint64_t chunk_bytes_;
   const size_t buffer_bytes_;

@@ -19,8 +19,8 @@ class WriteTransfer final : public Transfer, public ShardWrite {
   WriteTransfer(TransferContext& context, std::string space, Shard shard,
                 std::shared_ptr<const StagedView> memory, ShardBase base, OnDelay on_delay,
                 std::function<void(Result<Shard>)> done)
-      : Transfer(context, shard.bytes, shard.chunk_bytes, static_cast<size_t>(shard.chunk_bytes),
-                 std::move(on_delay)),
+      : Transfer(context, OwnerOf(space, shard), shard.bytes, shard.chunk_bytes,
+                 static_cast<size_t>(shard.chunk_bytes), std::move(on_delay)),
         space_(std::move(space)),
         shard_(std::move(shard)),
         memory_(std::move(memory)),

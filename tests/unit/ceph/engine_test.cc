@@ -4,11 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -47,6 +52,59 @@ TEST_F(EngineTest, ReadsBackWhatItWrote) {
     ASSERT_TRUE(memory) << memory.error().message;
     EXPECT_EQ(Contents(*memory), bytes);
   }
+}
+
+// A gang with many members here gets no more of the store than one with a single member.
+TEST_F(EngineTest, GangsTakeTurnsHoweverManyShardsTheyWrite) {
+  constexpr size_t kShards = 8;
+  constexpr size_t kChunks = 60;
+  std::mutex mutex;
+  std::vector<std::string> written;
+  store_->SetFault([&](const std::string&, const std::string& name) {
+    const std::lock_guard lock(mutex);
+    written.push_back(name);
+    return Status();
+  });
+  const std::string bytes = RandomBytes(kChunks * 1000);
+  std::vector<std::shared_ptr<StagedMemory>> memories;
+  std::vector<std::future<Result<Shard>>> ends;
+  const auto write = [&](const std::string& key, uint32_t rank) {
+    memories.push_back(StagedMemory::Take(Memory(bytes)).value());
+    const auto end = std::make_shared<std::promise<Result<Shard>>>();
+    ends.push_back(end->get_future());
+    (void)engine_.WriteShard("u1", ShardPrefix(key, 100, kFence, rank), rank, *memories.back(), bytes.size(),
+                             {}, [end](Result<Shard> shard) { end->set_value(std::move(shard)); });
+  };
+  for (uint32_t rank = 0; rank < kShards; ++rank) write("many", rank);
+  write("one", 0);
+  for (auto& end : ends) EXPECT_TRUE(end.get());
+  store_->SetFault(nullptr);
+  const auto is_ones = [](const std::string& name) { return name.starts_with("data/one/"); };
+  const auto first = std::find_if(written.begin(), written.end(), is_ones);
+  const auto last = std::find_if(written.rbegin(), written.rend(), is_ones).base();
+  const auto meanwhile = std::count_if(first, last, [&](const std::string& name) { return !is_ones(name); });
+  EXPECT_EQ(std::count_if(first, last, is_ones), static_cast<ptrdiff_t>(kChunks));
+  EXPECT_LE(meanwhile, static_cast<ptrdiff_t>(2 * kChunks)) << "without turns about eight times as many";
+}
+
+TEST_F(EngineTest, WritesBehindTheTrainerAndReadsBeside) {
+  EngineOptions options = Small();
+  options.write_niceness = 7;
+  Engine engine(store_, options);
+  const auto niceness = [] { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())); };
+  const std::string bytes = RandomBytes(5000);
+  const auto staged = StagedMemory::Take(Memory(bytes)).value();
+  std::promise<std::pair<Result<Shard>, int>> written;
+  (void)engine.WriteShard("u1", ShardPrefix("k", 100, kFence, 0), 0, *staged, bytes.size(), {},
+                          [&](Result<Shard> shard) {
+                            written.set_value({std::move(shard), niceness()});
+                          });
+  const auto [shard, writer] = written.get_future().get();
+  ASSERT_TRUE(shard);
+  EXPECT_EQ(writer, 7);
+  std::promise<int> read;
+  engine.ReadShard("u1", *shard, [&](const Result<UniqueFd>&) { read.set_value(niceness()); });
+  EXPECT_EQ(read.get_future().get(), 0);
 }
 
 TEST_F(EngineTest, AShardMayBeWrittenTwiceUnderTwoNames) {
