@@ -17,6 +17,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
@@ -121,6 +122,27 @@ SlurmOptions SlurmOptionsOf(const Config& config) {
   return options;
 }
 
+// Ends this process within seconds, whatever its threads wait for: a store or a Slurm that does not answer, questions that nobody
+// will answer. What is cut short is as after a SIGKILL. Members are left alone first: while this process has their
+// supervisors' connections they count on its beats.
+class QuickEnd {
+ public:
+  explicit QuickEnd(Agent& agent) : agent_(agent) {}
+  ~QuickEnd() {
+    std::thread([code = code] {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+      ::_exit(code);
+    }).detach();
+    agent_.Close();
+  }
+  QuickEnd(const QuickEnd&) = delete;
+  QuickEnd& operator=(const QuickEnd&) = delete;
+  int code = 1;
+
+ private:
+  Agent& agent_;
+};
+
 int Fail(const std::string& message) {
   spdlog::error("{}", message);
   ::sd_notifyf(0, "STATUS=%s", message.c_str());
@@ -154,8 +176,10 @@ int Run(const Config& config) {
   engine_options.compress = config.compression == "auto";
   Engine engine(store, engine_options);
   Worker reader;
+  Worker records;
   Worker dialer;
   Worker sampler;
+  const auto chores = std::make_shared<Worker>();
   NodeHealth health(loop, HealthOptionsOf(config));
   KernelLog kernel_log(loop);
   kernel_log.Open(config.kernel_log);
@@ -172,7 +196,8 @@ int Run(const Config& config) {
   auto beat = Beat::Start(std::move(beat_options));
   if (!beat) return Fail(beat.error().message);
   ShowLife(loop, **beat, std::chrono::milliseconds(std::min<int64_t>(config.loop_stall_ms / 2, 1'000)));
-  Coordinators coordinators({loop, config, self, store, &reader, beat->get(), &slurm});
+  // Leases hang on their reader: it reads nothing else.
+  Coordinators coordinators({loop, config, self, store, &records, beat->get(), &slurm});
   const auto take_over = [&coordinators](const GangJob& job, TakeOverRequest request) {
     Coordinator::Origin origin;
     origin.fresh = false;
@@ -194,8 +219,9 @@ int Run(const Config& config) {
   CheckpointExchange exchange(loop, config, store, engine);
   const auto partners = PartnerTier::Start(config, self, *service_uid);
   if (!partners) return Fail(partners.error().message);
-  Agent agent(AgentContext{loop, config, self, store, engine, reader, dialer, sampler, health, beat->get(),
-                           &kernel_log, take_over, read_coordinator, &slurm, &exchange, partners->get()});
+  Agent agent(AgentContext{loop, config, self, store, engine, reader, dialer, sampler, chores, health,
+                           beat->get(), &kernel_log, take_over, read_coordinator, &slurm, &exchange,
+                           partners->get()});
   coordinators.SetAgent([&agent](const std::string& gang) { return agent.CoordinatorOf(gang); });
   Queries queries(loop, config, self, store, engine, coordinators, agent, slurm);
 
@@ -213,6 +239,7 @@ int Run(const Config& config) {
         queries.Ask(who, std::move(question), std::move(reply));
       });
   if (!server) return Fail(server.error().message);
+  QuickEnd end(agent);
   if (Status started = agent.Start(); !started) return Fail(started.error().message);
   DropStartCode();
   if (Status locked = LockMemory(); !locked) spdlog::warn("{}", locked.error().message);
@@ -224,6 +251,7 @@ int Run(const Config& config) {
   if (::sd_watchdog_enabled(0, &watchdog_us) > 0)
     FeedWatchdog(loop, std::chrono::milliseconds(watchdog_us / 2000));
   loop.Run();
+  end.code = 0;
   return 0;
 }
 
@@ -258,7 +286,9 @@ int main(int argc, char** argv) {
   muster::TraceCrashes("musterd");
   muster::SetUpLog(config->log_level);
   try {
-    return muster::Run(*config);
+    const int code = muster::Run(*config);
+    // Not what static objects do at the end: threads of libraries may still call them.
+    ::_exit(code);
   } catch (const std::exception& e) {
     return muster::Fail(e.what());
   }

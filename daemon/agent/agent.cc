@@ -17,6 +17,10 @@ namespace muster {
 Agent::Agent(AgentContext context) : context_(std::move(context)) {}
 
 Agent::~Agent() {
+  Close();
+}
+
+void Agent::Close() {
   socket_.reset();
   gangs_.clear();
 }

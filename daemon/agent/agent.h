@@ -21,6 +21,8 @@ class Agent {
 
   // Takes up the gangs that a musterd before this one knew, then listens.
   Status Start();
+  // The end of it, once the loop has ended: supervisors count the time until musterd is back from here on.
+  void Close();
 
   // The gang with this id, or null.
   [[nodiscard]] const LocalGang* Find(const std::string& gang) const;

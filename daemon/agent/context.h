@@ -49,6 +49,8 @@ struct AgentContext {
   Worker& reader;   // for blocking reads of manifests
   Worker& dialer;   // for opening links: MUNGE and the resolver may block
   Worker& sampler;  // for reading /proc
+  // For what takes long and nobody waits for: memory that is let go (let_go.h), a job that is ended.
+  std::shared_ptr<Worker> chores;
   NodeHealth& health;
   Beat* beat = nullptr;             // null in tests that need no leases
   KernelLog* kernel_log = nullptr;  // may be null

@@ -37,6 +37,8 @@ class HeldShards {
   // A generation begins that starts from this checkpoint (none: generation 0): only its shards are kept, up to `limit`
   // bytes of them.
   [[nodiscard]] Dropped Begin(uint64_t generation, uint64_t step, uint64_t limit);
+  // All of it.
+  [[nodiscard]] Dropped End() { return Begin(0, 0, 0); }
   // nullptr when it is not here.
   [[nodiscard]] const HeldShard* Find(uint32_t rank, uint64_t generation, uint64_t step) const;
   [[nodiscard]] Dropped Drop(uint32_t rank, uint64_t generation, uint64_t step);

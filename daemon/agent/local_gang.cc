@@ -65,6 +65,7 @@ LocalGang::~LocalGang() {
        {connect_timer_, answer_timer_, start_timer_, learn_timer_, reconnect_timer_, join_timer_}) {
     context_.loop.Cancel(timer);
   }
+  Let(held_.End());
   // What the members' ends were is still to be said.
   if (link_) link_->CloseWhenSent("the gang is over on this node");
 }
@@ -401,7 +402,16 @@ void LocalGang::MaybeOver() {
   RemoveGangState(context_.config.state_dir, job_.Id());
   // Gives the link time to carry what was said last; the caller drops the gang from the loop, not from under
   // us.
-  context_.loop.Post([over = over_] { over(); });
+  context_.loop.Post([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Over();
+  });
+}
+
+void LocalGang::Over() {
+  if (!HasSupervisors()) return over_();
+  // One has come in the meantime, and has been welcomed.
+  over_called_ = false;
+  MaybeRegister();
 }
 
 }  // namespace muster

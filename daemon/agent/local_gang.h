@@ -160,6 +160,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void JoinTimedOut();
   void Dismiss(const std::string& why);
   void MaybeOver();
+  void Over();
   void TakePorts();
   void SaveState();
   [[nodiscard]] v1::AgentMessage Message() const;
@@ -188,13 +189,14 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void TellRestored(uint32_t rank, uint64_t generation, uint64_t bytes, bool from_memory,
                     uint64_t from_partner, int64_t begun_ns);
   void Let(HeldShards::Dropped dropped);
-  void RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, Result<UniqueFd> memory,
+  // `memory`: see let_go.h.
+  void RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<UniqueFd>& memory,
                    const Shard& shard);
   void BeginPartner();  // local_gang_partner.cc
   void CopyToPartner(uint64_t generation, uint64_t step);
   bool RestoreFromPartner(uint32_t rank, uint64_t generation, uint64_t step, int64_t begun_ns);
   void PartnerAnswered(uint32_t rank, uint64_t generation, uint64_t step, const std::string& partner,
-                       Result<FetchedCopy> copy, int64_t begun_ns);
+                       const std::shared_ptr<Result<FetchedCopy>>& answer, int64_t begun_ns);
   void OnDescribe(Client& client, const wire::Describe& describe);
   void DescribeTo(uint32_t rank, uint64_t generation, wire::Described answer);
   void OnReadRange(Client& client, const wire::ReadRange& request);  // local_gang_ranges.cc

@@ -11,6 +11,7 @@
 #include "ceph/catalog/object_names.h"
 #include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
+#include "daemon/agent/let_go.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/session.h"
@@ -237,9 +238,9 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
   if (!staged) return ShardDone(rank, generation, step, staged.error(), nullptr);
   writing_[{generation, rank, step}].write = context_.engine.WriteShard(
       job_.Space(), PrefixFor(rank, step), rank, **staged, save.bytes, BaseFor(rank, step),
-      [weak, &loop, rank, generation, step, memory = *staged](Result<Shard> shard) {
+      [weak, &loop, rank, generation, step, memory = LetGoBy(context_.chores, *staged)](Result<Shard> shard) {
         loop.Post([weak, rank, generation, step, memory, shard = std::move(shard)] {
-          if (const auto self = weak.lock()) self->ShardDone(rank, generation, step, shard, memory);
+          if (const auto self = weak.lock()) self->ShardDone(rank, generation, step, shard, *memory);
         });
       },
       [weak, &loop, rank, generation, step](const Status& status) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/agent/let_go.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/partner/gang_partner.h"
 
@@ -38,22 +39,21 @@ void LocalGang::CopyToPartner(uint64_t generation, uint64_t step) {
 // False when nobody is known to have it.
 bool LocalGang::RestoreFromPartner(uint32_t rank, uint64_t generation, uint64_t step, int64_t begun_ns) {
   if (!partner_ || !start_->restore() || step != start_->restore_step() || !Saves()) return false;
-  return partner_->Fetch(rank, start_->restore_generation(), step, world_.spec.MemberCount(),
-                         [weak = weak_from_this(), mailbox = context_.loop.mailbox(), rank, generation, step,
-                          begun_ns](const std::string& partner, Result<FetchedCopy> copy) {
-                           // std::function must be copyable; a descriptor is not.
-                           auto shared = std::make_shared<Result<FetchedCopy>>(std::move(copy));
-                           mailbox->Post([weak, rank, generation, step, begun_ns, partner, shared] {
-                             const auto self = weak.lock();
-                             if (self)
-                               self->PartnerAnswered(rank, generation, step, partner, std::move(*shared),
-                                                     begun_ns);
-                           });
-                         });
+  return partner_->Fetch(
+      rank, start_->restore_generation(), step, world_.spec.MemberCount(),
+      [weak = weak_from_this(), mailbox = context_.loop.mailbox(), chores = context_.chores, rank, generation,
+       step, begun_ns](const std::string& partner, Result<FetchedCopy> copy) {
+        auto shared = LetGoBy(chores, std::move(copy));
+        mailbox->Post([weak, rank, generation, step, begun_ns, partner, shared] {
+          const auto self = weak.lock();
+          if (self) self->PartnerAnswered(rank, generation, step, partner, shared, begun_ns);
+        });
+      });
 }
 
 void LocalGang::PartnerAnswered(uint32_t rank, uint64_t generation, uint64_t step, const std::string& partner,
-                                Result<FetchedCopy> copy, int64_t begun_ns) {
+                                const std::shared_ptr<Result<FetchedCopy>>& answer, int64_t begun_ns) {
+  Result<FetchedCopy>& copy = *answer;
   if (!start_ || start_->generation() != generation) return;
   if (!copy) {
     spdlog::info("gang {}: rank {}, step {}: not from the memory of {}: {}", job_.Id(), rank, step, partner,
@@ -64,17 +64,19 @@ void LocalGang::PartnerAnswered(uint32_t rank, uint64_t generation, uint64_t ste
                copy->bytes, copy->shard.bytes, partner, copy->problem.empty() ? "" : ": ", copy->problem);
   if (copy->problem.empty()) {
     TellRestored(rank, generation, copy->shard.bytes, false, copy->bytes, begun_ns);
-    return RestoreDone(rank, generation, step, std::move(copy->memory), copy->shard);
+    const auto memory = LetGoBy(context_.chores, Result<UniqueFd>(std::move(copy->memory)));
+    return RestoreDone(rank, generation, step, *memory, copy->shard);
   }
-  auto done = [weak = weak_from_this(), mailbox = context_.loop.mailbox(), rank, generation, step, begun_ns,
-               shard = copy->shard, bytes = copy->bytes](Result<UniqueFd> memory) {
-    auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));
+  auto done = [weak = weak_from_this(), mailbox = context_.loop.mailbox(), chores = context_.chores, rank,
+               generation, step, begun_ns, shard = copy->shard,
+               bytes = copy->bytes](Result<UniqueFd> memory) {
+    auto shared = LetGoBy(chores, std::move(memory));
     mailbox->Post([weak, rank, generation, step, begun_ns, shard, bytes, shared] {
       const auto self = weak.lock();
       if (!self || !self->start_ || self->start_->generation() != generation) return;
       if (!*shared) return self->RestoreFromStore(rank, generation, step, wire::kOwnShard, begun_ns);
       self->TellRestored(rank, generation, shard.bytes, false, bytes, begun_ns);
-      self->RestoreDone(rank, generation, step, std::move(*shared), shard);
+      self->RestoreDone(rank, generation, step, *shared, shard);
     });
   };
   context_.engine.ReadMissing(job_.Space(), copy->shard, std::move(copy->memory), std::move(copy->have),

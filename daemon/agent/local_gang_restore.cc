@@ -16,6 +16,7 @@
 #include "ceph/catalog/catalog.h"
 #include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
+#include "daemon/agent/let_go.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/crash_point.h"
@@ -93,11 +94,12 @@ bool LocalGang::RestoreFromMemory(Client& client, uint64_t step, int64_t begun_n
   context_.engine.CheckStaged(
       held->shard, *held->memory,
       [weak = weak_from_this(), &loop = context_.loop, rank = client.rank, generation = client.generation,
-       step, saved_in, begun_ns, memory = held->memory, shard = held->shard](const Status& checked) {
+       step, saved_in, begun_ns, memory = LetGoBy(context_.chores, held->memory),
+       shard = held->shard](const Status& checked) {
         loop.Post([weak, rank, generation, step, saved_in, begun_ns, memory, shard, checked] {
           const auto self = weak.lock();
           if (!self || !self->start_ || self->start_->generation() != generation) return;
-          UniqueFd copy(checked ? ::fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0) : -1);
+          UniqueFd copy(checked ? ::fcntl((*memory)->fd(), F_DUPFD_CLOEXEC, 0) : -1);
           if (copy.valid()) {
             self->TellRestored(rank, generation, shard.bytes, true, 0, begun_ns);
             return self->RestoreDone(rank, generation, step, std::move(copy), shard);
@@ -113,10 +115,9 @@ bool LocalGang::RestoreFromMemory(Client& client, uint64_t step, int64_t begun_n
 
 void LocalGang::RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t step, uint32_t asked,
                                  int64_t begun_ns) {
-  const auto done = [weak = weak_from_this(), &loop = context_.loop, rank, generation, step, asked, begun_ns](
-                        Result<UniqueFd> memory, const Shard& shard) {
-    // std::function must be copyable; a descriptor is not.
-    auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));
+  const auto done = [weak = weak_from_this(), &loop = context_.loop, chores = context_.chores, rank,
+                     generation, step, asked, begun_ns](Result<UniqueFd> memory, const Shard& shard) {
+    auto shared = LetGoBy(chores, std::move(memory));
     loop.Post([weak, rank, generation, step, asked, begun_ns, shard, shared] {
       const auto self = weak.lock();
       if (!self) return;
@@ -126,7 +127,7 @@ void LocalGang::RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t st
       if (!*shared && self->AskLater(rank, generation, shared->error(), again)) return;
       if (*shared && shard.rank == rank)
         self->TellRestored(rank, generation, shard.bytes, false, 0, begun_ns);
-      self->RestoreDone(rank, generation, step, std::move(*shared), shard);
+      self->RestoreDone(rank, generation, step, *shared, shard);
     });
   };
   context_.reader.Do([store = context_.store, &engine = context_.engine, space = job_.Space(),
@@ -181,12 +182,11 @@ bool LocalGang::AskLater(uint32_t rank, uint64_t generation, const Error& error,
   return true;
 }
 
-// To unmap gigabytes takes time that the loop has not.
 void LocalGang::Let(HeldShards::Dropped dropped) {
-  if (!dropped.empty()) context_.reader.Do([dropped = std::move(dropped)] {});
+  if (!dropped.empty()) context_.chores->Do([dropped = std::move(dropped)] {});
 }
 
-void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, Result<UniqueFd> memory,
+void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<UniqueFd>& memory,
                             const Shard& shard) {
   if (!start_ || start_->generation() != generation) return;
   if (!memory) ReportIfBad(rank, generation, step, memory.error());

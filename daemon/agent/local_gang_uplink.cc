@@ -408,8 +408,8 @@ void LocalGang::EndJob() {
   context_.loop.Cancel(end_timer_);
   // slurmd counts the steps that have answered its signal.
   const auto first = std::exchange(end_timer_, 0) != 0 ? kSlurmdCounts : std::chrono::milliseconds(0);
-  context_.dialer.Do([weak = weak_from_this(), job = job_.JobOf(node_), text = why_ended_, first,
-                      mailbox = context_.loop.mailbox()] {
+  context_.chores->Do([weak = weak_from_this(), job = job_.JobOf(node_), text = why_ended_, first,
+                       mailbox = context_.loop.mailbox()] {
     std::this_thread::sleep_for(first);
     const Status ended = EndJobHere(job, kEndJob);
     mailbox->Post([weak, ended, text] {

@@ -241,7 +241,7 @@ void Coordinator::ShardRestored(const v1::ShardRestored& restored) {
 
 // Removes what saves have left that were torn in older generations. All objects are listed for it, so not too often.
 void Coordinator::CollectOrphans() {
-  if (collect_timer_ != 0) return;
+  if (collect_timer_ != 0 || over_called_) return;
   const int64_t now = BoottimeNs() / 1'000'000;
   if (now < collect_again_ms_) {
     collect_timer_ = loop_.After(std::chrono::milliseconds(collect_again_ms_ - now), [this] {

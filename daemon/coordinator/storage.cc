@@ -26,7 +26,7 @@ bool Coordinator::HasRoom() const {
 }
 
 void Coordinator::WatchStorage() {
-  if (config_.user_storage_limit == 0 || reading_storage_) return;
+  if (config_.user_storage_limit == 0 || reading_storage_ || over_called_) return;
   const bool fresh = storage_read_ns_ != 0 && BoottimeNs() - storage_read_ns_ < kReadAgainNs;
   if (fresh && !storage_full_ && HasRoom()) return SendStorage();
   if (storage_full_ && BoottimeNs() - storage_read_ns_ < kReadAgainAfterRefusalNs) return;

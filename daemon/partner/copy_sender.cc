@@ -62,14 +62,21 @@ CopySender::~CopySender() {
   thread_.join();
 }
 
-void CopySender::Push(CommittedShard shard) {
+std::optional<CommittedShard> CopySender::Push(CommittedShard shard) {
+  std::optional<CommittedShard> overtaken;
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(waiting_,
-                  [&](const CommittedShard& older) { return older.shard.rank == shard.shard.rank; });
+    const auto older = std::find_if(waiting_.begin(), waiting_.end(), [&](const CommittedShard& one) {
+      return one.shard.rank == shard.shard.rank;
+    });
+    if (older != waiting_.end()) {
+      overtaken = std::move(*older);
+      waiting_.erase(older);
+    }
     waiting_.push_back(std::move(shard));
   }
   wake_.notify_one();
+  return overtaken;
 }
 
 void CopySender::Run() {
@@ -81,7 +88,7 @@ void CopySender::Run() {
     if (waiting_.empty()) stream.reset();
     wake_.wait(lock, [this] { return cancel_->now() || !waiting_.empty(); });
     if (cancel_->now()) return;
-    const CommittedShard shard = std::move(waiting_.front());
+    std::optional<CommittedShard> shard = std::move(waiting_.front());
     waiting_.erase(waiting_.begin());
     lock.unlock();
     if (!stream) {
@@ -94,16 +101,17 @@ void CopySender::Run() {
     }
     if (stream) {
       uint64_t sent = 0;
-      const Status copied = Copy(*stream, shard, &sent);
+      const Status copied = Copy(*stream, *shard, &sent);
       if (!copied) {
         Complain(copied.error());
         stream.reset();
       } else {
         complaint_.reset();
         spdlog::debug("gang {}: rank {}'s shard of step {} is kept by {} too, {} of its {} bytes were sent",
-                      gang_, shard.shard.rank, shard.step, partner_, sent, shard.shard.bytes);
+                      gang_, shard->shard.rank, shard->step, partner_, sent, shard->shard.bytes);
       }
     }
+    shard.reset();
     lock.lock();
   }
 }

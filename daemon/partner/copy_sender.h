@@ -27,8 +27,9 @@ class CopySender {
   CopySender(const CopySender&) = delete;
   CopySender& operator=(const CopySender&) = delete;
 
-  // Takes the place of an older one of the same rank that still waits. Thread-safe.
-  void Push(CommittedShard shard);
+  // Takes the place of an older one of the same rank that still waits, which is given back: to let its memory go takes time.
+  // Thread-safe.
+  std::optional<CommittedShard> Push(CommittedShard shard);
 
  private:
   void Run();

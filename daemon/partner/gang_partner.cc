@@ -78,7 +78,10 @@ void GangPartner::Committed(uint64_t generation, uint64_t step, std::vector<Comm
   }
   if (partner_.empty() || shards.empty()) return;
   if (!sender_) sender_ = std::make_shared<CopySender>(gang_, partner_, tier_.port());
-  for (CommittedShard& shard : shards) sender_->Push(std::move(shard));
+  for (CommittedShard& shard : shards) {
+    if (auto overtaken = sender_->Push(std::move(shard)))
+      tier_.worker().Do([overtaken = *std::move(overtaken)] {});
+  }
 }
 
 bool GangPartner::Fetch(uint32_t rank, uint64_t generation, uint64_t step, uint32_t savers, Fetched done) {

@@ -94,6 +94,7 @@ TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, con
                           reader_,
                           dialer_,
                           sampler_,
+                          std::make_shared<Worker>(),
                           health_,
                           nullptr,
                           nullptr,
