@@ -1,7 +1,8 @@
 /* libmuster: what a training program may say to Muster. C, stable ABI, no dependency but libc.
  *
  * A program in a gang opens a handle, restores the newest verified checkpoint, trains, and saves now and then. A save
- * copies into shared memory and returns: the trainer never waits for Ceph. Every member saves its own shard under the
+ * copies into shared memory and returns: the trainer waits for Ceph only while both
+ * of its buffers are still being written. Every member saves its own shard under the
  * same step; the checkpoint is committed when all shards are durable.
  *
  *   muster_handle* m;

@@ -57,6 +57,9 @@ _REST = 4.0  # a node is left alone for so long after its fault
 _LONG = 10.0  # other faults do not wait so long for the store's turn
 _AT_ONCE = 2  # nodes with a fault at the same time
 _FILLED = ("/run", "/dev/shm")
+# What slurmctld has to tell a node that it sets DOWN is tried for 12 s, and then forgotten: one that is back sooner hears it, or
+# a minute later, and kills the job's next run for the last one (docs/operations.md, "The batch host dies").
+_DOWN_FOR = 15.0
 
 
 @dataclass
@@ -148,6 +151,7 @@ class Chaos:
     done: list[Fault] = field(default_factory=list)
     _heals: list[tuple[float, Fault]] = field(default_factory=list)
     _hurt: dict[str, Fault] = field(default_factory=dict)  # by node
+    _down: dict[str, float] = field(default_factory=dict)  # since when a node is known to be DOWN that should boot
     _start: float = 0.0
 
     def run(self, faults: list[Fault]) -> None:
@@ -175,7 +179,17 @@ class Chaos:
 
     def may_end(self, fault: Fault) -> bool:
         """Whether a fault whose time is over may end; else it is asked again a second later."""
+        if fault.kind != "node killed" or not self.is_down(fault.where):
+            self._down.pop(fault.where, None)
+            return True
+        if time.monotonic() - self._down.setdefault(fault.where, time.monotonic()) < _DOWN_FOR:
+            return False
+        del self._down[fault.where]
         return True
+
+    def is_down(self, node: str) -> bool:
+        """Slurm calls it so."""
+        return self._exec(CONTROLLER, ["sinfo", "-h", "-n", node, "-o", "%t"]).startswith("down")
 
     def hurt_nodes(self) -> set[str]:
         return set(self._hurt)

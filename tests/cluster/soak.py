@@ -55,9 +55,8 @@ class Soak(Chaos):
     def may_end(self, fault: Fault) -> bool:
         """A node that was killed does not boot again before Slurm knows that it is down, which takes longer when the coordinator
         died with it and the store takes no successor's term meanwhile."""
-        if fault.kind != "node killed" or time.time() - fault.began > _KNOWN:
-            return True
-        return self._exec(CONTROLLER, ["sinfo", "-h", "-n", fault.where, "-o", "%t"]).startswith("down")
+        known = fault.kind != "node killed" or time.time() - fault.began > _KNOWN or self.is_down(fault.where)
+        return known and super().may_end(fault)
 
     def look_after(self, silent: float) -> None:
         """To be called now and then with the seconds for which the store has not answered."""

@@ -284,6 +284,25 @@ class Damage(FaultCase):
 
         self.going_back(damage, "checkpoint 3")
 
+    def test_what_says_which_is_the_latest_is_damaged_and_nobody_believes_it(self) -> None:
+        keeper = Keeper(self, 3)
+        keeper.commit(1, 2)
+        rados = Rados(self.cluster, "trainer")
+        head = f"gang/job-{keeper.job.gang}"
+        for latest in ("1", "9", "three", "", None):
+            if latest is None:
+                rados.run("rmomapkey", head, "latest")
+            else:
+                rados.run("setomapval", head, "latest", latest)
+            self.assertEqual([step for step, entry in self.checkpoints(keeper.job).items() if entry["latest"]], [2], latest)
+            self.verify(keeper.job)
+        rados.run("setomapval", head, "latest", "1")
+        keeper.kill_one()
+        self.assertEqual(keeper.started(2), 2)
+        keeper.commit(3)
+        self.assertIn("3", rados.run("getomapval", head, "latest"))
+        keeper.finish()
+
     def test_the_newest_two_are_damaged_and_the_third_is_loaded(self) -> None:
         keeper = Keeper(self, 4)
         keeper.commit(1, 2, 3)

@@ -74,6 +74,9 @@ class FullPool(ClusterCase):
         """That a member knows to be committed."""
         return max(self.numbers(job, 1), default=-1)
 
+    def listed(self, job: Job) -> list[int]:
+        return sorted(entry["step"] for entry in self.muster_json("checkpoint", "list", job.gang)["checkpoints"])
+
     def finish(self, job: Job) -> None:
         """All members end with the same step, which is committed."""
         part = job.files / "stop.part"
@@ -127,11 +130,12 @@ class FullPool(ClusterCase):
         self.assertIn("training goes on, the newest saves stay in memory", self.delayed(job)[0])
         self.assertRegex(job.err, r"muster: gang \S+: the checkpoint of step \d+ is not taken: .*full")
         before = self.committed(job)
-        steps = self.muster_json("checkpoint", "list", job.gang)["checkpoints"]
+        listed = self.listed(job)
         began = self.step(job)
         self.wait(lambda: self.step(job) > began + 15, "the members to train on", SLURM)
         self.assertLessEqual(self.committed(job), before + 2, "what was under way")
-        self.assertGreaterEqual(len(steps), KEPT, "nothing is deleted to make room")
+        kept = self.listed(job)
+        self.assertEqual(kept, sorted({*listed, *kept})[-KEPT:], "nothing is deleted to make room")
         self.muster_json("checkpoint", "verify", job.gang)
         self.assertEqual(len(self.delayed(job)), 1, "told once")
         room_at = self.step(job)

@@ -1,4 +1,5 @@
 // libmuster: opening and closing a handle.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "ceph/muster.h"
+#include "daemon/base/unique_fd.h"
 #include "tests/unit/ceph/libmuster_rig.h"
 
 namespace muster {
@@ -52,6 +54,20 @@ TEST_F(Libmuster, ABadEnvironmentIsNamed) {
   refused("MUSTER_SOCKET", std::string(200, 'x').c_str());
   refused("MUSTER_GANG", std::string(300, 'x').c_str());
   EXPECT_TRUE(musterd_.hellos.empty());
+}
+
+// As in a container that has the socket's directory at no path, but inherits a descriptor of it.
+TEST_F(Libmuster, TheSocketIsReachedThroughAnInheritedDescriptor) {
+  const UniqueFd inherited(::open(directory_.path().c_str(), O_RDONLY | O_DIRECTORY));
+  ASSERT_TRUE(inherited.valid());
+  const std::string elsewhere = directory_.path() + ".elsewhere";
+  std::filesystem::rename(directory_.path(), elsewhere);
+  EXPECT_EQ(muster_open(&m_), MUSTER_E_UNREACHABLE);
+  ::setenv("MUSTER_SOCKET", ("/proc/self/fd/" + std::to_string(inherited.get()) + "/musterd.sock").c_str(),
+           1);
+  Open();
+  EXPECT_EQ(Save(10), MUSTER_OK) << Said();
+  std::filesystem::rename(elsewhere, directory_.path());
 }
 
 TEST_F(Libmuster, TheTokenMayBeInCapitals) {

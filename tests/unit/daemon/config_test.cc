@@ -10,6 +10,8 @@
 #include <regex>
 #include <sstream>
 
+#include "daemon/config/retention.h"
+
 namespace muster {
 namespace {
 
@@ -28,6 +30,13 @@ TEST(Config, NothingGivesTheDefaults) {
     EXPECT_EQ(config->port, 6880);
     EXPECT_EQ(config->socket, "/run/muster/musterd.sock");
   }
+}
+
+TEST(Config, SaysWhichCheckpointsAreKept) {
+  const auto config = ParseConfig("keep_checkpoints: 3\nkeep_every: 500\n", "muster.yaml");
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(RetentionOf(*config).newest, 3U);
+  EXPECT_EQ(RetentionOf(*config).every, 500U);
 }
 
 TEST(Config, ReadsTextsCountsDurationsAndSizes) {

@@ -216,6 +216,17 @@ TEST_F(SaveOutcome, ASaveThatNotAllMembersMakeFailsOnceTwoNewerOnesAreCommitted)
   EXPECT_THAT(first_->ExpectTold(MUSTER_E_STORE), HasSubstr("two newer checkpoints are committed"));
 }
 
+// The program's own question: the gang is not sent back for it.
+TEST_F(SaveOutcome, WhoRestoresAStepThatIsNotThereIsToldAndGoesOn) {
+  Commit(10);
+  for (const uint32_t rank : {0U, 1U}) {
+    EXPECT_THAT(first_->Restore(rank, 99), HasSubstr(std::to_string(MUSTER_E_NOT_FOUND) + ": "));
+    EXPECT_THAT(first_->rest(), HasSubstr("there is no checkpoint 99"));
+  }
+  Commit(11);
+  EXPECT_TRUE(Catalog(OpenGangsStore(), "u1000", "name-elastic").Load()->checkpoints.front().good);
+}
+
 // Nobody comes after a gang's last generation who would remove it.
 TEST_F(SaveOutcome, WhatIsNotCommittedWhenTheGangEndsIsRemoved) {
   Commit(10);

@@ -93,9 +93,9 @@ class TestMember {
     return Next<wire::Described>(wire::Type::kDescribed);
   }
   // The content, or the error's sentence behind its code.
-  std::string Restore(uint32_t rank) {
+  std::string Restore(uint32_t rank, uint64_t step = wire::kNoStep) {
     wire::Restore restore{};
-    restore.step = wire::kNoStep;
+    restore.step = step;
     restore.rank = rank;
     program_->Send(BuildPacket(restore, wire::Type::kRestore));
     return Restored();
