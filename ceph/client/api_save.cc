@@ -16,14 +16,19 @@ using muster::client::Enter;
 using muster::client::FormatSlice;
 using muster::client::IsEntryName;
 using muster::client::kNever;
+using muster::client::kSecond;
 using muster::client::kSliceText;
 using muster::client::LargeCopy;
 using muster::client::NameTable;
 using muster::client::NoMemory;
+using muster::client::Now;
 using muster::client::Session;
 using muster::client::Staging;
 
 namespace {
+
+constexpr int64_t kWorthTelling = kSecond;
+constexpr int64_t kTellAgain = 60 * kSecond;
 
 size_t RoundUp(size_t value, size_t to) {
   return (value + to - 1) / to * to;
@@ -48,6 +53,21 @@ int MakeRoom(muster_handle* m, size_t bytes, size_t spare = 0) {
   return error == 0 ? MUSTER_OK : NoMemory(m, bytes, error);
 }
 
+// A program that stands still for the store must not look as if it computed.
+void TellOfWait(muster_handle* m, uint64_t step, int64_t waited) {
+  const int64_t now = Now();
+  if (waited < kWorthTelling || (m->told_of_wait != 0 && now - m->told_of_wait < kTellAgain)) return;
+  m->told_of_wait = now;
+  char text[256];
+  const int size =
+      snprintf(text, sizeof(text),
+               "muster: rank %u: the save of step %llu waited %.1f s for a staging buffer: the store takes "
+               "saves more slowly than they come\n",
+               m->session.identity().rank, static_cast<unsigned long long>(step),
+               static_cast<double>(waited) / static_cast<double>(kSecond));
+  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text, static_cast<size_t>(size));
+}
+
 int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
   if (const int status = Enter(m); status != MUSTER_OK) return status;
   const auto number = static_cast<unsigned long long>(step);
@@ -69,6 +89,7 @@ int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
                            why != nullptr ? ": " : "", why != nullptr ? why : "");
   }
   if (staging == nullptr) {
+    const int64_t began = Now();
     const int status = m->session.Until(kNever, [](Session* session) {
       if (session->FreeStaging() != nullptr) return true;
       session->GiveUpDelayed();
@@ -76,6 +97,7 @@ int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
     });
     if (status != MUSTER_OK) return status;
     staging = m->session.FreeStaging();
+    TellOfWait(m, step, Now() - began);
   }
   m->filling = staging;
   const size_t most = SIZE_MAX / 8;

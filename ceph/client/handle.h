@@ -28,6 +28,8 @@ struct muster_handle {
   muster::client::NameTable names;
   muster::client::DeviceCopies devices;
 
+  int64_t told_of_wait = 0;  // when, Now(); 0: not yet
+
   bool saved = false;
   uint64_t last_saved = 0;
   muster_restore* restores = nullptr;  // the open ones

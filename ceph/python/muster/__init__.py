@@ -23,6 +23,7 @@ MUSTER_PYTHON_STACKS=0 in the environment prevents that.
 
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -63,6 +64,7 @@ class Gang:
         self._library: Library = library()
         self._lock = threading.Lock()
         self._handle: Handle | None = self._library.open()
+        self._tell_again = 0.0  # when a wait may be told of
 
     def close(self) -> None:
         """Closes the connection. Saves in flight go on in musterd; wait() first to know how they end."""
@@ -159,7 +161,17 @@ class Gang:
 
         return self._save(step, bytes_hint, block, add)
 
+    def _tell_of_wait(self, step: int, waited: float) -> None:
+        """As muster_save_begin does."""
+        now = time.monotonic()
+        if waited < 1 or now < self._tell_again:
+            return
+        self._tell_again = now + 60
+        text = "for a staging buffer: the store takes saves more slowly than they come"
+        print(f"muster: rank {self.rank}: the save of step {step} waited {waited:.1f} s {text}", file=sys.stderr, flush=True)
+
     def _save(self, step: int, size: int, block: bool, add: Callable[[], None]) -> bool:
+        began = time.monotonic()
         while True:
             try:
                 self._call(self._library.save_begin, step, size, False)
@@ -168,6 +180,7 @@ class Gang:
                 if not block:
                     return False
             time.sleep(_POLL)  # other threads may use the connection meanwhile
+        self._tell_of_wait(step, time.monotonic() - began)
         try:
             add()
         except BaseException:

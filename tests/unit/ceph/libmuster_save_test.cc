@@ -128,6 +128,28 @@ TEST_F(Libmuster, ASecondSaveGoesIntoTheSecondBufferAndAThirdWaits) {
   EXPECT_THAT(Said(), HasSubstr("other members"));
 }
 
+// The program stands still: that must not look as if it computed.
+TEST_F(Libmuster, AWaitOfASecondIsSaidOnceAMinute) {
+  musterd_.Change([](auto& rules) { rules.durable = rules.committed = false; });
+  Open();
+  ASSERT_EQ(Save(1), MUSTER_OK);
+  ASSERT_EQ(Save(2), MUSTER_OK);
+  testing::internal::CaptureStderr();
+  for (const uint64_t step : {1, 2}) {
+    ASSERT_TRUE(musterd_.Await([&](const auto& m) { return m.saves.size() == step + 1; }));
+    std::thread later([&] {
+      ::usleep(1'100'000);
+      musterd_.SendDurable(step);
+    });
+    EXPECT_EQ(Save(step + 2), MUSTER_OK) << Said();
+    later.join();
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::MatchesRegex(
+                  "muster: rank 2: the save of step 3 waited [0-9.]+ s for a staging buffer: the store "
+                  "takes saves more slowly than they come\n"));
+}
+
 TEST_F(Libmuster, ASaveThatTheStoreDoesNotTakeMakesRoomForANewerOne) {
   musterd_.Change([](auto& rules) { rules.durable = rules.committed = false; });
   Open();

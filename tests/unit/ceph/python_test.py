@@ -4,12 +4,15 @@
 The build's python folder must be in PYTHONPATH.
 """
 
+import contextlib
+import io
 import os
 import random
 import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 from collections import OrderedDict
 from typing import Any
 
@@ -152,6 +155,24 @@ class PackageTest(MemberCase):
             self.assertFalse(gang.save("c", 3, block=False))
             with self.assertRaises(TimeoutError):
                 gang.wait(2, timeout=0.01)
+
+    def test_a_wait_of_a_second_is_said_once_a_minute(self) -> None:
+        with muster.open() as gang:
+            begin = gang._library.save_begin
+            until = 0.0
+
+            def busy(*arguments: Any) -> None:
+                if time.monotonic() < until:
+                    raise muster.Busy(-8, "both staging buffers are still being written")
+                begin(*arguments)
+
+            with unittest.mock.patch.object(gang._library, "save_begin", busy):
+                said = io.StringIO()
+                with contextlib.redirect_stderr(said):
+                    for step in (1, 2):
+                        until = time.monotonic() + 1.1
+                        gang.save("a", step)
+        self.assertRegex(said.getvalue(), r"^muster: rank 1: the save of step 1 waited [0-9.]+ s for a staging buffer: .*\n$")
 
     def save_states(self, states: list[Any]) -> None:
         """The checkpoint of step 20, by as many members."""
