@@ -9,7 +9,6 @@
 #include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/local_gang.h"
-#include "daemon/base/crash_point.h"
 #include "daemon/base/status_codes.h"
 
 namespace muster {
@@ -29,7 +28,6 @@ void LocalGang::OnReadRange(Client& client, const wire::ReadRange& request) {
   }
   client.restoring = true;
   ShowSaving(client.rank);
-  CrashPoint("agent.read_range");
   ReadRangeTo(client.rank, client.generation, answer, request.bytes, request.rank);
 }
 

@@ -5,8 +5,8 @@
 //   MUSTER_CRASH_AT=engine.chunk_written:3       at the third
 //   MUSTER_STOP_AT=engine.chunk_written:3        SIGSTOP at the third, and only there
 //
-// The variables are read once, when the program starts. Without them a point costs two comparisons. The names are
-// listed in tests/cluster/test_checkpoint_faults.py, which passes each of them. Thread-safe.
+// The variables are read once, when the program starts. Without them a point costs two comparisons. Tests in
+// tests/cluster pass each of them (most in test_checkpoint_faults.py). Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -106,7 +106,7 @@ std::string RemovedText(const json& document) {
   for (const json& step : document.at("removed"))
     text += fmt::format("step {} of {} is removed\n", Number(step), document.at("key").get<std::string>());
   if (const auto orphans = document.value("orphans", uint64_t{0}); orphans > 0)
-    text += fmt::format("{} objects that unfinished saves have left are removed\n", orphans);
+    text += fmt::format("removed objects that unfinished saves had left: {}\n", orphans);
   return text.empty() ? "nothing is removed\n" : text;
 }
 

@@ -391,6 +391,42 @@ class Keep(CommandCase):
         self.assertEqual((self.steps("name=pins"), self.objects("data/name-pins/")), ([], []))
         self.assertIn("no good checkpoint", self.refused(1, "show", job.gang))
 
+    def test_pruning_removes_what_unfinished_saves_have_left_of_a_gang_that_is_over(self) -> None:
+        path = self.put("left.safetensors", safetensors({"w": ("U8", [4], b"1234")}))
+        self.muster_json("checkpoint", "import", "--name", "left", "--step", "1", path)
+        whole = self.objects("data/name-left/")
+        for chunk in (0, 1):
+            Rados(self.cluster, "trainer").put(f"data/name-left/9.1.0/0.{chunk}", b"torn")
+        pruned = self.muster_json("checkpoint", "prune", "name=left")
+        self.assertEqual((pruned["removed"], pruned["orphans"]), ([], 2))
+        self.assertEqual(self.objects("data/name-left/"), whole)
+        self.muster_json("checkpoint", "verify", "name=left")
+        self.assertEqual(self.muster("checkpoint", "prune", "name=left").stdout, "nothing is removed\n")
+
+    def restart_musterd(self, **env: str) -> None:
+        self.cluster.stop_daemon(CONTROLLER, "musterd")
+        self.cluster.start_daemon(CONTROLLER, "musterd", env=env)
+
+    def test_musterd_dies_while_it_prunes_at_somebodys_word(self) -> None:
+        path = self.put("dies.safetensors", safetensors({"w": ("U8", [4], b"1234")}))
+
+        def bring(step: int) -> None:
+            self.muster_json("checkpoint", "import", "--name", "dies", "--step", str(step), path)
+
+        bring(1)
+        self.addCleanup(self.restart_musterd)
+        for step, point in ((2, "catalog.dropped"), (3, "catalog.object_removed")):
+            bring(step)
+            self.restart_musterd(MUSTER_CRASH_AT=point)
+            self.refused(3, "prune", "name=dies", "--keep", "1")
+            self.assertIsNone(self.cluster.daemon_pid(CONTROLLER, "musterd"))
+            self.restart_musterd()
+            self.assertEqual(self.steps("name=dies"), [step])
+            self.muster_json("checkpoint", "verify", "name=dies")
+            self.assertGreater(self.muster_json("checkpoint", "prune", "name=dies", "--keep", "1")["orphans"], 0)
+            self.assertTrue(all(name.startswith(f"data/name-dies/{step}.") for name in self.objects("data/name-dies/")))
+            self.muster_json("checkpoint", "verify", "name=dies")
+
     def test_bad_input(self) -> None:
         job = self.kept(1)
         one = ["--step", "1"]

@@ -153,6 +153,7 @@ class SoakTest(ClusterCase):
         self.check_listed(job, verifier)
         self.assertEqual(verifier.orphans(), [])
         done = [fault for fault in soak.done if not fault.skipped]
+        self.assertGreater(2 * len(done), len(soak.done), "half of the faults were left out")
         report(
             f"{len(done)} faults, {len({life.generation for life in lives})} generations, term {status['term']}, "
             f"{status['restart_count']} requeues, {max(life.step for life in lives)} steps, OSDs stuck {soak.stuck} times"
