@@ -78,6 +78,27 @@ class Down(WalkerCase):
         self.assertEqual(gang.generation(), 1, "nothing has been started again")
         gang.finish(6, timeout=SLURM)
 
+    def test_musterd_is_restarted_meanwhile_though_people_wait_for_its_answers(self) -> None:
+        """It lets its members be at once, and waits for neither the store nor those who ask it."""
+        gang = self.walk(words=("free",), nodes=3, tasks=6)
+        gang.started(1, 6)
+        gang.commits(1)
+        self.stop_ceph()
+        for _ in range(5):
+            question = self.cluster.user_popen("n1", ["muster", "report", "storage"])
+            self.addCleanup(question.wait)
+            self.addCleanup(question.kill)
+        self.wait(lambda: "checkpoint_delayed" in self.history(gang), "the gang's history to say so", SLURM)
+        self.cluster.signal_daemon("n1", "musterd", signal.SIGTERM)  # n2 coordinates
+        self.wait(lambda: self.cluster.daemon_pid("n1", "musterd") is None, "musterd to end")
+        self.cluster.start_daemon("n1", "musterd")
+        began = self.slowest(gang)
+        self.wait(lambda: self.slowest(gang) > began + 300, "all members to go on")
+        self.signal_ceph(signal.SIGCONT)
+        gang.commits(1, timeout=SLURM)
+        self.assertEqual(gang.generation(), 1, "nothing has been started again")
+        gang.finish(6, timeout=SLURM)
+
     def history(self, gang: Walkers) -> str:
         """From the coordinator, which knows it without the store."""
         return self.muster("events", gang.job.gang, node="n2").stdout
