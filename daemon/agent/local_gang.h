@@ -22,6 +22,7 @@
 #include "daemon/agent/local_socket.h"
 #include "daemon/agent/manifest_cache.h"
 #include "daemon/agent/port_lease.h"
+#include "daemon/agent/shard_reports.h"
 #include "daemon/base/failed_saves.h"
 #include "daemon/base/gang_job.h"
 #include "daemon/base/recent_steps.h"
@@ -270,9 +271,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   std::string why_not_connected_;  // the last link's end
   bool over_called_ = false;
 
-  // Saves of this generation: what must be said again when the coordinator comes back, and what was saved
-  // already.
-  std::map<std::pair<uint32_t, uint64_t>, v1::ShardWritten> unacknowledged_;  // by rank, step
+  // Saves of this generation.
+  ShardReports reports_;
   FailedSaves failed_saves_;
   std::optional<uint64_t> newest_committed_;  // of this generation
   v1::Storage storage_;                       // as the coordinator has said last; no limit: 0

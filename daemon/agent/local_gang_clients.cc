@@ -25,8 +25,6 @@ namespace {
 // Saves of one member that may be on their way at once: the library has two staging buffers.
 constexpr uint32_t kMaxSaving = 2;
 
-constexpr ptrdiff_t kMostUnacknowledged = 64;  // saves of a member
-
 }  // namespace
 
 bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello& hello) {
@@ -313,11 +311,7 @@ void LocalGang::StopWritingStep(uint64_t step, const char* why) {
 void LocalGang::OnAskOutcome(const Client& client, uint64_t step) {
   if (!start_ || client.generation != start_->generation()) return;
   if (writing_.contains({client.generation, client.rank, step})) return;
-  const auto first = unacknowledged_.lower_bound({client.rank, 0});
-  const auto last = unacknowledged_.upper_bound({client.rank, wire::kNoStep});
-  // The library remembers no more saves than that.
-  if (unacknowledged_.contains({client.rank, step}) || std::distance(first, last) >= kMostUnacknowledged)
-    return;
+  if (!reports_.MayAdd(client.rank, step)) return;
   v1::ShardWritten lost;
   lost.set_generation(client.generation);
   lost.set_step(step);
@@ -327,7 +321,7 @@ void LocalGang::OnAskOutcome(const Client& client, uint64_t step) {
                   context_.self, client.rank));
   lost.set_given_up(true);
   lost.set_lost(true);
-  unacknowledged_[{client.rank, step}] = lost;
+  reports_.Add(lost);
   auto message = Message();
   *message.mutable_shard_written() = std::move(lost);
   Up(std::move(message));
@@ -400,7 +394,7 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
     if (!given_up) saved_[rank].Remove(step);
   }
   CrashPoint("agent.shard_reported");
-  unacknowledged_[{rank, step}] = written;
+  reports_.Add(written);
   auto message = Message();
   *message.mutable_shard_written() = std::move(written);
   Up(std::move(message));
@@ -424,9 +418,7 @@ void LocalGang::ForgetOthers(const v1::Committed& committed) {
 }
 
 void LocalGang::OnCommitted(const v1::Committed& committed) {
-  std::erase_if(unacknowledged_, [&](const auto& item) {
-    return item.first.second == committed.step() && item.second.generation() == committed.generation();
-  });
+  reports_.Decided(committed.generation(), committed.step());
   if (!start_ || start_->generation() != committed.generation()) return;
   if (committed.error().empty()) {
     if (delay_said_ && *delay_said_ <= committed.step()) delay_said_.reset();

@@ -216,7 +216,7 @@ void LocalGang::Register() {
   }
   registered_ = true;
   Up(std::move(message));
-  for (const auto& [key, written] : unacknowledged_) {
+  for (const auto& [key, written] : reports_.all()) {
     auto again = Message();
     *again.mutable_shard_written() = written;
     Up(std::move(again));
@@ -302,7 +302,7 @@ void LocalGang::OnStart(const v1::Start& start) {
     bases_.clear();
     Let(held_.Begin(start.restore() ? start.restore_generation() : 0, start.restore_step(),
                     RecoveryMemory(context_.config)));
-    unacknowledged_.clear();
+    reports_.Clear();
     newest_committed_.reset();
     notify_flags_ = 0;
     progress_ = 0;

@@ -312,8 +312,10 @@ void LocalGang::On(const Finish& /*finish*/) {
 }
 
 void LocalGang::On(const Committed& committed) {
+  std::erase_if(unacknowledged_, [&](const auto& item) {
+    return item.second.step == committed.step && item.second.generation == committed.generation;
+  });
   for (size_t i = 0; i < members_.size(); ++i) {
-    unacknowledged_.erase({host_.supervisors[i].rank, committed.step});
     host_.TellCommitted(i, committed.generation, committed.step, committed.good);
   }
 }
