@@ -296,6 +296,12 @@ class ClusterCase(unittest.TestCase):
 
         self.wait(idle, "all nodes to be idle", 2 * SOON)
 
+    def stored_files(self) -> list[Path]:
+        """What is in the cluster's directory store, which may change meanwhile."""
+        # Unlike Path.glob, os.walk passes over a directory that is gone by the time it comes there.
+        walk = os.walk(self.cluster.directory / "store")
+        return [Path(directory) / name for directory, _, names in walk for name in names]
+
     # --- what a failure prints
 
     def _log_sizes(self) -> dict[Path, int]:

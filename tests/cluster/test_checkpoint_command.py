@@ -198,11 +198,17 @@ class Verify(CommandCase):
 
     def test_a_terminal_gets_a_bar(self) -> None:
         job = self.kept(1)
-        done = self.cluster.user(
-            CONTROLLER, ["script", "-qec", f"muster checkpoint verify {job.gang}", "/dev/null"], user="trainer", timeout=SOON
-        )
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"verify step 1  \[\.+\]  0 %  0 B of 4\d\d\.\d kB")
+        files = "/home/trainer/bar"
+        for bar, words in (
+            (r"verify step 1  \[\.+\]  0 %  0 B of 4\d\d\.\d kB", f"verify {job.gang}"),
+            (r"export  \[\.+\]  0 %  0 B of 4\d\d\.\d kB", f"export {job.gang} --to {files}"),
+            (r"import  \[\.+\]  0 %  0 B of \d\d\d\.\d kB", f"import --name bar --step 1 {files}/*.safetensors"),
+        ):
+            done = self.cluster.user(
+                CONTROLLER, ["script", "-qec", f"muster checkpoint {words}", "/dev/null"], user="trainer", timeout=SOON
+            )
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stdout, bar)
         self.assertNotIn("\r", self.muster("checkpoint", "verify", job.gang).stderr)
 
 

@@ -153,9 +153,9 @@ class Daemon(CoordinatorCase):
 class Record(CoordinatorCase):
     def head(self, name: str) -> Path:
         """The file of a gang's record in the directory store."""
-        paths = list((self.cluster.directory / "store").glob(f"**/gang/{name}*"))
-        self.assertEqual(len([p for p in paths if p.is_file()]), 1, paths)
-        return next(p for p in paths if p.is_file())
+        paths = [path for path in self.stored_files() if path.parent.name == "gang" and path.name.startswith(name)]
+        self.assertEqual(len(paths), 1, paths)
+        return paths[0]
 
     def spoil(self, name: str, change: str) -> tuple[Path, bytes]:
         """Runs a gang with a name to its end and changes its record; gives the file and what is in it then."""

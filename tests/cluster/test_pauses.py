@@ -33,8 +33,8 @@ class Pause(WalkerCase):
 
     def old_objects(self, generation: int) -> set[str]:
         """Files that a generation of some gang has written into the store."""
-        store = self.cluster.directory / "store"
-        return {str(path) for path in store.glob(f"**/data/**/*.{generation}/*") if path.is_file()}
+        files = self.stored_files()
+        return {str(path) for path in files if "data" in path.parts and path.parent.name.endswith(f".{generation}")}
 
     def check_quiet(self, gang: Walkers, generation: int) -> None:
         """The newest generation goes on alone for two more checkpoints."""
