@@ -20,13 +20,13 @@ checkpoints cost the training; what musterd takes in as long without any is not,
 
 import argparse
 import os
-import re
 import time
 from pathlib import Path
 
 from support.huge_pages import huge_pages
 from support.options import add_count
 from support.proc import cpu_s
+from support.rados_bench import MIB, RADOS, write_and_read
 from support.report import Report, median
 from vc import Cluster, ClusterError
 from vc.names import BUILD_IN_NODE, SOURCE_IN_NODE
@@ -42,10 +42,8 @@ CHANGED_PERCENT = 10
 CHANGED_SAVES = 10
 STAGING_BUFFERS = 2  # as libmuster has them: each has a first save
 KEEP = 3  # as daemon/config has it
-RADOS = ["rados", "-n", "client.muster", "-p", "muster", "-N", "bench"]
 OSDS = ("osd.0", "osd.1", "osd.2")
 NODE = "n1"
-MIB = 1 << 20
 # Of ceph/engine/engine.h.
 OBJECT_MIB = 4
 DEPTH = 8
@@ -70,7 +68,7 @@ def run(args: argparse.Namespace) -> Report:
         for _ in range(args.rounds):
             # The memcpy's thread is one.
             gangs.append(_gang(cluster, size, args.saves, ["env", "MUSTER_COPY_THREADS=1"]))
-            write, read = _rados_bench(cluster, args.mib)
+            write, read = write_and_read(cluster, NODE, args.mib, OBJECT_MIB * MIB, DEPTH)
             writes.append(write)
             reads.append(read)
         threads = _gang(cluster, size, args.saves, [])
@@ -283,19 +281,3 @@ def _train(cluster: Cluster, seconds: int) -> dict[str, float]:
     figures |= {"elapsed_s": found["elapsed"][0] / 1000, "stall_s": sum(found["stall"]) / 1000}
     figures["first_s"] = sum(found["stall"][:STAGING_BUFFERS]) / 1000
     return figures | {"saves": len(found["stall"])}
-
-
-def _rados_bench(cluster: Cluster, mib: int) -> tuple[float, float]:
-    """MiB/s of writing and of reading, in the order of Muster's objects."""
-    def rate(*words: str) -> float:
-        done = cluster.exec(NODE, [*RADOS, "bench", "600", *words, "-t", str(DEPTH)], timeout=900)
-        told = re.search(r"Bandwidth \(MB/sec\): +([\d.]+)", done.stdout)
-        if done.returncode != 0 or not told:
-            raise ClusterError(f"rados bench {words[0]} failed: {done.stderr[-2000:]}{done.stdout[-2000:]}")
-        return float(told[1])
-
-    objects = str(mib // OBJECT_MIB)
-    write = rate("write", "-b", str(OBJECT_MIB * MIB), "--max-objects", objects, "--no-cleanup")
-    read = rate("seq")
-    cluster.exec(NODE, [*RADOS, "cleanup"], timeout=300)
-    return write, read
