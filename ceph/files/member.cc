@@ -55,24 +55,30 @@ Result<Shard> OpenShard(muster_handle* m, uint32_t saved_by, int* status) {
 
 }  // namespace
 
-Saved SaveDirectory(muster_handle* m, int top, const std::string& name, uint64_t step) {
+bool IsAway(int status) {
+  return status == MUSTER_E_TIMEOUT || status == MUSTER_E_UNREACHABLE || status == MUSTER_E_NO_GANG;
+}
+
+Saved SaveDirectory(muster_handle* m, int top, const std::string& name, uint64_t step, bool marked) {
   const UniqueFd directory(openat(top, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!directory.valid()) {
     if (errno == ENOENT) return Failed("it was removed or renamed before it could be read");
     if (errno == ENOTDIR || errno == ELOOP) return Failed("it is not a directory");
     return Failed(SystemError("open", name).message);
   }
-  const auto tree = ListTree(directory.get());
+  const auto tree = ListTree(directory.get(), marked);
   if (!tree) return Failed(tree.error().message);
   const int begun = muster_save_begin_nowait(m, step, tree->bytes);
-  if (begun == MUSTER_E_BUSY) return {Saved::State::kBusy, "", {}};
+  if (begun == MUSTER_E_BUSY || IsAway(begun)) return {Saved::State::kBusy, "", {}};
   if (begun != MUSTER_OK) return Failed(muster_last_error(m));
   if (Status status = Fill(m, directory.get(), name, *tree); !status) {
     muster_save_abort(m);
     return Failed(status.error().message);
   }
-  // Handed over, whatever musterd's state is: the library goes on with it.
-  if (muster_save_commit(m) == MUSTER_E_TOO_LARGE) return Failed(muster_last_error(m));
+  const int committed = muster_save_commit(m);
+  if (committed == MUSTER_E_TOO_LARGE || committed == MUSTER_E_NO_MEMORY || committed == MUSTER_E_DEVICE)
+    return Failed(muster_last_error(m));  // it has been aborted
+  // Else it is handed over, whatever musterd's state is: the library goes on with it.
   return {Saved::State::kHanded, "", tree->root};
 }
 

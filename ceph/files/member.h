@@ -16,6 +16,9 @@ struct CloseHandle {
 };
 using Handle = std::unique_ptr<muster_handle, CloseHandle>;
 
+// Codes that say nothing about a save, but that musterd is away: the library goes on when it is back.
+bool IsAway(int status);
+
 // How an attempt to save ended: kBusy is to be tried again later, the other states are not.
 struct Saved {
   enum class State { kHanded, kBusy, kFailed } state = State::kFailed;
@@ -23,8 +26,9 @@ struct Saved {
   Identity root;    // of what was saved
 };
 
-// Reads `name` in `top` and hands it to musterd as this member's shard of `step`. Never waits for the store.
-Saved SaveDirectory(muster_handle* m, int top, const std::string& name, uint64_t step);
+// Reads `name` in `top` and hands it to musterd as this member's shard of `step`; `marked` as for ListTree. Never waits for the
+// store.
+Saved SaveDirectory(muster_handle* m, int top, const std::string& name, uint64_t step, bool marked);
 
 // What the generation starts from.
 struct Restored {

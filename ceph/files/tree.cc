@@ -52,11 +52,26 @@ const char* WhatItIs(mode_t mode) {
   return "a device";
 }
 
+// The mark is left out, so nothing may be in it.
+Status CheckMark(int directory) {
+  struct stat info {};
+  if (fstatat(directory, kCommitMark, &info, AT_SYMLINK_NOFOLLOW) != 0)
+    return errno == ENOENT ? Status() : Status(SystemError("look at", kCommitMark));
+  if (S_ISREG(info.st_mode) && info.st_size == 0) return {};
+  return Error{Errc::kInvalid,
+               fmt::format("{} is not the empty file that closes a step, and would be lost: give it another "
+                           "name, or close the step by renaming its directory",
+                           kCommitMark)};
+}
+
 Status ListInto(int directory, const std::string& prefix, Tree* tree) {
   const auto names = NamesIn(directory, prefix.empty() ? "." : prefix, kMaxEntries);
   if (!names) return names.error();
   for (const std::string& name : *names) {
-    if (prefix.empty() && name == kCommitMark) continue;
+    if (tree->marked && prefix.empty() && name == kCommitMark) {
+      if (Status status = CheckMark(directory); !status) return status;
+      continue;
+    }
     TreeEntry entry;
     entry.path = prefix + name;
     if (Status status = CheckPath(entry.path); !status) return status;
@@ -128,12 +143,13 @@ bool Identity::operator==(const Identity& other) const {
          modified.tv_sec == other.modified.tv_sec && modified.tv_nsec == other.modified.tv_nsec;
 }
 
-Result<Tree> ListTree(int directory) {
+Result<Tree> ListTree(int directory, bool marked) {
   struct stat info {};
   if (fstat(directory, &info) != 0) return SystemError("look at", "it");
   Tree tree;
   tree.root = Identity::Of(info);
   tree.mode = info.st_mode & 0777;
+  tree.marked = marked;
   if (Status status = ListInto(directory, "", &tree); !status) return status.error();
   return tree;
 }
@@ -167,7 +183,7 @@ Status CheckUnchanged(int directory, const Tree& tree) {
         !(Identity::Of(info) == entry.identity))
       return Changed(entry.path);
   }
-  return {};
+  return tree.marked ? CheckMark(directory) : Status();
 }
 
 Status RemoveTree(int parent, const std::string& name) {

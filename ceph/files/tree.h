@@ -35,18 +35,21 @@ struct TreeEntry {
 struct Tree {
   Identity root;
   mode_t mode = 0;
+  bool marked = false;
   std::vector<TreeEntry> entries;  // each directory before what is in it; equal trees in equal order
   uint64_t bytes = 0;              // of all files
 };
 
-// Closes a step that is written in place; in the checkpoint it is not.
+// An empty file that closes a step which is written in place. In the checkpoint it is not.
 inline constexpr char kCommitMark[] = "commit";
 
 // kInvalid names what cannot be in a checkpoint: something that is neither file nor directory, a name, too much of it.
-Result<Tree> ListTree(int directory);
+// `marked`: the mark has closed it. What is called so and has content would be lost, and is refused; in a step that was closed
+// by renaming it is a name like any other.
+Result<Tree> ListTree(int directory, bool marked);
 // Reads the file into `to`, which has room for its bytes. kConflict: it is not what was listed, or was changed meanwhile.
 Status ReadFile(int directory, const TreeEntry& entry, void* to);
-// Whether every directory of the tree is as it was when it was listed.
+// Whether every directory of the tree is as it was when it was listed, and the mark still has no content.
 Status CheckUnchanged(int directory, const Tree& tree);
 
 // Removes what is called `name` in `parent`, with all that is in it. Nothing there is success.

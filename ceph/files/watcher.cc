@@ -22,6 +22,9 @@ namespace {
 
 using std::chrono::seconds;
 
+// The files that say how it went: these and the directory's name.
+constexpr char kCommitted[] = "committed";
+constexpr char kFailed[] = "failed";
 constexpr int kBusyPauseMs = 50;
 constexpr int kIdlePauseMs = 500;
 constexpr unsigned kMaxSaid = 20;  // sentences of a generation in the job's stderr; the files have them all
@@ -34,9 +37,14 @@ bool IsDirectory(int top, const std::string& name, struct stat* info) {
   return fstatat(top, name.c_str(), info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info->st_mode);
 }
 
-// Codes that say nothing about a save, but that musterd is away: the library goes on when it is back.
-bool IsAway(int status) {
-  return status == MUSTER_E_TIMEOUT || status == MUSTER_E_UNREACHABLE || status == MUSTER_E_NO_GANG;
+auto IsOf(const std::string& name) {
+  return [name](const auto& closing) { return closing.name == name; };
+}
+
+std::optional<Identity> MarkIn(int top, const std::string& name) {
+  struct stat info {};
+  if (fstatat(top, (name + "/" + kCommitMark).c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
+  return Identity::Of(info);
 }
 
 }  // namespace
@@ -56,7 +64,7 @@ Status Watcher::Begin(const Restored& restored, const std::string& path) {
   struct stat info {};
   if (IsDirectory(top_, restored.name, &info))
     committed_[restored.step] = {restored.name, info.st_dev, info.st_ino};
-  WriteResult("committed", restored.name, "");
+  WriteResult(kCommitted, restored.name, "");
   return {};
 }
 
@@ -88,12 +96,13 @@ void Watcher::ReadEvents() {
       if ((event.mask & IN_Q_OVERFLOW) != 0) LookAgain();
       if (!StepOf(name)) continue;
       if ((event.mask & IN_ISDIR) == 0) {
-        Failed(name, "it is not a directory");
+        Say(name, "it is not a directory");
       } else if ((event.mask & IN_MOVED_TO) != 0) {
         LookForMarks();  // those of before; steps go up
-        Closed(name);
+        Closed(name, false);
       } else if (std::find(open_.begin(), open_.end(), name) == open_.end()) {
         open_.push_back(name);
+        std::erase_if(failed_, IsOf(name));
       }
     }
   }
@@ -114,14 +123,19 @@ void Watcher::LookAgain() {
     const std::string name = entry->d_name;
     const auto step = StepOf(name);
     if (!step || pending_.contains(*step) || committed_.contains(*step)) continue;
-    if (std::find(closed_.begin(), closed_.end(), name) != closed_.end()) continue;
+    if (std::any_of(closed_.begin(), closed_.end(), IsOf(name))) continue;
+    if (std::any_of(failed_.begin(), failed_.end(), IsOf(name))) continue;
     if (std::find(open_.begin(), open_.end(), name) == open_.end()) open_.push_back(name);
   }
 }
 
-void Watcher::Closed(const std::string& name) {
+void Watcher::Closed(const std::string& name, bool marked) {
   std::erase(open_, name);
-  if (std::find(closed_.begin(), closed_.end(), name) == closed_.end()) closed_.push_back(name);
+  std::erase_if(failed_, IsOf(name));
+  // What was said of an earlier try is not said of this one.
+  (void)unlinkat(top_, fmt::format("{}.{}", kFailed, name).c_str(), 0);
+  if (std::none_of(closed_.begin(), closed_.end(), IsOf(name)))
+    closed_.push_back({name, marked, MarkIn(top_, name)});
 }
 
 void Watcher::LookForMarks() {
@@ -129,23 +143,32 @@ void Watcher::LookForMarks() {
     struct stat info {};
     if (!IsDirectory(top_, name, &info)) {
       std::erase(open_, name);  // gone, before it was closed
-    } else if (fstatat(top_, (name + "/" + kCommitMark).c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) {
-      Closed(name);
+    } else if (MarkIn(top_, name)) {
+      Closed(name, true);
+    }
+  }
+  for (const Closing& closing : std::vector<Closing>(failed_)) {
+    struct stat info {};
+    const auto mark = MarkIn(top_, closing.name);
+    if (!IsDirectory(top_, closing.name, &info)) {
+      std::erase_if(failed_, IsOf(closing.name));
+    } else if (mark && !(closing.mark && *mark == *closing.mark)) {
+      Closed(closing.name, true);
     }
   }
 }
 
 void Watcher::Save() {
   while (!closed_.empty()) {
-    const std::string name = closed_.front();
-    const uint64_t step = StepOf(name).value_or(0);
-    const Saved saved = SaveDirectory(m_, top_, name, step);
+    const Closing closing = closed_.front();
+    const uint64_t step = StepOf(closing.name).value_or(0);
+    const Saved saved = SaveDirectory(m_, top_, closing.name, step, closing.marked);
     if (saved.state == Saved::State::kBusy) return;
     closed_.pop_front();
     if (saved.state == Saved::State::kFailed) {
-      Failed(name, saved.why);
+      Failed(closing, saved.why);
     } else {
-      pending_[step] = {name, saved.root, Clock::now(), false, {}};
+      pending_[step] = {closing, saved.root, Clock::now(), false, {}};
     }
   }
 }
@@ -161,9 +184,9 @@ void Watcher::Settle() {
     if (status == MUSTER_OK) {
       Succeeded(step, pending);
     } else if (!IsAway(status)) {
-      Failed(pending.name, muster_last_error(m_));
+      Failed(pending.closing, muster_last_error(m_));
     } else if (newest != MUSTER_LATEST && newest > step && Clock::now() - pending.since > kSuperseded) {
-      Failed(pending.name, fmt::format("not every member has saved it, and step {} is committed", newest));
+      Failed(pending.closing, fmt::format("not every member has saved it, and step {} is committed", newest));
     } else {
       settled = false;
     }
@@ -173,12 +196,17 @@ void Watcher::Settle() {
 }
 
 void Watcher::Succeeded(uint64_t step, const Pending& pending) {
-  committed_[step] = {pending.name, pending.root.device, pending.root.inode};
-  WriteResult("committed", pending.name, "");
+  committed_[step] = {pending.closing.name, pending.root.device, pending.root.inode};
+  WriteResult(kCommitted, pending.closing.name, "");
 }
 
-void Watcher::Failed(const std::string& name, const std::string& why) {
-  WriteResult("failed", name, why + "\n");
+void Watcher::Failed(const Closing& closing, const std::string& why) {
+  failed_.push_back(closing);
+  Say(closing.name, why);
+}
+
+void Watcher::Say(const std::string& name, const std::string& why) {
+  WriteResult(kFailed, name, why + "\n");
   if (++said_ <= kMaxSaid)
     say_(fmt::format("rank {}: {} is not a checkpoint: {}", muster_rank(m_), name, why));
 }
@@ -190,6 +218,8 @@ void Watcher::WriteResult(const char* kind, const std::string& name, const std::
   if (!file.valid()) return;
   if (write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) return;
   (void)renameat(top_, kWork, top_, fmt::format("{}.{}", kind, name).c_str());
+  const char* other = std::strcmp(kind, kCommitted) == 0 ? kFailed : kCommitted;
+  (void)unlinkat(top_, fmt::format("{}.{}", other, name).c_str(), 0);
 }
 
 // The directories of committed steps, but for the newest: the store has them. What is not committed is never touched,
@@ -202,7 +232,7 @@ void Watcher::RemoveOld() {
         info.st_ino == oldest.inode) {
       if (Status status = RemoveTree(top_, oldest.name); !status && ++said_ <= kMaxSaid)
         say_(status.error().message);
-      (void)unlinkat(top_, ("committed." + oldest.name).c_str(), 0);
+      (void)unlinkat(top_, fmt::format("{}.{}", kCommitted, oldest.name).c_str(), 0);
     }
     committed_.erase(committed_.begin());
   }
@@ -223,8 +253,9 @@ void Watcher::ShowWanted() {
 
 void Watcher::Drain() {
   Advance();
-  for (const std::string& name : open_) Failed(name, "the program has ended without closing it");
+  for (const std::string& name : open_) Say(name, "the program has ended without closing it");
   open_.clear();
+  failed_.clear();
   draining_ = true;
 }
 
@@ -239,7 +270,7 @@ bool Watcher::Drained() {
   }
   for (const auto& [step, pending] : pending_) {
     say_(fmt::format("rank {}: the program has ended, and not every member has saved {} yet", muster_rank(m_),
-                     pending.name));
+                     pending.closing.name));
   }
   pending_.clear();
   return true;

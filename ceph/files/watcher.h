@@ -1,5 +1,6 @@
 // Watches a member's checkpoint directory and saves each step that its program closes, by renaming a directory to
-// step-N or by a file `commit` in it. How it went is in a file beside it: committed.step-N or failed.step-N.
+// step-N or by an empty file `commit` in it. How it went is in a file beside it: committed.step-N or failed.step-N, never both.
+// One that has failed can be closed again, by renaming or by making the mark anew.
 #pragma once
 
 #include <sys/types.h>
@@ -9,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +44,13 @@ class Watcher {
   [[nodiscard]] bool Drained();
 
  private:
-  struct Pending {
+  struct Closing {
     std::string name;
+    bool marked = false;           // by the mark
+    std::optional<Identity> mark;  // what is called so then, if anything is: another one closes it again
+  };
+  struct Pending {
+    Closing closing;
     Identity root;
     Clock::time_point since;
     bool durable = false;  // this member's shard is
@@ -57,12 +64,13 @@ class Watcher {
 
   void ReadEvents();
   void LookAgain();  // when the kernel has dropped events
-  void Closed(const std::string& name);
+  void Closed(const std::string& name, bool marked);
   void LookForMarks();
   void Save();
   void Settle();
   void Succeeded(uint64_t step, const Pending& pending);
-  void Failed(const std::string& name, const std::string& why);
+  void Failed(const Closing& closing, const std::string& why);
+  void Say(const std::string& name, const std::string& why);
   void WriteResult(const char* kind, const std::string& name, const std::string& text);
   void RemoveOld();
   void ShowWanted();
@@ -71,8 +79,9 @@ class Watcher {
   int top_;
   std::function<void(const std::string&)> say_;
   UniqueFd events_;
-  std::deque<std::string> closed_;       // to be saved, in order
+  std::deque<Closing> closed_;           // to be saved, in order
   std::vector<std::string> open_;        // being written in place
+  std::vector<Closing> failed_;          // and may be closed again
   std::map<uint64_t, Pending> pending_;  // handed to musterd
   std::map<uint64_t, Kept> committed_;
   unsigned said_ = 0;

@@ -30,7 +30,7 @@ class TreeTest : public testing::Test {
     std::filesystem::create_directories(std::filesystem::path(directory_.path()) / name);
   }
   std::string Refused() {
-    const auto tree = ListTree(fd_.get());
+    const auto tree = ListTree(fd_.get(), false);
     return tree ? "accepted" : tree.error().message;
   }
 
@@ -43,7 +43,7 @@ TEST_F(TreeTest, EqualTreesAreListedInEqualOrderDirectoriesFirst) {
   Make("a/deep");
   Write("a/deep/file", "333");
   Write("a.txt", "");
-  const auto tree = ListTree(fd_.get());
+  const auto tree = ListTree(fd_.get(), false);
   ASSERT_TRUE(tree);
   std::vector<std::string> paths;
   for (const TreeEntry& entry : tree->entries) paths.push_back(entry.path);
@@ -55,10 +55,43 @@ TEST_F(TreeTest, TheMarkIsNoPartOfTheStepElsewhereItIs) {
   Write("commit", "");
   Make("sub");
   Write("sub/commit", "");
-  const auto tree = ListTree(fd_.get());
+  const auto tree = ListTree(fd_.get(), true);
   ASSERT_TRUE(tree);
   ASSERT_EQ(tree->entries.size(), 2U);
   EXPECT_EQ(tree->entries[1].path, "sub/commit");
+}
+
+TEST_F(TreeTest, WhereNoMarkHasClosedItItsNameIsLikeAnyOther) {
+  Write("commit", "3f2a");
+  const auto tree = ListTree(fd_.get(), false);
+  ASSERT_TRUE(tree);
+  ASSERT_EQ(tree->entries.size(), 1U);
+  EXPECT_EQ(tree->entries[0].path, "commit");
+  EXPECT_EQ(tree->bytes, 4U);
+}
+
+TEST_F(TreeTest, AMarkWithContentIsRefusedForItWouldBeLost) {
+  const auto refused = [&] {
+    const auto tree = ListTree(fd_.get(), true);
+    return tree ? "accepted" : tree.error().message;
+  };
+  const auto path = std::filesystem::path(directory_.path()) / "commit";
+  Write("commit", "3f2a");
+  EXPECT_THAT(refused(), HasSubstr("commit is not the empty file that closes a step"));
+  std::filesystem::remove(path);
+  Make("commit");
+  EXPECT_THAT(refused(), HasSubstr("commit is not the empty file that closes a step"));
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/dev/null", path);
+  EXPECT_THAT(refused(), HasSubstr("commit is not the empty file that closes a step"));
+  // It may get its content while the step is read.
+  std::filesystem::remove(path);
+  Write("commit", "");
+  const auto tree = ListTree(fd_.get(), true);
+  ASSERT_TRUE(tree);
+  EXPECT_TRUE(CheckUnchanged(fd_.get(), *tree));
+  Write("commit", "3f2a");
+  EXPECT_FALSE(CheckUnchanged(fd_.get(), *tree));
 }
 
 TEST_F(TreeTest, WhatIsNeitherFileNorDirectoryIsNamed) {
@@ -93,7 +126,7 @@ TEST_F(TreeTest, MoreThanItsLimitIsRefused) {
 TEST_F(TreeTest, AFileIsReadWhole) {
   const std::string text(3'000'000, 'x');
   Write("file", text);
-  const auto tree = ListTree(fd_.get());
+  const auto tree = ListTree(fd_.get(), false);
   std::string read(text.size(), '\0');
   ASSERT_TRUE(ReadFile(fd_.get(), tree->entries[0], read.data()));
   EXPECT_EQ(read, text);
@@ -103,7 +136,7 @@ TEST_F(TreeTest, WhatWasChangedSinceItWasListedIsNotTaken) {
   for (const char* how : {"longer", "shorter", "another", "gone", "link", "pipe"}) {
     std::filesystem::remove(std::filesystem::path(directory_.path()) / "file");
     Write("file", "12345");
-    const auto tree = ListTree(fd_.get());
+    const auto tree = ListTree(fd_.get(), false);
     const std::string what = how;
     const auto path = std::filesystem::path(directory_.path()) / "file";
     if (what == "longer") Write("file", "123456");
@@ -122,7 +155,7 @@ TEST_F(TreeTest, WhatWasChangedSinceItWasListedIsNotTaken) {
 TEST_F(TreeTest, AFileThatComesOrGoesWhileItIsReadIsSeen) {
   Make("sub");
   Write("sub/a", "1");
-  const auto tree = ListTree(fd_.get());
+  const auto tree = ListTree(fd_.get(), false);
   EXPECT_TRUE(CheckUnchanged(fd_.get(), *tree));
   Write("sub/b", "2");
   const Status status = CheckUnchanged(fd_.get(), *tree);
