@@ -3,13 +3,18 @@
     import muster
 
     gang = muster.open()                      # muster.NotInGang outside of a gang
+    start = 0                                 # how many steps are done
     found = gang.restore()                    # (state, step) of the newest verified checkpoint, or None
-    for step in range(start, steps):
+    if found is not None:
+        state, start = found
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    for step in range(start + 1, steps + 1):
         train()
         gang.progress(step)
-        if step % 100 == 0:
+        if step % 100 == 0 or step == steps:
             gang.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step)
-    gang.wait()
+    gang.wait()                               # until the last one is committed; nothing saved, nothing to wait for
 
 A save copies into shared memory and returns; musterd writes it to the store meanwhile. Every member saves its own state
 under the same step, and the checkpoint is committed when all of them are durable. Nothing is pickled: see muster.tree
@@ -21,18 +26,20 @@ In a gang, importing this registers a faulthandler on a real-time signal, by whi
 MUSTER_PYTHON_STACKS=0 in the environment prevents that.
 """
 
+import contextlib
 import math
 import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from . import _stacks, tree
 from ._library import LATEST, Handle, Library, Restore, library
-from .errors import Busy, Corrupt, Denied, MusterError, NotFound, NotInGang, TimedOut, TooLarge, Unreachable
+from .errors import INVALID, Busy, Corrupt, Denied, MusterError, NotFound, NotInGang, TimedOut, TooLarge, Unreachable
 from .slices import ANY_RANK, Slice, SliceInfo, Slices, each, to_restore, to_save
 
 __all__ = [
@@ -55,23 +62,54 @@ __all__ = [
 T = TypeVar("T")
 P = ParamSpec("P")
 _POLL, _LONGEST_POLL = 0.0005, 0.005  # seconds
+_NESTED = (
+    "a call of this Gang is in progress on this thread, and a signal handler (or a finalizer) has made another: "
+    "set a flag there, and save in the loop"
+)
+_ONE_BUFFER = "there is room for one only"  # as the library says it, and then which limit it is
+_ONE_GANG = (
+    "a member has one Gang at a time: use the one that this program has, or close() it first "
+    "(or another process of this task has it)"
+)
 
 
 class Gang:
-    """This member's connection to its node's musterd."""
+    """This member's connection to its node's musterd.
+
+    A call that is made while the same thread is in another one of this Gang, as a signal's handler or a finalizer may,
+    raises MusterError and does nothing: the one below it would wait for it for ever. A handler of SIGTERM sets a flag,
+    and the loop saves; should_exit() is such a flag, which Muster sets.
+
+    A member has one. It closes at the end of a `with`, by close(), or when nothing refers to it any more.
+    """
 
     def __init__(self) -> None:
         self._library: Library = library()
-        self._lock = threading.Lock()
-        self._handle: Handle | None = self._library.open()
+        self._lock = threading.RLock()  # a handler that runs before or behind the call itself may go ahead
+        self._inside = False  # the lock's owner is in a call
+        self._handle: Handle | None = self._open()
+        # At the interpreter's end other threads may be in a call still; the process's end closes it then.
+        self._end = weakref.finalize(self, self._library.close, self._handle)
+        self._end.atexit = False
         self._tell_again = 0.0  # when a wait may be told of
+        self._saved = False  # there may be something to wait for
+
+    def _open(self) -> Handle:
+        try:
+            return self._library.open()
+        except MusterError as why:
+            if why.code == INVALID and "is open already" in str(why):
+                raise MusterError(INVALID, f"{why}: {_ONE_GANG}") from None
+            raise
 
     def close(self) -> None:
         """Closes the connection. Saves in flight go on in musterd; wait() first to know how they end."""
-        with self._lock:
-            if self._handle is not None:
-                self._library.close(self._handle)
-                self._handle = None
+        self._locked(self._close)
+
+    def _close(self) -> None:
+        if self._handle is not None:
+            self._handle = None
+            self._end()
 
     def __enter__(self) -> "Gang":
         return self
@@ -81,12 +119,26 @@ class Gang:
     ) -> None:
         self.close()
 
-    def _call(self, function: Callable[Concatenate[Handle, P], T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Calls a function of the library; one thread at a time."""
+    def _locked(self, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Calls what uses the library; one thread at a time, and one call of a thread."""
         with self._lock:
+            if self._inside:
+                raise MusterError(INVALID, _NESTED)
+            try:
+                self._inside = True
+                return function(*arguments, **options)
+            finally:
+                self._inside = False
+
+    def _call(self, function: Callable[Concatenate[Handle, P], T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Calls a function of the library that takes the handle."""
+
+        def call() -> T:
             if self._handle is None:
                 raise ValueError("this Gang has been closed")
             return function(self._handle, *arguments, **options)
+
+        return self._locked(call)
 
     @property
     def rank(self) -> int:
@@ -120,11 +172,19 @@ class Gang:
         self._call(self._library.progress, step)
 
     def should_checkpoint(self) -> bool:
-        """Whether a checkpoint should be taken now."""
+        """Whether a checkpoint should be taken now.
+
+        Not all members learn it at the same step, and all must save the same one: agree on it first, as on should_exit().
+
+            wish = torch.tensor([gang.should_checkpoint(), gang.should_exit()], dtype=torch.int32)
+            torch.distributed.all_reduce(wish, op=torch.distributed.ReduceOp.MAX)
+            if wish.any():
+                gang.save(state, step)
+        """
         return self._call(self._library.should_checkpoint)
 
     def should_exit(self) -> bool:
-        """Whether the program should save and exit (Slurm is about to end the job)."""
+        """Whether the program should save and exit (Slurm is about to end the job). See should_checkpoint()."""
         return self._call(self._library.should_exit)
 
     def save(self, state: Any, step: int, *, slices: Slices = (), block: bool = True) -> bool:
@@ -161,39 +221,47 @@ class Gang:
 
         return self._save(step, bytes_hint, block, add)
 
-    def _tell_of_wait(self, step: int, waited: float) -> None:
-        """As muster_save_begin does."""
+    def _tell_of_wait(self, step: int, waited: float, why: str) -> None:
+        """As muster_save_begin does. `why`: what muster_save_begin_nowait said last."""
         now = time.monotonic()
         if waited < 1 or now < self._tell_again:
             return
         self._tell_again = now + 60
-        text = "for a staging buffer: the store takes saves more slowly than they come"
-        print(f"muster: rank {self.rank}: the save of step {step} waited {waited:.1f} s {text}", file=sys.stderr, flush=True)
+        _, room, limit = why.partition(_ONE_BUFFER)
+        text = room + limit if room else "the store takes saves more slowly than they come"
+        sentence = f"muster: rank {self.rank}: the save of step {step} waited {waited:.1f} s for a staging buffer: {text}"
+        with contextlib.suppress(OSError, ValueError):  # a stderr that is full or closed is no reason not to save
+            print(sentence, file=sys.stderr, flush=True)
 
     def _save(self, step: int, size: int, block: bool, add: Callable[[], None]) -> bool:
-        began = time.monotonic()
+        began, why = time.monotonic(), ""
         while True:
             try:
                 self._call(self._library.save_begin, step, size, False)
                 break
-            except Busy:
+            except Busy as busy:
                 if not block:
                     return False
+                why = str(busy)
             time.sleep(_POLL)  # other threads may use the connection meanwhile
-        self._tell_of_wait(step, time.monotonic() - began)
         try:
+            self._tell_of_wait(step, time.monotonic() - began, why)
             add()
+            self._saved = True
+            self._call(self._library.save_commit)
         except BaseException:
-            self._call(self._library.save_abort)
+            self._call(self._library.save_abort)  # nothing, once it has been committed
             raise
-        self._call(self._library.save_commit)
         return True
 
     def wait(self, step: int | None = None, timeout: float | None = None) -> None:
         """Waits (at most `timeout` seconds) until the save of `step`, or the newest one, is committed by all members.
 
-        Raises TimedOut when it is not yet, another MusterError when it has failed or nothing has been saved.
+        Raises TimedOut when it is not yet, another MusterError when it has failed. Without `step` it returns at once
+        when this Gang has saved nothing: a program that is resumed behind its last save has none to wait for.
         """
+        if step is None and not self._saved:
+            return
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = _POLL
         while True:
@@ -284,12 +352,15 @@ class Gang:
         for rank in range(found[1]):
             yield self._read(self._call(self._library.restore_open_shard, found[0], rank))[0]
 
+    # An open restore belongs to its handle's thread: what it does to the handle is done under the lock too.
     def _read(self, restore: Restore) -> tuple[Any, int]:
         try:
-            entries = self._library.entries(restore)
+            entries = self._locked(self._library.entries, restore, self._locked)
+            if tree.STRUCTURE not in entries:
+                raise tree.without_structure(entries)
             return tree.unflatten(entries.__getitem__), self._library.restore_step_of(restore)
         finally:
-            self._library.restore_close(restore)
+            self._locked(self._library.restore_close, restore)  # which may outlive the handle: not _call
 
 
 def _step(step: int) -> int | None:
@@ -297,7 +368,11 @@ def _step(step: int) -> int | None:
 
 
 def open() -> Gang:
-    """Opens this member's connection. The environment that Muster has set says which gang."""
+    """Opens this member's connection. The environment that Muster has set says which gang.
+
+    Raises NotInGang outside of one. A program that runs there too asks first:
+    gang = muster.open() if "MUSTER_GANG" in os.environ else None
+    """
     return Gang()
 
 

@@ -4,14 +4,17 @@ import ctypes
 import ctypes.util
 import functools
 import os
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 from .errors import error
 from .slices import CSlice, CWanted, Described, SliceInfo
 from .tree import Buffer, Entry
 
 LATEST = 2**64 - 1
+_NAME_MAX = 255  # MUSTER_NAME_MAX
 Handle = c_void_p
 Restore = c_void_p
 
@@ -30,6 +33,14 @@ def _step(step: int) -> int:
     if not 0 <= step <= LATEST:
         raise ValueError(f"{step} is no step: steps go from 0 to 2^64 - 2")
     return step
+
+
+def _name(name: str) -> bytes:
+    """An entry's or a tensor's name as C takes it, which would end at a NUL."""
+    raw = name.encode()
+    if not 0 < len(raw) <= _NAME_MAX or b"\0" in raw:
+        raise ValueError(f"{name!r} is no name: names have 1 to {_NAME_MAX} bytes (this has {len(raw)}), and no NUL")
+    return raw
 
 
 class Library:
@@ -121,7 +132,7 @@ class Library:
         self._check(handle, begin(handle, _step(step), hint))
 
     def save_add(self, handle: Handle, name: str, meta: str, data: Buffer) -> None:
-        words = handle, name.encode(), meta.encode(), data.address, data.bytes
+        words = handle, _name(name), meta.encode(), data.address, data.bytes
         if data.stream is None:
             code = self._c.muster_save_add(*words)
         else:
@@ -131,7 +142,7 @@ class Library:
 
     def save_add_slice(self, handle: Handle, name: str, part: Described) -> None:
         data = part.buffer
-        words = handle, name.encode(), None, byref(CSlice.of(part)), data.address, data.bytes
+        words = handle, _name(name), None, byref(CSlice.of(part)), data.address, data.bytes
         if data.stream is None:
             code = self._c.muster_save_add_slice(*words)
         else:
@@ -142,13 +153,13 @@ class Library:
     def restore_slices(self, handle: Handle, step: int, wanted: list[tuple[str, Described]]) -> None:
         array = (CWanted * len(wanted))()
         for entry, (name, part) in zip(array, wanted):
-            entry.name, entry.into, entry.bytes = name.encode(), part.buffer.address, part.buffer.bytes
+            entry.name, entry.into, entry.bytes = _name(name), part.buffer.address, part.buffer.bytes
             entry.first_rank, entry.want = part.first_rank, CSlice.of(part)
         self._check(handle, self._c.muster_restore_slices(handle, _step(step), array, len(wanted)))
 
     def slice_info(self, handle: Handle, step: int, name: str, first_rank: int) -> SliceInfo:
         found = CSlice()
-        code = self._c.muster_slice_info(handle, _step(step), name.encode(), first_rank, byref(found), None)
+        code = self._c.muster_slice_info(handle, _step(step), _name(name), first_rank, byref(found), None)
         self._check(handle, code)
         shape = tuple(int(n) for n in found.global_shape[: found.dims])
         return SliceInfo(found.dtype.decode(errors="replace"), int(found.element_bytes), shape)
@@ -186,19 +197,19 @@ class Library:
     def restore_close(self, restore: Restore) -> None:
         self._c.muster_restore_close(restore)
 
-    def entries(self, restore: Restore) -> dict[str, Entry]:
-        """By their names; they are good until restore_close."""
+    def entries(self, restore: Restore, locked: Callable[..., Any]) -> dict[str, Entry]:
+        """By their names; they are good until restore_close. `locked` calls what may touch the restore's handle."""
         found: dict[str, Entry] = {}
         name, meta, data, size = c_char_p(), c_char_p(), c_void_p(), c_size_t()
         for i in range(self._c.muster_restore_count(restore)):
             self._c.muster_restore_entry(restore, i, byref(name), byref(meta), byref(data), byref(size))
             raw, text = name.value or b"", (meta.value or b"").decode(errors="replace")
-            fill = functools.partial(self._restore_get, restore, raw, size.value)
+            fill = functools.partial(self._restore_get, locked, restore, raw, size.value)
             found[raw.decode(errors="replace")] = Entry(text, data.value or 0, size.value, fill)
         return found
 
-    def _restore_get(self, restore: Restore, name: bytes, size: int, to: int) -> None:
-        code = self._c.muster_restore_get(restore, name, to, size)
+    def _restore_get(self, locked: Callable[..., Any], restore: Restore, name: bytes, size: int, to: int) -> None:
+        code = locked(self._c.muster_restore_get, restore, name, to, size)
         if code != 0:
             raise error(code, f"{name.decode(errors='replace')!r} cannot be copied out of the shard")
 

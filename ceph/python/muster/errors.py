@@ -51,7 +51,7 @@ _CLASSES: dict[int, type[MusterError]] = {
     -8: Busy,
     -9: TimedOut,
 }
-CORRUPT = -6
+INVALID, CORRUPT = -4, -6
 
 
 def error(code: int, text: str) -> MusterError:

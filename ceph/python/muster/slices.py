@@ -145,6 +145,7 @@ def _tensor_to_restore(name: str, part: Slice) -> Described:
     import torch
 
     tensor = part.data.detach()
+    not_meta(name, tensor)
     in_place = tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
     in_place = in_place and not tensor.is_conj() and not tensor.is_neg()
     dense = tensor if in_place else torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -154,6 +155,12 @@ def _tensor_to_restore(name: str, part: Slice) -> Described:
     return _described(
         name, part, tensor_dtype(tensor.dtype), dense.element_size(), tuple(dense.shape), buffer, done
     )
+
+
+def not_meta(name: str, tensor: Any) -> None:
+    if tensor.is_meta:
+        what = "cannot be restored into a tensor on the meta device, which has no memory: give it some first"
+        raise ValueError(f"{name!r} {what} (torch.empty_like(tensor, device='cpu'), Module.to_empty)")
 
 
 def _is_tensor(data: Any) -> bool:

@@ -1,23 +1,29 @@
 """States as a structure (JSON) and leaves (raw bytes), without pickle: reading a checkpoint runs no code of it.
 
-A state consists of dicts (keys of any kind below that is hashable), lists, tuples, None, bool, int, float, complex,
-str, bytes, torch tensors (dense), numpy arrays and scalars (of plain types). A dict's order is kept. Tensors come back
-on the CPU and without gradients. Neither torch nor numpy is imported unless such a leaf is there.
+A state consists of dicts (keys of any kind below that is hashable), OrderedDicts, Counters, defaultdicts (of a plain
+type), lists, tuples, None, bool, int, float, complex, str, bytes, torch tensors (dense), numpy arrays and scalars (of plain
+types). Of exactly these types: a namedtuple, an Enum or another class made of one of them would come back as something
+else, and is refused. A dict's order is kept. Tensors come back on the CPU and without gradients, a torch.Size as a tuple.
+Neither torch nor numpy is imported unless such a leaf is there.
 """
 
 import ctypes
+import enum
 import json
 import math
 import sys
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import CORRUPT, Corrupt
+from .errors import CORRUPT, INVALID, Corrupt, MusterError
 
 STRUCTURE = "structure"
 META = '{"format": "muster-tree", "version": 1}'
+_DICTS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
+_DICT_KINDS = {kind: name for name, kind in _DICTS.items()}
+_FACTORIES = {kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
 
 
 @dataclass(frozen=True)
@@ -93,38 +99,84 @@ def flatten(state: Any) -> tuple[bytes, list[Leaf]]:
     return json.dumps(structure, separators=(",", ":")).encode(), leaves
 
 
+def is_dict(value: Any) -> bool:
+    """Whether it is a dict of a type that can be saved."""
+    return type(value) in _DICT_KINDS or type(value) is defaultdict
+
+
+def like(value: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
+    """A dict of the same type as `value`."""
+    return _make_dict(type(value), getattr(value, "default_factory", None), pairs)
+
+
+def is_tuple(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return type(value) is tuple or (torch is not None and type(value) is torch.Size)
+
+
+def _make_dict(kind: type[dict[Any, Any]], factory: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
+    if kind is defaultdict:
+        return defaultdict(factory, pairs)
+    return kind(dict(pairs))  # a Counter would count the pairs
+
+
 def _flatten(value: Any, path: str, leaves: list[Leaf]) -> Any:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    kind = type(value)
     if torch is not None and isinstance(value, torch.Tensor):
         return {"tensor": _add(leaves, _tensor(value, path))}
-    if numpy is not None and isinstance(value, numpy.ndarray):
+    if numpy is not None and kind is numpy.ndarray:
         return {"array": _add(leaves, _array(value, path))}
     if numpy is not None and isinstance(value, numpy.generic):
         return {"scalar": _add(leaves, _array(numpy.asarray(value), path))}
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or kind in (bool, int, str):
         return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
-    if isinstance(value, complex):
+    if kind is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if kind is complex:
         return {"complex": [_flatten(value.real, path, leaves), _flatten(value.imag, path, leaves)]}
-    if isinstance(value, SliceName):
+    if kind is SliceName:
         return {"slice": [value.name, value.rank]}
-    if isinstance(value, (bytes, bytearray)):
-        return {"bytes": _add(leaves, Leaf("{}", Buffer.of(bytes(value))))}
-    if isinstance(value, list):
+    if kind is bytes:
+        return {"bytes": _add(leaves, Leaf("{}", Buffer.of(value)))}
+    if kind is list:
         return [_flatten(item, f"{path}[{i}]", leaves) for i, item in enumerate(value)]
-    if isinstance(value, tuple):
+    if is_tuple(value):
         return {"tuple": [_flatten(item, f"{path}[{i}]", leaves) for i, item in enumerate(value)]}
-    if isinstance(value, dict):
-        kind = "ordered" if isinstance(value, OrderedDict) else "dict"
-        pairs = [
-            [_flatten(key, f"{path}'s key", leaves), _flatten(item, f"{path}[{key!r}]", leaves)]
-            for key, item in value.items()
-        ]
-        return {kind: pairs}
-    raise TypeError(f"{path} is a {type(value).__name__}, which cannot be saved")
+    if not is_dict(value):
+        raise TypeError(f"{path} is a {kind.__name__}, which cannot be saved{_hint(value)}")
+    pairs = [
+        [_flatten(key, f"{path}'s key", leaves), _flatten(item, f"{path}[{key!r}]", leaves)] for key, item in value.items()
+    ]
+    if kind is defaultdict:
+        return {"default": [_factory(value.default_factory, path), pairs]}
+    return {_DICT_KINDS[kind]: pairs}
+
+
+def _factory(factory: Any, path: str) -> str | None:
+    if factory is None:
+        return None
+    name = getattr(factory, "__name__", "")
+    if _FACTORIES.get(name) is not factory:
+        raise TypeError(f"{path} is a defaultdict of {factory!r}, which cannot be saved: save dict(it)")
+    return str(name)
+
+
+def _hint(value: Any) -> str:
+    """What to save in its place."""
+    if isinstance(value, enum.Enum):
+        return ": save its .value"
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return ": save its _asdict()"
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        masked = isinstance(value, numpy.ma.MaskedArray)
+        return ": save its .data and .mask" if masked else ": save numpy.array(it)"
+    if isinstance(value, (set, frozenset)):
+        return ": save sorted(it)"
+    plain = (dict, list, tuple, int, float, complex, str, bytes)
+    base = bytes if isinstance(value, bytearray) else next((kind for kind in plain if isinstance(value, kind)), None)
+    return "" if base is None else f": save {base.__name__}(it)"
 
 
 def _add(leaves: list[Leaf], leaf: Leaf) -> int:
@@ -144,6 +196,8 @@ def dense_tensor(value: Any, path: str) -> tuple[Any, Buffer]:
 
     if value.layout != torch.strided or value.is_quantized:
         raise TypeError(f"{path} is a sparse or quantized tensor, which cannot be saved")
+    if value.is_meta:
+        raise ValueError(f"{path} is a tensor on the meta device, which has no data to save")
     plain = value.detach().resolve_conj().resolve_neg()
     cuda = plain.device.type == "cuda" and torch.version.cuda is not None  # ROCm says cuda too
     cuda = cuda and plain.is_contiguous()  # else it would be once more on the GPU, which may be full
@@ -162,14 +216,18 @@ def _array(value: Any, path: str) -> Leaf:
 
 
 def unflatten(entries: Entries) -> Any:
-    """Puts a state together again, copying the leaves. Raises Corrupt for what flatten would not have written."""
+    """Puts a state together again, copying the leaves. Raises Corrupt for what flatten would not have written.
+
+    What this machine lacks for a good one is another error: MemoryError or PyTorch's RuntimeError, ImportError, and
+    MusterError for a type that its PyTorch or numpy does not have.
+    """
     try:
         structure = entries(STRUCTURE)
         form = json.loads(structure.meta)
         if form != json.loads(META):
             raise ValueError(f"unknown format {form}")
         return unflatten_text(structure.content(), entries)
-    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError) as why:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as why:
         raise Corrupt(CORRUPT, f"the checkpoint is not one that this package has written: {why!r}") from why
 
 
@@ -184,9 +242,11 @@ def _unflatten(node: Any, entries: Entries) -> Any:
     if not isinstance(node, dict):
         return node
     ((kind, value),) = node.items()
-    if kind in ("dict", "ordered"):
-        pairs = ((_unflatten(key, entries), _unflatten(item, entries)) for key, item in value)
-        return OrderedDict(pairs) if kind == "ordered" else dict(pairs)
+    if kind in _DICTS:
+        return _make_dict(_DICTS[kind], None, _pairs(value, entries))
+    if kind == "default":
+        factory, pairs = value
+        return _make_dict(defaultdict, None if factory is None else _FACTORIES[factory], _pairs(pairs, entries))
     if kind == "tuple":
         return tuple(_unflatten(item, entries) for item in value)
     if kind == "float":
@@ -197,39 +257,76 @@ def _unflatten(node: Any, entries: Entries) -> Any:
     if kind == "slice":
         name, rank = value
         return SliceName(str(name), None if rank is None else int(rank))
+    if kind not in ("bytes", "tensor", "array", "scalar"):
+        raise ValueError(f"unknown kind {kind!r}, which a newer version of this package may have")
     entry = entries(str(int(value)))
     if kind == "bytes":
         return entry.content()
     if kind == "tensor":
         return _read_tensor(json.loads(entry.meta), entry)
-    if kind in ("array", "scalar"):
-        array = _read_array(json.loads(entry.meta), entry)
-        return array[()] if kind == "scalar" else array
-    raise ValueError(f"unknown kind {kind!r}")
+    array = _read_array(json.loads(entry.meta), entry)
+    return array[()] if kind == "scalar" else array
+
+
+def _pairs(pairs: Any, entries: Entries) -> Iterable[tuple[Any, Any]]:
+    return ((_unflatten(key, entries), _unflatten(item, entries)) for key, item in pairs)
 
 
 def _read_tensor(meta: dict[str, Any], entry: Entry) -> Any:
     import torch
 
-    dtype = getattr(torch, meta["dtype"])
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"unknown type {meta['dtype']!r}")
-    bytes_each = torch.empty(0, dtype=dtype).element_size()
-    if math.prod(meta["shape"]) * bytes_each != entry.bytes:
-        raise ValueError(f"a tensor of {entry.bytes} bytes cannot have the shape {meta['shape']}")
-    tensor = torch.empty(meta["shape"], dtype=dtype)
+    dtype = torch_dtype(meta["dtype"], "a tensor of the checkpoint")
+    shape = _shape(meta, torch.empty(0, dtype=dtype).element_size(), entry.bytes)
+    tensor = torch.empty(shape, dtype=dtype)
     if entry.bytes:
         entry.fill(tensor.data_ptr())
     return tensor
 
 
+def torch_dtype(name: Any, what: str) -> Any:
+    """PyTorch's type of that name. MusterError where `what` may have it of a newer one."""
+    import torch
+
+    dtype = getattr(torch, name, None)
+    if dtype is None:
+        raise MusterError(INVALID, f"{what} is of type {name!r}, which PyTorch {torch.__version__} does not have")
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is no type")
+    return dtype
+
+
 def _read_array(meta: dict[str, Any], entry: Entry) -> Any:
     import numpy
 
-    dtype = numpy.dtype(meta["dtype"])
-    if dtype.hasobject or math.prod(meta["shape"]) * dtype.itemsize != entry.bytes:
-        raise ValueError(f"an array of {entry.bytes} bytes cannot have the shape {meta['shape']} of {dtype}")
-    array = numpy.empty(meta["shape"], dtype=dtype)
+    name = meta["dtype"]
+    try:
+        dtype = numpy.dtype(name)
+    except TypeError:
+        what = f"an array of the checkpoint is of type {name!r}, which numpy {numpy.__version__} does not have"
+        raise MusterError(INVALID, what) from None
+    if dtype.hasobject:
+        raise ValueError(f"an array of {name!r} cannot have been saved")
+    array = numpy.empty(_shape(meta, dtype.itemsize, entry.bytes), dtype=dtype)
     if entry.bytes:
         entry.fill(array.ctypes.data)
     return array
+
+
+def _shape(meta: dict[str, Any], bytes_each: int, size: int) -> list[int]:
+    shape = meta["shape"]
+    if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) * bytes_each != size:
+        raise ValueError(f"{size} bytes cannot have the shape {shape} of elements of {bytes_each} bytes")
+    return list(shape)
+
+
+def without_structure(entries: Mapping[str, Entry]) -> MusterError:
+    """Why a shard that has no structure is not one of this package's states, and what reads it."""
+    if "muster.torch/state" in entries:
+        return MusterError(INVALID, "the checkpoint was saved by muster.torch.save: muster.torch.load reads it")
+    if any(name.startswith("dcp/") for name in entries):
+        what = "the checkpoint was saved by muster.torch.StorageWriter: muster.torch.StorageReader reads it"
+        return MusterError(INVALID, what)
+    if all(entry.meta.startswith("muster-slice/") for entry in entries.values()):
+        what = "this member's part of the checkpoint consists of slices: Gang.restore_slices reads what Gang.save_slices"
+        return MusterError(INVALID, what + " has saved, muster.torch.StorageReader what StorageWriter has")
+    return Corrupt(CORRUPT, "the checkpoint is not one that this package has written: it has no structure")

@@ -1,6 +1,7 @@
-"""A musterd for tests of the Python package: keeps shards in memory, serves one client after the other."""
+"""A musterd for tests of the Python package: keeps shards in memory, serves one client at a time and refuses another."""
 
 import array
+import contextlib
 import fcntl
 import os
 import socket
@@ -12,6 +13,7 @@ _MAGIC = 0x3152534D
 _CLIENT_HELLO, _SAVE, _RESTORE, _PROGRESS, _DESCRIBE, _READ_RANGE = 64, 65, 66, 67, 69, 70
 _CLIENT_WELCOME, _SHARD_DURABLE, _COMMITTED, _RESTORED, _NOTIFY, _DESCRIBED, _RANGE_READ = 96, 97, 98, 99, 100, 102, 103
 _INVALID, _NOT_FOUND = -4, -5
+_REFUSED, _INVALID_REFUSAL = 37, 7
 _OWN_SHARD = 2**32 - 1
 _KNOWS_SHARDS_AND_RANGES = 3
 _F_ADD_SEALS, _SHRINK_GROW_WRITE = 1033, 0xE
@@ -44,14 +46,31 @@ class FakeMusterd(threading.Thread):
         self._listener.close()
 
     def run(self) -> None:
+        before: threading.Thread | None = None
         while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:
-                return
-            with client:
-                while self._serve(client):
-                    pass
+                break
+            if before is not None:
+                before.join(0.5)  # one that closes has gone by then
+            refused = before is not None and before.is_alive()
+            attending = threading.Thread(target=self._refuse if refused else self._attend, args=(client,), daemon=True)
+            attending.start()
+            before = before if refused else attending
+        if before is not None:
+            before.join(1)
+
+    def _attend(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has gone without waiting
+            while self._serve(client):
+                pass
+
+    def _refuse(self, client: socket.socket) -> None:
+        with client:
+            text = b"rank 1 is open already"
+            client.recv(65536)
+            client.send(_packet(_REFUSED, struct.pack("=II", _INVALID_REFUSAL, len(text)) + text))
 
     def _serve(self, client: socket.socket) -> bool:
         packet, fds, _, _ = socket.recv_fds(client, 65536, 1)

@@ -5,19 +5,36 @@ The build's python folder must be in PYTHONPATH.
 """
 
 import contextlib
+import enum
+import errno
+import gc
 import io
 import os
 import random
+import signal
 import subprocess
 import sys
+import textwrap
 import time
 import unittest
 import unittest.mock
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from collections.abc import Callable
 from typing import Any
 
 import muster
 from python_rig import MemberCase
+
+
+Point = namedtuple("Point", "x y")
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Text(str):
+    pass
 
 
 class PackageTest(MemberCase):
@@ -72,6 +89,59 @@ class PackageTest(MemberCase):
         self.assertIs(type(got["ordered"]), OrderedDict)
         nan = self.go_round([float("nan")])[0]
         self.assertNotEqual(nan, nan)
+
+    def test_counters_and_defaultdicts_come_back_as_they_were(self) -> None:
+        state = {"counter": Counter({3: 2, "a": 0}), "lists": defaultdict(list, {"a": [1]}), "none": defaultdict(None, {1: 2})}
+        got = self.go_round(state)
+        self.assertEqual(repr(got), repr(state))
+        self.assertEqual(got["counter"]["missing"], 0)
+        got["lists"]["b"].append(2)
+        self.assertEqual(got["lists"], {"a": [1], "b": [2]})
+
+    def test_what_would_come_back_as_another_type_is_named_with_what_to_save(self) -> None:
+        import numpy
+
+        class Own(dict):  # type: ignore[type-arg]
+            pass
+
+        with muster.open() as gang:
+            for value, what in (
+                (Point(1, 2), r"a Point, which cannot be saved: save its _asdict\(\)"),
+                (Colour.RED, "a Colour, which cannot be saved: save its .value"),
+                (Text("x"), r"a Text, which cannot be saved: save str\(it\)"),
+                (Own(a=1), r"a Own, which cannot be saved: save dict\(it\)"),
+                (bytearray(b"x"), r"a bytearray, which cannot be saved: save bytes\(it\)"),
+                ({1}, r"a set, which cannot be saved: save sorted\(it\)"),
+                (numpy.ma.masked_array([1, 2], [True, False]), "a MaskedArray, which cannot be saved: save its .data and .mask"),
+                (numpy.zeros(2).view(numpy.recarray), r"a recarray, which cannot be saved: save numpy.array\(it\)"),
+                (defaultdict(lambda: 1), r"a defaultdict of <function .*, which cannot be saved: save dict\(it\)"),
+            ):
+                with self.assertRaisesRegex(TypeError, r"^state\['a'\]\[1\] is " + what):
+                    gang.save({"a": [0, value]}, 1)
+
+    def test_the_states_of_pytorchs_schedulers_come_back_usable(self) -> None:
+        import torch
+        from torch.optim import lr_scheduler
+
+        def make() -> Any:
+            optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+            return optimizer, lr_scheduler.MultiStepLR(optimizer, [2, 2, 3])
+
+        optimizer, scheduler = make()
+        optimizer.step()
+        scheduler.step()
+        restored = self.go_round({"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()})
+        self.assertIs(type(restored["scheduler"]["milestones"]), Counter)
+        again, again_scheduler = make()
+        again.load_state_dict(restored["optimizer"])
+        again_scheduler.load_state_dict(restored["scheduler"])
+        rates = []
+        for one, its in ((optimizer, scheduler), (again, again_scheduler)):
+            for _ in range(3):
+                one.step()
+                its.step()
+                rates.append(its.get_last_lr())
+        self.assertEqual(rates[:3], rates[3:])
 
     def test_arrays_come_back_as_they_were(self) -> None:
         import numpy
@@ -172,7 +242,150 @@ class PackageTest(MemberCase):
                     for step in (1, 2):
                         until = time.monotonic() + 1.1
                         gang.save("a", step)
-        self.assertRegex(said.getvalue(), r"^muster: rank 1: the save of step 1 waited [0-9.]+ s for a staging buffer: .*\n$")
+        self.assertRegex(said.getvalue(), r"^muster: rank 1: the save of step 1 waited [0-9.]+ s for a staging buffer: the store .*\n$")
+
+    def test_a_wait_for_want_of_memory_says_which_limit_it_is(self) -> None:
+        with muster.open() as gang:
+            begin = gang._library.save_begin
+            until = time.monotonic() + 1.1
+
+            def busy(*arguments: Any) -> None:
+                if time.monotonic() < until:
+                    raise muster.Busy(-8, "the staging buffer is still being written, and there is room for one only: the limit")
+                begin(*arguments)
+
+            said = io.StringIO()
+            with unittest.mock.patch.object(gang._library, "save_begin", busy), contextlib.redirect_stderr(said):
+                gang.save("a", 1)
+        self.assertRegex(said.getvalue(), r" s for a staging buffer: there is room for one only: the limit\n$")
+
+    def test_a_signal_handler_that_calls_within_a_call_is_told_so_and_the_call_goes_on(self) -> None:
+        said: list[str] = []
+        with muster.open() as gang:
+            add = gang._library.save_add
+
+            def interrupted(*arguments: Any) -> None:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                add(*arguments)
+
+            def handler(*_: Any) -> None:
+                for call in (lambda: gang.save("b", 2), gang.should_exit, gang.close):
+                    with self.assertRaises(muster.MusterError) as caught:
+                        call()
+                    said.append(str(caught.exception))
+
+            before = signal.signal(signal.SIGUSR1, handler)
+            self.addCleanup(signal.signal, signal.SIGUSR1, before)
+            signal.alarm(10)  # for a test that would stand still
+            self.addCleanup(signal.alarm, 0)
+            with unittest.mock.patch.object(gang._library, "save_add", interrupted):
+                gang.save("a", 1)
+            gang.wait(1, timeout=10)
+            self.assertEqual(gang.restore(1), ("a", 1))
+        self.assertEqual(len(said), 3)
+        for text in said:
+            self.assertRegex(text, "a signal handler .* has made another: set a flag there, and save in the loop")
+
+    def test_a_signal_handler_may_save_where_no_call_is_made(self) -> None:
+        with muster.open() as gang:
+            before = signal.signal(signal.SIGUSR1, lambda *_: gang.save("b", 2))
+            self.addCleanup(signal.signal, signal.SIGUSR1, before)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            gang.wait(2, timeout=10)
+
+    def test_a_save_that_is_interrupted_before_its_first_entry_leaves_nothing_open(self) -> None:
+        with muster.open() as gang:
+            for error in (KeyboardInterrupt, MemoryError):
+                with unittest.mock.patch.object(gang, "_tell_of_wait", side_effect=error), self.assertRaises(error):
+                    gang.save("a", 1)
+            with unittest.mock.patch.object(gang._library, "save_commit", side_effect=KeyboardInterrupt):
+                with self.assertRaises(KeyboardInterrupt):
+                    gang.save("a", 1)
+            gang.save("b", 1)
+            gang.wait(1, timeout=10)
+            self.assertEqual(gang.restore(1), ("b", 1))
+
+    def test_a_stderr_that_cannot_be_written_does_not_end_a_save(self) -> None:
+        with muster.open() as gang:
+            for step, error in ((1, OSError(errno.ENOSPC, "full")), (2, ValueError("I/O operation on closed file"))):
+                stderr = unittest.mock.Mock(**{"write.side_effect": error})
+                gang._tell_again = 0.0
+                with contextlib.redirect_stderr(stderr):
+                    gang._tell_of_wait(step, 2.0, "")
+                stderr.write.assert_called()
+
+    def test_there_is_nothing_to_wait_for_when_nothing_was_saved(self) -> None:
+        with muster.open() as gang:
+            gang.wait()
+            gang.wait(timeout=0)
+            with self.assertRaises(muster.NotFound):
+                gang.wait(3)
+
+    def test_the_packages_example_goes_on_where_it_was_and_ends_with_its_last_step_saved(self) -> None:
+        example = textwrap.dedent((muster.__doc__ or "").partition("\n\n")[2].partition("\n\nA save copies")[0])
+
+        class Counts:
+            """Stands for a model and its optimizer: one number, how often it was trained."""
+
+            def __init__(self) -> None:
+                self.trained = 0
+
+            def state_dict(self) -> dict[str, int]:
+                return {"trained": self.trained}
+
+            def load_state_dict(self, state: dict[str, int]) -> None:
+                self.trained = state["trained"]
+
+        def run(steps: int) -> tuple[int, list[int]]:
+            """Gives how often the model has been trained in all, and the steps of this run's saves."""
+            model = Counts()
+
+            def train() -> None:
+                model.trained += 1
+
+            before = set(self.musterd.shards)
+            names: dict[str, Any] = {"model": model, "optimizer": Counts(), "steps": steps, "train": train}
+            exec(example, names)
+            names["gang"].close()
+            return model.trained, sorted(set(self.musterd.shards) - before)
+
+        self.assertEqual(run(250), (250, [100, 200, 250]))
+        self.musterd.restore_step = 200
+        self.assertEqual(run(260), (260, [260]))
+        self.musterd.restore_step = 260
+        self.assertEqual(run(260), (260, []))
+
+    def test_a_second_gang_of_a_member_says_so(self) -> None:
+        with muster.open() as gang:
+            with self.assertRaisesRegex(muster.MusterError, r"rank 1 is open already: .* use the one .* or close\(\) it first"):
+                muster.open()
+            gang.progress(1)
+        muster.open().close()
+
+    def test_a_gang_that_nothing_refers_to_closes_itself(self) -> None:
+        gang = muster.open()
+        gang.save("a", 1)
+        gang.wait(timeout=10)
+        del gang
+        with muster.open() as gang:
+            self.assertEqual(gang.restore(1), ("a", 1))
+
+    def test_a_forked_process_may_drop_its_copy(self) -> None:
+        gang: muster.Gang | None = muster.open()
+        assert gang is not None
+        process = os.fork()
+        if process == 0:
+            gang = None
+            gc.collect()
+            os._exit(0)
+        self.assertEqual(os.waitpid(process, 0)[1], 0)
+        gang.save("a", 1)
+        gang.wait(timeout=10)
+
+    def test_a_program_may_end_with_its_gang_open(self) -> None:
+        code = "import muster; gang = muster.open(); gang.me = gang; gang.progress(1)"
+        done = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def save_states(self, states: list[Any]) -> None:
         """The checkpoint of step 20, by as many members."""
@@ -197,6 +410,38 @@ class PackageTest(MemberCase):
         with muster.open() as gang:
             self.assertEqual(gang.restore(replicated=True), ({"weights": 7}, 20))
         self.assertEqual(self.go_round({"weights": 8}), {"weights": 8})
+
+    def test_an_open_restore_is_read_and_closed_while_no_other_thread_calls(self) -> None:
+        import numpy
+
+        with muster.open() as gang:
+            gang.save(numpy.arange(5), 10)
+            gang.wait(timeout=10)
+            alone: list[bool] = []
+
+            def seen(function: Callable[..., Any]) -> Callable[..., Any]:
+                def call(*arguments: Any) -> Any:
+                    alone.append(gang._inside)
+                    return function(*arguments)
+
+                return call
+
+            library = gang._library
+            c = unittest.mock.Mock(wraps=library._c, muster_restore_get=seen(library._c.muster_restore_get))
+            with unittest.mock.patch.object(library, "_c", c), unittest.mock.patch.object(
+                library, "restore_close", seen(library.restore_close)
+            ):
+                found = gang.restore(10)
+            assert found is not None
+            self.assertEqual(found[0].tolist(), list(range(5)))
+            self.assertEqual(alone, [True, True])
+
+    def test_a_restore_may_end_after_its_gang(self) -> None:
+        with muster.open() as gang:
+            gang.save([b"a", b"b"], 10)
+            gang.wait(timeout=10)
+            restore = gang._call(gang._library.restore_open, 10)
+        self.assertEqual(gang._read(restore), ([b"a", b"b"], 10))
 
     def test_without_a_checkpoint_there_are_no_shards(self) -> None:
         with muster.open() as gang:
@@ -223,7 +468,7 @@ class PackageTest(MemberCase):
             gang.restore(5)
 
     def test_structures_that_flatten_would_not_write_are_corrupt(self) -> None:
-        for structure in (b"", b"{", b'{"a":1,"b":2}', b'{"eval":"1"}', b'{"tensor":"x"}', b'{"tensor":9}', b"{}",
+        for structure in (b"", b"{", b'{"a":1,"b":2}', b'{"eval":"1"}', b'{"default":["eval",[]]}', b'{"counter":1}', b'{"tensor":"x"}', b'{"tensor":9}', b"{}",
                           b'{"dict":[[[],1]]}', b'{"array":0}', b'{"tuple":3}', b"[" * 100000):  # fmt: skip
             entries = {
                 muster.tree.STRUCTURE: muster.tree.Entry.of(muster.tree.META, structure),
@@ -231,6 +476,41 @@ class PackageTest(MemberCase):
             }
             with self.assertRaises(muster.Corrupt, msg=structure[:20]):
                 muster.tree.unflatten(entries.__getitem__)
+
+    def test_what_this_machine_lacks_does_not_make_a_checkpoint_corrupt(self) -> None:
+        import numpy
+        import torch
+
+        def restore(structure: bytes, meta: str) -> None:
+            entries = {
+                muster.tree.STRUCTURE: muster.tree.Entry.of(muster.tree.META, structure),
+                "0": muster.tree.Entry.of(meta, bytes(8)),
+            }
+            muster.tree.unflatten(entries.__getitem__)
+
+        for structure, name, who in ((b'{"tensor":0}', "float6_e1m4", "PyTorch"), (b'{"array":0}', "<z8", "numpy")):
+            with self.assertRaisesRegex(muster.MusterError, f"'{name}', which {who} .* does not have") as caught:
+                restore(structure, f'{{"dtype": "{name}", "shape": [1]}}')
+            self.assertNotIsInstance(caught.exception, muster.Corrupt)
+        empty = torch.empty
+
+        def full(size: Any, **options: Any) -> Any:
+            if size != 0:
+                raise RuntimeError("can't allocate memory")
+            return empty(size, **options)
+
+        with unittest.mock.patch.object(torch, "empty", full), self.assertRaisesRegex(RuntimeError, "can't allocate"):
+            restore(b'{"tensor":0}', '{"dtype": "float32", "shape": [2]}')
+        with unittest.mock.patch.object(numpy, "empty", side_effect=MemoryError), self.assertRaises(MemoryError):
+            restore(b'{"array":0}', '{"dtype": "<f4", "shape": [2]}')
+        for shape in ("[-1, -2]", "[3]", "[2.0]", "2"):
+            with self.assertRaises(muster.Corrupt):
+                restore(b'{"tensor":0}', f'{{"dtype": "float32", "shape": {shape}}}')
+
+    def test_a_kind_of_a_newer_version_is_named(self) -> None:
+        entries = {muster.tree.STRUCTURE: muster.tree.Entry.of(muster.tree.META, b'{"newest":[1]}')}
+        with self.assertRaisesRegex(muster.Corrupt, "unknown kind 'newest', which a newer version of this package may have"):
+            muster.tree.unflatten(entries.__getitem__)
 
     def test_importing_it_imports_neither_torch_nor_numpy(self) -> None:
         code = "import muster, sys; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"

@@ -4,6 +4,7 @@
 The build's python folder must be in PYTHONPATH.
 """
 
+import re
 import threading
 import time
 import unittest
@@ -37,6 +38,14 @@ class SlicesTest(MemberCase):
             self.assertEqual(gang.slice_info("w", 20, first_rank=2), muster.SliceInfo("float32", 4, (6, 10)))
             self.assertIsNone(gang.slice_info("v"))
             self.assertEqual(gang.restore_shard(2), ({"rank": 2}, 20))
+
+    def test_a_part_that_consists_of_slices_says_what_reads_it(self) -> None:
+        with muster.open() as gang:
+            gang.save_slices({"w": muster.Slice(WHOLE)}, 10)
+            gang.wait(10, timeout=10)
+            with self.assertRaisesRegex(muster.MusterError, "slices: Gang.restore_slices reads") as caught:
+                gang.restore(10)
+        self.assertNotIsInstance(caught.exception, muster.Corrupt)
 
     def test_what_is_filled_may_be_a_view_of_any_kind(self) -> None:
         self.save_rows(2)
@@ -100,8 +109,28 @@ class SlicesTest(MemberCase):
                     gang.save_slices({"bad": part}, 1)
             with self.assertRaisesRegex(ValueError, "read-only"):
                 gang.restore_slices({"w": muster.Slice(read_only)})
+            meta = muster.Slice(torch.zeros(6, 10, device="meta"))
+            with self.assertRaisesRegex(ValueError, "'w' is a tensor on the meta device, which has no data"):
+                gang.save_slices({"w": meta}, 1)
+            with self.assertRaisesRegex(ValueError, "'w' cannot be restored into a tensor on the meta device"):
+                gang.restore_slices({"w": meta})
             gang.save({}, 1)  # the step is still free
             gang.wait(1, timeout=10)
+
+    def test_a_name_that_c_would_cut_or_refuse_is_named(self) -> None:
+        self.save_rows(2)
+        with muster.open() as gang:
+            for name in ("w\0rest", "", "ü" * 128):
+                for call in (
+                    lambda: gang.save({}, 1, slices={name: muster.Slice(WHOLE)}),
+                    lambda: gang.save_slices({name: muster.Slice(WHOLE)}, 1),
+                    lambda: gang.restore_slices({name: muster.Slice(WHOLE.copy())}),
+                    lambda: gang.slice_info(name),
+                    lambda: gang.restore_bytes(name),
+                ):
+                    with self.assertRaisesRegex(ValueError, f"^{re.escape(repr(name))} is no name: names have 1 to 255 bytes"):
+                        call()
+            gang.save({}, 1, slices={"ü" * 127: muster.Slice(WHOLE)})
 
     def test_types_have_the_same_names_everywhere(self) -> None:
         arrays = {

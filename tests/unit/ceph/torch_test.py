@@ -4,11 +4,13 @@
 The build's python folder must be in PYTHONPATH. What needs several processes is in tests/cluster/test_slices.py.
 """
 
+import importlib
 import json
 import threading
 import unittest
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, namedtuple
 from typing import Any
+from unittest import mock
 
 import muster
 import muster.torch
@@ -18,6 +20,8 @@ from muster.torch import _dcp
 from python_rig import MemberCase
 
 dcp = muster.torch.dcp
+CheckpointException = importlib.import_module(dcp.__name__ + ".api").CheckpointException
+Point = namedtuple("Point", "x y")
 
 
 def state_of(rank: int) -> dict[str, Any]:
@@ -73,6 +77,30 @@ class PlainTest(MemberCase):
             assert found is not None
             self.check(found[0], 1)
 
+    def test_a_tensor_without_memory_is_not_filled_in_silence(self) -> None:
+        self.save_as_gang_of(2, lambda gang, step: muster.torch.save(gang, state_of(gang.rank), step))
+        into = {"model": {"0.weight": torch.zeros(3, 4, device="meta")}}
+        with muster.open() as gang:
+            with self.assertRaisesRegex(ValueError, "'tensor/model.0.weight' cannot be restored into a tensor on the meta"):
+                muster.torch.load(gang, into)
+            with self.assertRaisesRegex(ValueError, "'tensor/w' is a tensor on the meta device, which has no data"):
+                muster.torch.save(gang, {"w": torch.zeros(1, device="meta")}, 1)
+
+    def test_a_generators_state_as_an_array_stays_each_members_own(self) -> None:
+        def generator(rank: int) -> torch.Generator:
+            return torch.Generator().manual_seed(rank)
+
+        def save(gang: muster.Gang, step: int) -> None:
+            muster.torch.save(gang, {"rng": generator(gang.rank).get_state().numpy()}, step, replicated=True)
+
+        self.save_as_gang_of(3, save)
+        with muster.open() as gang:
+            found = muster.torch.load(gang)
+        assert found is not None
+        restored = torch.Generator()
+        restored.set_state(torch.from_numpy(found[0]["rng"]))
+        self.assertEqual(torch.rand(1, generator=restored), torch.rand(1, generator=generator(1)))
+
     def test_without_a_checkpoint_there_is_nothing_to_load(self) -> None:
         with muster.open() as gang:
             self.assertIsNone(muster.torch.load(gang))
@@ -83,6 +111,24 @@ class PlainTest(MemberCase):
         with muster.open() as gang, self.assertRaisesRegex(muster.NotFound, "no state that muster.torch.save"):
             muster.torch.load(gang)
 
+    def test_gang_restore_says_what_reads_it(self) -> None:
+        with muster.open() as gang:
+            muster.torch.save(gang, state_of(gang.rank), 10)
+            gang.wait(10, timeout=10)
+            with self.assertRaisesRegex(muster.MusterError, "muster.torch.load reads it") as caught:
+                gang.restore(10)
+        self.assertNotIsInstance(caught.exception, muster.Corrupt)
+
+    def test_a_type_of_a_newer_pytorch_is_named(self) -> None:
+        def save(gang: muster.Gang, step: int) -> None:
+            with mock.patch("muster.slices.tensor_dtype", return_value="float6_e1m4"):
+                muster.torch.save(gang, {"w": torch.ones(2)}, step)
+
+        self.save_as_gang_of(2, save)
+        with muster.open() as gang, self.assertRaisesRegex(muster.MusterError, "'tensor/w' is of type 'float6_e1m4'") as caught:
+            muster.torch.load(gang)
+        self.assertNotIsInstance(caught.exception, muster.Corrupt)
+
     def test_states_that_save_would_not_write_are_corrupt(self) -> None:
         for text in (b"", b"{}\n{}", b'{"format": "muster-torch", "version": 2}\n1',
                      b'{"format": "muster-torch", "version": 1, "leaves": ["{}"]}\n{"bytes": 0}',
@@ -91,8 +137,18 @@ class PlainTest(MemberCase):
             with muster.open() as gang, self.assertRaises(muster.Corrupt, msg=text):
                 muster.torch.load(gang)
 
+    def test_dicts_of_other_types_come_back_as_they_were(self) -> None:
+        state = {"c": Counter({3: 2}), "d": defaultdict(list, {"w": [torch.ones(2)]}), "size": torch.Size([2, 3])}
+        self.save_as_gang_of(2, lambda gang, step: muster.torch.save(gang, state, step, replicated=True))
+        with muster.open() as gang:
+            found = muster.torch.load(gang)
+        assert found is not None
+        self.assertEqual(repr(found[0]), repr(state | {"size": (2, 3)}))
+
     def test_what_cannot_be_saved_is_named(self) -> None:
         with muster.open() as gang:
+            with self.assertRaisesRegex(TypeError, r"state\['p'\]\[0\] is a Point, which cannot be saved: save its _asdict"):
+                muster.torch.save(gang, {"p": [Point(torch.ones(1), 2)]}, 1)
             with self.assertRaisesRegex(TypeError, "tensor/a.0' is a sparse"):
                 muster.torch.save(gang, {"a": [torch.eye(2).to_sparse()]}, 1)
             with self.assertRaisesRegex(TypeError, "state.'b'. is a set"):
@@ -128,17 +184,18 @@ class DcpTest(MemberCase):
 
     def test_with_musters_planners_plain_values_are_not_pickled(self) -> None:
         values = {"epoch": 3, "names": {"a": [1.5, None], 2: ("x", float("inf"))}, "bytes": b"\x00", "kind": torch.float16}
+        values |= {"point": Point(1, 2), "counter": Counter({3: 2})}
         with muster.open() as gang:
             writer = muster.torch.StorageWriter(gang, 10)
             dcp.save_state_dict(values, writer, no_dist=True, planner=muster.torch.SavePlanner())
-            for name, plain in (("epoch", True), ("names", True), ("bytes", False), ("kind", False)):
+            for name, plain in (("epoch", True), ("names", True), ("bytes", False), ("kind", False), ("point", False), ("counter", True)):
                 content = gang.restore_bytes(f"dcp/bytes/{name}", 10)
                 assert content is not None
                 self.assertEqual(content.startswith(b"muster-tree/1\n"), plain, name)
             got = dict.fromkeys(values)
             reader = muster.torch.StorageReader(gang, 10)
             dcp.load_state_dict(got, reader, no_dist=True, planner=muster.torch.LoadPlanner())
-            self.assertEqual(got, values)
+            self.assertEqual(repr(got), repr(values))
             # What PyTorch's planner has saved is read too.
             dcp.save_state_dict(values, muster.torch.StorageWriter(gang, 11), no_dist=True)
             got = dict.fromkeys(values)
@@ -152,6 +209,14 @@ class DcpTest(MemberCase):
         with muster.open() as gang:
             dcp.load_state_dict(got, muster.torch.StorageReader(gang, 10), no_dist=True)
         self.assertEqual(got["w"].tolist(), [1.0, 2.5])
+
+    def test_a_tensor_without_memory_is_not_filled_in_silence(self) -> None:
+        self.save({"w": torch.tensor([1.0, 2.5])})
+        with muster.open() as gang:
+            for dtype in (torch.float32, torch.float64):
+                got = {"w": torch.zeros(2, dtype=dtype, device="meta")}
+                with self.assertRaisesRegex(CheckpointException, "'w' cannot be restored into a tensor on the meta device"):
+                    dcp.load_state_dict(got, muster.torch.StorageReader(gang, 10), no_dist=True)
 
     def test_the_metadata_are_the_planners_and_no_pickle(self) -> None:
         state = {"w": torch.ones(2, 3, requires_grad=True), "n": 1}
@@ -174,6 +239,19 @@ class DcpTest(MemberCase):
                      b' "pin_memory": false}}}'):  # fmt: skip
             with self.assertRaises((KeyError, ValueError, TypeError, AttributeError), msg=text):
                 _dcp._decode(text)
+
+    def test_a_type_of_a_newer_pytorch_is_named(self) -> None:
+        self.save({"w": torch.ones(2)})
+        with muster.open() as gang:
+            text = gang.restore_bytes("dcp/metadata", 10)
+        assert text is not None
+        with self.assertRaisesRegex(muster.MusterError, "'w' is of type 'float6_e1m4', which PyTorch"):
+            _dcp._decode(text.replace(b'"float32"', b'"float6_e1m4"'))
+
+    def test_gang_restore_says_what_reads_it(self) -> None:
+        self.save({"w": torch.ones(2)})
+        with muster.open() as gang, self.assertRaisesRegex(muster.MusterError, "muster.torch.StorageReader reads it"):
+            gang.restore(10)
 
     def test_a_checkpoint_without_metadata_is_named(self) -> None:
         self.save_as_gang_of(1, lambda gang, step: gang.save({}, step))

@@ -18,7 +18,8 @@ from torch.futures import Future
 
 from .. import Gang
 from ..errors import CORRUPT, Corrupt, NotFound
-from ..slices import Slice
+from ..slices import Slice, not_meta
+from ..tree import torch_dtype
 from . import _torch_dcp as of
 
 _METADATA, _BYTES, _TENSOR = "dcp/metadata", "dcp/bytes/", "tensor/"
@@ -165,6 +166,7 @@ class StorageReader(of.storage.StorageReader):  # type: ignore[misc,name-defined
                 planner.load_bytes(item, io.BytesIO(data))
                 continue
             tensor = planner.resolve_tensor(item).detach()
+            not_meta(item.storage_index.fqn, tensor)
             offset = tuple(a + b for a, b in zip(item.storage_index.offset, item.storage_offsets))
             saved = self._metadata.state_dict_metadata[item.storage_index.fqn]
             # PyTorch's own storage converts where the types differ.
@@ -234,10 +236,10 @@ def _describe(data: Any) -> dict[str, Any]:
     }
 
 
-def _torch(name: str, kind: type) -> Any:
+def _layout(name: str) -> torch.layout:
     found = getattr(torch, name)
-    if not isinstance(found, kind):
-        raise ValueError(f"{name!r} is not what it should be")
+    if not isinstance(found, torch.layout):
+        raise ValueError(f"{name!r} is no layout")
     return found
 
 
@@ -258,8 +260,8 @@ def _decode(text: bytes) -> tuple[Any, dict[Any, int]]:
             chunks.append(of.metadata.ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=torch.Size(sizes)))
             ranks[fqn, tuple(offsets)] = int(rank)
         properties = of.metadata.TensorProperties(
-            dtype=_torch(entry["dtype"], torch.dtype),
-            layout=_torch(entry["layout"], torch.layout),
+            dtype=torch_dtype(entry["dtype"], repr(fqn)),
+            layout=_layout(entry["layout"]),
             requires_grad=bool(entry["requires_grad"]),
             memory_format=_MEMORY_FORMATS[entry["memory_format"]],
             pin_memory=bool(entry["pin_memory"]),

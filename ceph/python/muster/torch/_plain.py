@@ -7,7 +7,6 @@ tensor, rank null or whoever saved it; `muster.torch/leaf/N`, what {"bytes": N},
 
 import json
 import math
-from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -25,7 +24,8 @@ def save(gang: Gang, state: Any, step: int, *, replicated: bool = False, block: 
     """Saves `state` as this member's part of the checkpoint of `step`; gives False when block=False and two are under way.
 
     Of a ShardedTensor or DTensor each member saves its parts. A plain tensor is this member's own, all of it; with
-    replicated=True, as under DDP, all members have the same plain tensors, and each is saved by one member only.
+    replicated=True, as under DDP, all members have the same plain tensors, and each is saved by one member only. What is
+    not a tensor is each member's own all the same: save a generator's state so, as torch.get_rng_state().numpy().
     """
     slices: dict[str, list[Slice]] = {}
     plain: dict[str, int] = {}
@@ -61,19 +61,27 @@ def load(gang: Gang, into: Any = None, step: int | None = None) -> tuple[Any, in
         form = json.loads(head)
         if {key: form[key] for key in _FORMAT} != _FORMAT:
             raise ValueError(f"unknown format {form}")
-        leaves = {}
-        for number, meta in enumerate(form["leaves"]):
-            data = gang.restore_bytes(f"{_LEAF}{number}", found[0])
-            if data is None:
-                raise ValueError(f"leaf {number} is missing")
-            leaves[str(number)] = tree.Entry.of(meta, data)
-        state = tree.unflatten_text(structure, leaves.__getitem__)
+        metas = [str(meta) for meta in form["leaves"]]
     except (KeyError, ValueError, TypeError) as why:
-        raise Corrupt(CORRUPT, f"the checkpoint is not one that muster.torch has written: {why!r}") from why
+        raise _corrupt(why) from why
+    leaves = {}
+    for number, meta in enumerate(metas):
+        data = gang.restore_bytes(f"{_LEAF}{number}", found[0])
+        if data is None:
+            raise _corrupt(f"leaf {number} is missing")
+        leaves[str(number)] = tree.Entry.of(meta, data)
+    try:
+        state = tree.unflatten_text(structure, leaves.__getitem__)
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as why:
+        raise _corrupt(why) from why
     wanted: list[tuple[str, Slice]] = []
     state = _fill(gang, state, into, found[0], wanted)
     gang.restore_slices(wanted, found[0])
     return state, found[0]
+
+
+def _corrupt(why: object) -> Corrupt:
+    return Corrupt(CORRUPT, f"the checkpoint is not one that muster.torch has written: {why!r}")
 
 
 def _replace(value: Any, path: str, slices: dict[str, list[Slice]], plain: dict[str, int]) -> Any:
@@ -88,11 +96,12 @@ def _replace(value: Any, path: str, slices: dict[str, list[Slice]], plain: dict[
             parts = [Slice(value)]
         slices[name] = parts
         return tree.SliceName(name)
-    if isinstance(value, dict):
-        return _dict_type(value)((key, _replace(item, _join(path, key), slices, plain)) for key, item in value.items())
-    if isinstance(value, list):
+    # What is of another type is left to muster.tree, which names it.
+    if tree.is_dict(value):
+        return tree.like(value, [(key, _replace(item, _join(path, key), slices, plain)) for key, item in value.items()])
+    if type(value) is list:
         return [_replace(item, _join(path, i), slices, plain) for i, item in enumerate(value)]
-    if isinstance(value, tuple):
+    if tree.is_tuple(value):
         return tuple(_replace(item, _join(path, i), slices, plain) for i, item in enumerate(value))
     return value
 
@@ -107,17 +116,14 @@ def _fill(gang: Gang, value: Any, into: Any, step: int, wanted: list[tuple[str, 
             info = gang.slice_info(value.name, step, first_rank=value.rank)
             if info is None:
                 raise NotFound(-5, f"nobody saved a part of {value.name!r} in the checkpoint of step {step}")
-            dtype = getattr(torch, info.dtype, None)
-            if not isinstance(dtype, torch.dtype):
-                raise Corrupt(CORRUPT, f"{value.name!r} is of type {info.dtype!r}, which this PyTorch does not have")
-            into = torch.empty(info.global_shape, dtype=dtype)
+            into = torch.empty(info.global_shape, dtype=tree.torch_dtype(info.dtype, repr(value.name)))
             parts = [Slice(into)]
         for part in parts:
             wanted.append((value.name, Slice(part.data, part.global_shape, part.offset, value.rank)))
         return into
     if isinstance(value, dict):
         there = into if isinstance(into, dict) else {}
-        return _dict_type(value)((key, _fill(gang, item, there.get(key), step, wanted)) for key, item in value.items())
+        return tree.like(value, [(key, _fill(gang, item, there.get(key), step, wanted)) for key, item in value.items()])
     if isinstance(value, (list, tuple)):
         same = isinstance(into, (list, tuple)) and len(into) == len(value)
         filled = [_fill(gang, item, into[i] if same else None, step, wanted) for i, item in enumerate(value)]
@@ -128,17 +134,13 @@ def _fill(gang: Gang, value: Any, into: Any, step: int, wanted: list[tuple[str, 
 def _with_owners(value: Any, owners: dict[str, int]) -> Any:
     if isinstance(value, tree.SliceName):
         return tree.SliceName(value.name, owners.get(value.name))
-    if isinstance(value, dict):
-        return _dict_type(value)((key, _with_owners(item, owners)) for key, item in value.items())
-    if isinstance(value, list):
+    if tree.is_dict(value):
+        return tree.like(value, [(key, _with_owners(item, owners)) for key, item in value.items()])
+    if type(value) is list:
         return [_with_owners(item, owners) for item in value]
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         return tuple(_with_owners(item, owners) for item in value)
     return value
-
-
-def _dict_type(value: dict[Any, Any]) -> type[dict[Any, Any]]:
-    return OrderedDict if isinstance(value, OrderedDict) else dict
 
 
 def _divide(sizes: dict[str, int], members: int) -> dict[str, int]:
