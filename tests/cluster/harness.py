@@ -36,6 +36,8 @@ SOON = 60.0
 # rightly: no test depends on that but those that are about these limits.
 PATIENT = {"beat": "500ms", "lease": "20s", "silence": "30s"}  # what all other tests have: not while a machine stands still
 PROMPT = {"beat": "300ms", "lease": "2s", "silence": "4s"}  # within seconds
+# A musterd that is started again, which takes seconds on a busy machine, keeps its part; one that stands still loses it.
+RESTARTS = {"beat": "300ms", "lease": "8s", "silence": "12s"}
 DEFAULT: dict[str, str] = {}
 # For a whole file: below ctest's limit, so that the cluster is taken down in order.
 FILE_TIMEOUT_S = 840

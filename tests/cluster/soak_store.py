@@ -160,6 +160,7 @@ class Verifier:
         self.verified = 0
         self.detected = 0  # had damaged objects, and did not verify
         self.bytes = 0
+        self.compressed = 0  # chunks of what was verified
         self.missed: list[int] = []  # had gone before they were looked at
         self.wrong: list[str] = []
         self.unsound: set[int] = set()  # steps that had damaged objects when they were looked at, or later
@@ -263,6 +264,7 @@ class Verifier:
         for rank, shard in enumerate(manifest["shards"]):
             data = read_checkpoint.shard(self._store.io, shard)
             self.bytes += len(data)
+            self.compressed += sum(len(sizes) for _, _, sizes in shard.get("encoded", []))
             found = {name: (item["bytes"], item["sha256"]) for name, item in read_checkpoint.entries(data).items()}
             wanted = expected(self._seed, rank, entry.step)
             if shard["rank"] != rank or found != wanted:

@@ -23,7 +23,7 @@ SETTINGS = {"max_shard_size": "64MiB", "recovery_memory": "0", "partner_memory":
 
 def setUpModule() -> None:
     plugins = [f"required {BUILD_IN_NODE}/tests/mount_namespace.so"]
-    harness.start("files", nodes=3, limits=harness.PROMPT, settings=SETTINGS, plugins=plugins)
+    harness.start("files", nodes=3, limits=harness.RESTARTS, settings=SETTINGS, plugins=plugins)
 
 
 class Writers:
@@ -346,6 +346,30 @@ muster checkpoint commit data 2>&1; echo $?
         self.assertIn("cannot open step-3: No such file or directory", said[4])
         self.assertEqual((said[5], said[7]), ("2", "2"))
         self.assertIn("'data' is not the directory of a step", said[6])
+
+    def test_a_step_that_has_failed_is_mended_and_closed_again(self) -> None:
+        script = """
+cd $MUSTER_CHECKPOINT_DIR
+mkdir step-1 && echo data >step-1/data && ln -s x step-1/link
+muster checkpoint commit step-1 --wait 60; echo $?
+rm step-1/link
+muster checkpoint commit step-1 --wait 60; echo $?
+ls -d *step-1
+mkdir step-2 && echo data >step-2/commit
+muster checkpoint commit step-2 --wait 60 2>&1; echo $?
+until [ -e failed.step-2 ]; do sleep 0.05; done
+mv step-2 w && mv w step-2
+until [ -e committed.step-2 ]; do sleep 0.05; done
+ls -d *step-2
+"""
+        job = self.shell(script)
+        self.assertEqual(job.wait(), 0, job.err)
+        said = job.out.splitlines()
+        self.assertIn("step-1 is not a checkpoint: link is a symbolic link", said[0])
+        self.assertEqual(said[1:6], ["1", "step-1 is a checkpoint", "0", "committed.step-1", "step-1"])
+        self.assertIn("step-2/commit is not the empty file that closes a step", said[6])
+        self.assertEqual(said[7:], ["2", "committed.step-2", "step-2"])
+        self.assertEqual(self.steps(job), [1, 2])
 
     def test_a_member_that_has_not_saved_a_step_keeps_it_from_being_one(self) -> None:
         script = """

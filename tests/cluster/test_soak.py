@@ -3,7 +3,8 @@
 what is committed is never lost, and nothing is left over.
 
 MUSTER_SOAK_SECONDS (120) makes it longer, MUSTER_SOAK_SEED (1) another schedule (the seed is the first line of the output). With
-an even seed the nodes keep parity of each other's shards, with an odd one whole copies.
+an odd seed the nodes keep parity of each other's shards, with an even one whole copies; bit 1 of the seed, when it is not set,
+compresses the checkpoints.
 """
 
 import os
@@ -24,6 +25,7 @@ from soak_store import Damage, Store, Verifier  # noqa: E402
 
 SECONDS = float(os.environ.get("MUSTER_SOAK_SECONDS") or 120)
 SEED = int(os.environ.get("MUSTER_SOAK_SEED") or 1)
+PARITY, COMPRESSION = SEED & 1 != 0, SEED & 2 == 0
 NODES, SPARES = 5, 1
 PACE = 0.7
 KEPT = 40  # more than can be committed while the verifier waits for the store
@@ -35,7 +37,8 @@ PROGRAM = f"/usr/bin/python3 {SOURCE_IN_NODE}/tests/cluster/programs/soak_member
 def setUpModule() -> None:
     print(f"MUSTER_SOAK_SEED={SEED} MUSTER_SOAK_SECONDS={SECONDS:g}", flush=True)
     harness.FILE_TIMEOUT_S = int(SECONDS * 1.3 + SETTLE + 400)
-    settings = {"keep_checkpoints": str(KEPT), "chunk_size": "256KiB", "collect_pause": "1s", "partner_group": "0" if SEED % 2 else "3"}
+    settings = {"keep_checkpoints": str(KEPT), "chunk_size": "256KiB", "collect_pause": "1s"}
+    settings |= {"partner_group": "3" if PARITY else "0", "compression": "auto" if COMPRESSION else "no"}
     harness.start("soak", nodes=NODES, limits=harness.PROMPT, settings=settings, slurm={"SlurmdTimeout": "40"})
 
 
@@ -149,6 +152,7 @@ class SoakTest(ClusterCase):
         verifier_saw = verifier.verified + verifier.detected
         self.check_nothing_lost(job, verifier)
         self.assertEqual(verifier.missed, [])
+        self.assertEqual(verifier.compressed > 0, COMPRESSION)
         self.assertEqual({step for _, step in self.told(job)} - verifier.steps, set(), "committed, and never listed")
         self.check_listed(job, verifier)
         self.assertEqual(verifier.orphans(), [])
@@ -161,8 +165,8 @@ class SoakTest(ClusterCase):
         starts = sorted({(life.generation, life.began) for life in lives if life.began >= 0})
         report("generations began from the steps " + " ".join(str(began) for _, began in starts))
         report(
-            f"{verifier_saw} checkpoints listed, {verifier.verified} verified bit for bit ({verifier.bytes >> 20} MiB), "
-            f"{verifier.detected} times damage found, {len(damage.names())} objects damaged"
+            f"{verifier_saw} checkpoints listed, {verifier.verified} verified bit for bit ({verifier.bytes >> 20} MiB, "
+            f"{verifier.compressed} compressed chunks), {verifier.detected} times damage found, {len(damage.names())} objects damaged"
         )
 
 

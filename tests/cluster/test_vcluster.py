@@ -149,7 +149,7 @@ class SlurmOnly(unittest.TestCase):
         wait_until(running, 30, f"job {job} running")
         began = time.time()
         state = self.cluster.directory / "slurmctld" / "job_state"
-        wait_until(lambda: state.exists() and state.stat().st_mtime > began, 15, "slurmctld to save its state")
+        wait_until(lambda: state.exists() and state.stat().st_mtime > began, 60, "slurmctld to save its state")
         self.cluster.kill("ctl")
         self.cluster.revive("ctl")
         wait_until(running, 30, f"job {job} running under the new controller")

@@ -1,7 +1,8 @@
 """What a member of a soak has at a step: it follows from the seed, the rank and the step alone, and needs to be kept nowhere.
 
 A state is a dict: `step`, `layers` and `tail`. A layer's bytes are others every so many steps, so that some of a checkpoint
-is new each time and some seldom; the tail has another length at each step.
+is new each time and some seldom; the tail has another length at each step. Every second layer is like float32 weights, which
+compress; the rest does not.
 """
 
 import hashlib
@@ -15,6 +16,16 @@ def _bytes(text, size):
     return hashlib.shake_128(text.encode()).digest(size)
 
 
+def _floats(text, size):
+    """Little-endian; the upper half of each says nothing."""
+    data = bytearray(size)
+    low, high = len(data[0::4]), len(data[1::4])
+    content = _bytes(text, low + high)
+    data[0::4], data[1::4] = content[:low], content[low:]
+    data[3::4] = b"\x3f" * len(data[3::4])
+    return bytes(data)
+
+
 def version(layer, step):
     """The number of the layer's content; what has the same number is the same."""
     return step // LAYERS[layer][0]
@@ -22,7 +33,8 @@ def version(layer, step):
 
 def layer_at(seed, rank, step, layer):
     _, size, more = LAYERS[layer]
-    return _bytes(f"{seed}/{rank}/{layer}/{version(layer, step)}", size + rank * more)
+    content = _floats if layer % 2 else _bytes
+    return content(f"{seed}/{rank}/{layer}/{version(layer, step)}", size + rank * more)
 
 
 def tail_at(seed, rank, step):

@@ -192,6 +192,8 @@ class Ceph:
             "bluestore_cache_autotune = false",
             "bluestore_cache_size = 67108864",
             "osd_memory_target = 939524096",
+            # One that has been marked down so often within ten minutes ends: tests stop it and let it go on again and again.
+            "osd_max_markdown_count = 1000000",
             "osd_crush_initial_weight = 1",
         ]
         for i in range(OSDS):
