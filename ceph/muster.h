@@ -23,8 +23,8 @@
  * touched, and no thread outlives a call: large copies are made by several, which take no signal but those of faults
  * (MUSTER_COPY_THREADS in the environment says how many; else as many as there are CPUs for the process, four at most).
  * When musterd is restarted the library finds it again and hands over what was on its way: no save is lost as long as
- * the program calls in now and then. Calls that wait give up with MUSTER_E_UNREACHABLE when it is away for 30 s (10 s
- * in muster_open).
+ * the program calls in now and then. All calls but muster_progress give up with MUSTER_E_UNREACHABLE when it has been away
+ * for as long as its `reconnect` (30 s), and muster_open after 10 s.
  * Errors: every call returns MUSTER_OK or a negative muster_error; muster_last_error has the sentence. */
 #ifndef MUSTER_H
 #define MUSTER_H
@@ -54,7 +54,7 @@ enum muster_error {
   MUSTER_E_NOT_FOUND = -5,   /* no such checkpoint, or no such name in it */
   MUSTER_E_CORRUPT = -6,   /* a checkpoint did not verify; Muster starts the gang again from the one before */
   MUSTER_E_TOO_LARGE = -7, /* above a limit of musterd's configuration */
-  MUSTER_E_BUSY = -8, /* both staging buffers are still being written (only with muster_save_begin_nowait) */
+  MUSTER_E_BUSY = -8, /* the staging buffers are still being written (only with muster_save_begin_nowait) */
   MUSTER_E_TIMEOUT = -9,
   MUSTER_E_STORE = -10, /* the store refused or did not answer; the checkpoint is not committed */
   MUSTER_E_NO_MEMORY = -11,
@@ -99,7 +99,9 @@ MUSTER_API int muster_should_checkpoint(muster_handle* m);
 MUSTER_API int muster_should_exit(muster_handle* m);
 
 /* A save: begin, add each entry, commit. begin waits while both staging buffers are in use (two saves behind); the
- * _nowait form returns MUSTER_E_BUSY instead. A checkpoint is made of all members' saves: one that a member has skipped
+ * _nowait form returns MUSTER_E_BUSY instead. Where the job's memory limit, or the node, has no room for a second buffer, it
+ * waits for the first; where there is none for the first, MUSTER_E_NO_MEMORY says why, here or when a save outgrows
+ * `bytes_hint`. A checkpoint is made of all members' saves: one that a member has skipped
  * fails for the others once two newer ones are committed. When the store does not take the older of the two (it is full, or
  * does not answer), that one is given up for the new one: the newest two stay in memory until they are taken. `bytes_hint`
  * is the sum of the entries' sizes if known, else 0. add copies `bytes` bytes: the memory is the caller's again when it returns. `meta` (may be NULL) is kept with the
@@ -151,6 +153,8 @@ MUSTER_API int muster_restore_info(muster_handle* m, uint64_t step, uint64_t* fo
  * what is its own now, and closes it. What was saved alike by all is in any of them. Since 0.2. */
 MUSTER_API int muster_restore_open_shard(muster_handle* m, uint64_t step, uint32_t rank,
                                          muster_restore** out);
+/* An open restore belongs to its handle's thread: its calls may write the handle's sentence, and closing takes it off the
+ * handle's list. It may outlive the handle, and be closed by any thread then. */
 MUSTER_API uint64_t muster_restore_open_step(const muster_restore* r);
 /* Number of entries, and the i-th one. The pointers live as long as r; data is read-only. */
 MUSTER_API size_t muster_restore_count(const muster_restore* r);

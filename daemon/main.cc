@@ -22,6 +22,7 @@
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
+#include "daemon/agent/memory_grants.h"
 #include "daemon/base/backtrace.h"
 #include "daemon/beat/beat.h"
 #include "daemon/beat/memory.h"
@@ -221,7 +222,8 @@ int Run(const Config& config) {
   if (!partners) return Fail(partners.error().message);
   Agent agent(AgentContext{loop, config, self, store, engine, reader, dialer, sampler, chores, health,
                            beat->get(), &kernel_log, take_over, read_coordinator, &slurm, &exchange,
-                           partners->get()});
+                           partners->get(),
+                           std::make_shared<MemoryGrants>(static_cast<uint64_t>(config.health_memory_min))});
   coordinators.SetAgent([&agent](const std::string& gang) { return agent.CoordinatorOf(gang); });
   Queries queries(loop, config, self, store, engine, coordinators, agent, slurm);
 

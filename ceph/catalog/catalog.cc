@@ -95,20 +95,35 @@ Status Catalog::AdvanceForSure(const Fence& from, const Fence& to, const std::st
       if (head && head->fence == to && head->record == record) return {};
       if (!head) status = head.error();
     }
-    if (status.error().code != Errc::kUnavailable) return status;
-    unknown = true;
+    if (!MayPass(status.error())) return status;
+    unknown |= status.error().code == Errc::kUnavailable;
     if (!go_on(status.error())) return status;
   }
 }
 
-Result<Manifest> Catalog::LoadManifest(uint64_t step) {
+Result<Manifest> Catalog::LoadManifest(uint64_t step, CheckpointInfo* entry) {
   const Result<GangHead> head = Load();
   if (!head) return head.error();
   const auto found = std::find_if(head->checkpoints.begin(), head->checkpoints.end(),
                                   [&](const auto& c) { return c.step == step; });
   if (found == head->checkpoints.end())
     return Error{Errc::kNotFound, "there is no checkpoint " + std::to_string(step) + " of " + key_};
+  if (entry != nullptr) *entry = *found;
   return LoadManifest(*found);
+}
+
+Status Catalog::CheckListed(const CheckpointInfo& checkpoint) {
+  const Result<GangHead> head = Load();
+  if (!head && head.error().code != Errc::kNotFound) return head.error();
+  bool anew = false;
+  for (const CheckpointInfo& listed : head ? head->checkpoints : std::vector<CheckpointInfo>()) {
+    if (listed.step != checkpoint.step) continue;
+    if (listed.manifest == checkpoint.manifest && listed.manifest_digest == checkpoint.manifest_digest)
+      return {};
+    anew = true;
+  }
+  return Error{Errc::kNotFound, "checkpoint " + std::to_string(checkpoint.step) + " of " + key_ +
+                                    (anew ? " was saved anew" : " was removed") + " while it was read"};
 }
 
 Result<Manifest> Catalog::LoadManifest(const CheckpointInfo& checkpoint) {

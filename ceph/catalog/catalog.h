@@ -63,7 +63,7 @@ class Catalog {
   Status Advance(const Fence& from, const Fence& to, const std::string& record);
   // The same until the store has answered. A try whose answer did not come may have succeeded: the next one would find
   // its own fence and take it for another's, so what is there is read and compared. `go_on` is asked before each further
-  // try, and pauses if it likes. kUnavailable: it said no, and the outcome is not known.
+  // try, and pauses if it likes. kUnavailable or kExhausted: it said no, and the outcome is not known.
   Status AdvanceForSure(const Fence& from, const Fence& to, const std::string& record,
                         const std::function<bool(const Error& error)>& go_on);
   // Writes the manifest object, then adds it and moves `latest`, guarded by manifest.fence. kConflict: a
@@ -93,8 +93,12 @@ class Catalog {
   // Marks a checkpoint bad, and with it all that share the object which `reason` names with it, so that the gang does not find
   // them out one by one, a restart each. Moves `latest` to the newest good one.
   Status MarkBad(const Fence& fence, uint64_t step, const std::string& reason);
-  // Reads and verifies the manifest of a step (not the chunks).
-  Result<Manifest> LoadManifest(uint64_t step);
+  // Reads and verifies the manifest of a step (not the chunks). kNotFound: there is no such step. `entry` gets what the head
+  // says of it, also when its manifest is bad.
+  Result<Manifest> LoadManifest(uint64_t step, CheckpointInfo* entry = nullptr);
+  // Whether the head still lists this very checkpoint: what is missing or different of one that it does not list is not
+  // damage. kNotFound: it has been removed, or its step was saved anew; the sentence says which.
+  Status CheckListed(const CheckpointInfo& checkpoint);
   enum class Writers { kSome, kNone };
   // Removes objects that no listed checkpoint has and that an older generation than fence's has written: what
   // crashes and failed saves leave. `fence` must be the head's (else kConflict), so none of them can ever be

@@ -17,8 +17,16 @@ struct Retention {
   Retention(size_t newest_good, uint64_t every_steps = 0)  // NOLINT(google-explicit-constructor)
       : newest(newest_good), every(every_steps) {}
 
+  // The same, and one more: what a gang would start from now.
+  [[nodiscard]] Retention KeepingAlso(std::optional<uint64_t> step) const {
+    Retention more = *this;
+    more.also = step;
+    return more;
+  }
+
   size_t newest;   // of the good ones so many stay, at least 1, and what is newer than the oldest of them
   uint64_t every;  // so do the good ones whose step is a multiple of it; 0: none
+  std::optional<uint64_t> also;  // so does this one
 };
 
 // A save that is on its way may share chunks with these (Catalog::Commit), so they stay as long as the gang is not over.

@@ -29,6 +29,7 @@ namespace {
 
 constexpr int64_t kWorthTelling = kSecond;
 constexpr int64_t kTellAgain = 60 * kSecond;
+constexpr size_t kGrantStep = 16u << 20;
 
 size_t RoundUp(size_t value, size_t to) {
   return (value + to - 1) / to * to;
@@ -48,24 +49,56 @@ int MakeRoom(muster_handle* m, size_t bytes, size_t spare = 0) {
     return m->session.Fail(MUSTER_E_TOO_LARGE, "a shard of %zu bytes is above musterd's limit of %llu bytes",
                            bytes, static_cast<unsigned long long>(limit));
   }
+  // Its index grows by and by: to ask for a little more each time would take long.
+  if (const size_t wanted = RoundUp(bytes, kGrantStep); wanted > m->filling->granted) {
+    if (const int error = m->filling->Make(); error != 0) return NoMemory(m, bytes, error);
+    if (const int status = m->session.AskMemory(*m->filling, wanted); status != MUSTER_OK) return status;
+    m->filling->granted = wanted;
+  }
   if (bytes + spare > m->filling->capacity() && !m->devices.Release(m->filling)) return DeviceFailed(m);
   const int error = m->filling->Reserve(bytes + spare);
   return error == 0 ? MUSTER_OK : NoMemory(m, bytes, error);
 }
 
 // A program that stands still for the store must not look as if it computed.
-void TellOfWait(muster_handle* m, uint64_t step, int64_t waited) {
+void TellOfWait(muster_handle* m, uint64_t step, int64_t waited, const char* why) {
   const int64_t now = Now();
   if (waited < kWorthTelling || (m->told_of_wait != 0 && now - m->told_of_wait < kTellAgain)) return;
   m->told_of_wait = now;
-  char text[256];
-  const int size =
-      snprintf(text, sizeof(text),
-               "muster: rank %u: the save of step %llu waited %.1f s for a staging buffer: the store takes "
-               "saves more slowly than they come\n",
-               m->session.identity().rank, static_cast<unsigned long long>(step),
-               static_cast<double>(waited) / static_cast<double>(kSecond));
-  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text, static_cast<size_t>(size));
+  char text[1024];
+  const int size = snprintf(text, sizeof(text),
+                            "muster: rank %u: the save of step %llu waited %.1f s for a staging buffer: %s\n",
+                            m->session.identity().rank, static_cast<unsigned long long>(step),
+                            static_cast<double>(waited) / static_cast<double>(kSecond), why);
+  const size_t whole =
+      static_cast<size_t>(size) < sizeof(text) ? static_cast<size_t>(size) : sizeof(text) - 1;
+  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text, whole);
+}
+
+// There is no memory for the buffer that is being filled: the other one has its own, and takes this save when it has been
+// written. The session's sentence says what leaves no room.
+int FillTheOther(muster_handle* m, uint64_t step, size_t bytes, size_t spare, bool wait) {
+  Staging* first = m->filling;
+  Staging* other = m->session.OtherThan(first);
+  if (other->capacity() == 0) return MUSTER_E_NO_MEMORY;
+  if (other->use != Staging::Use::kFree) {
+    char why[768];
+    snprintf(why, sizeof(why), "there is room for one only: %.700s", m->session.error());
+    if (!wait) {
+      m->session.GiveUpDelayed(first);
+      return m->session.Fail(MUSTER_E_BUSY, "the staging buffer is still being written, and %s", why);
+    }
+    const int64_t began = Now();
+    const int status = m->session.Until(kNever, [other, first](Session* session) {
+      if (other->use == Staging::Use::kFree) return true;
+      session->GiveUpDelayed(first);
+      return false;
+    });
+    if (status != MUSTER_OK) return status;
+    TellOfWait(m, step, Now() - began, why);
+  }
+  m->filling = other;
+  return MakeRoom(m, bytes, spare);
 }
 
 int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
@@ -97,17 +130,21 @@ int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
     });
     if (status != MUSTER_OK) return status;
     staging = m->session.FreeStaging();
-    TellOfWait(m, step, Now() - began);
+    TellOfWait(m, step, Now() - began, "the store takes saves more slowly than they come");
   }
   m->filling = staging;
   const size_t most = SIZE_MAX / 8;
   if (hint > most) hint = most;
   // The index, and what lies between the entries, are not in the hint; to grow for them would move the memory.
   const size_t spare = hint / 256 + (256u << 10);
-  if (const int status = MakeRoom(m, sizeof(muster::ShardHeader) + hint, spare); status != MUSTER_OK) {
+  const size_t needed = sizeof(muster::ShardHeader) + hint;
+  int status = MakeRoom(m, needed, spare);
+  if (status == MUSTER_E_NO_MEMORY) status = FillTheOther(m, step, needed, spare, wait);
+  if (status != MUSTER_OK) {
     m->filling = nullptr;
     return status;
   }
+  staging = m->filling;
   staging->use = Staging::Use::kFilling;
   staging->holds = false;
   staging->step = step;

@@ -14,6 +14,8 @@ namespace {
 constexpr int64_t kAttemptPause = 100 * kMillisecond;
 constexpr int64_t kGreetingTimeout = 10 * kSecond;
 constexpr int64_t kProgressPause = 100 * kMillisecond;
+constexpr int64_t kMemoryTimeout = kSecond;
+constexpr int64_t kAskMemoryPause = 250 * kMillisecond;
 constexpr int64_t kAdvancePause = 10 * kMillisecond;
 
 int StatusOf(uint32_t refusal) {
@@ -69,7 +71,7 @@ int Session::Advance() {
 // Why nothing can be done any more, as of `now`; MUSTER_OK while there is hope.
 int Session::Trouble(int64_t now) {
   if (link_ == Link::kRefused) return Fail(refused_status_, "%s", refused_text_);
-  if (link_ == Link::kReady || now - away_since_ < kReconnectTimeout) return MUSTER_OK;
+  if (link_ == Link::kReady || now - away_since_ < ReconnectTimeout()) return MUSTER_OK;
   // One who calls seldom has been away for long, and asks only now.
   if (link_ == Link::kGreeting && greetings_ == 1 && now - greeted_at_ < kGreetingTimeout) return MUSTER_OK;
   if (refused_status_ == MUSTER_E_NO_GANG) return Fail(MUSTER_E_NO_GANG, "%s", refused_text_);
@@ -77,6 +79,10 @@ int Session::Trouble(int64_t now) {
               identity_.socket,
               away_error_ != 0 ? strerror(away_error_) : "it closes the connection or says nothing",
               wire::kUnit);
+}
+
+int64_t Session::ReconnectTimeout() const {
+  return welcome_.reconnect_ms != 0 ? welcome_.reconnect_ms * kMillisecond : kReconnectTimeout;
 }
 
 int Session::UntilCall(int64_t deadline, bool (*done)(void*, Session*), void* what) {
@@ -195,6 +201,8 @@ void Session::Take(const wire::Header& header) {
       return OnRangeRead();
     case wire::Type::kDescribed:
       return OnDescribed();
+    case wire::Type::kMemoryAnswer:
+      return OnMemoryAnswer();
     case wire::Type::kNotify: {
       wire::Notify notify;
       if (wire::ReadBody(connection_.packet(), connection_.packet_size(), &notify)) flags_ |= notify.flags;
@@ -283,6 +291,21 @@ void Session::OnDelayed() {
   CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
 }
 
+void Session::OnMemoryAnswer() {
+  wire::MemoryAnswer answer;
+  const char* pieces[1] = {""};
+  if (!memory_.active || !wire::ReadBody(connection_.packet(), connection_.packet_size(), &answer) ||
+      answer.number != memory_.number) {
+    return;
+  }
+  uint32_t sizes[1] = {answer.text_bytes};
+  if (!wire::ReadTail<wire::MemoryAnswer>(connection_.packet(), connection_.packet_size(), sizes, pieces))
+    sizes[0] = 0;
+  memory_.done = true;
+  memory_.status = CheckedStatus(answer.status);
+  CopyText(memory_.text, sizeof(memory_.text), pieces[0], sizes[0]);
+}
+
 void Session::OnCommitted() {
   wire::Committed committed;
   const char* pieces[1] = {""};
@@ -318,9 +341,10 @@ Staging* Session::FreeStaging() {
 }
 
 // The newer one stays: two saves are in memory, whatever the store does.
-void Session::GiveUpDelayed() {
+void Session::GiveUpDelayed(const Staging* unusable) {
   Staging* oldest = nullptr;
   for (Staging& staging : stagings_) {
+    if (&staging == unusable) continue;
     if (staging.use != Staging::Use::kHanded) return;
     if (oldest == nullptr || staging.step < oldest->step) oldest = &staging;
   }
@@ -339,6 +363,28 @@ const char* Session::WhyDelayed() {
   return nullptr;
 }
 
+int Session::AskMemory(const Staging& staging, size_t bytes) {
+  if (link_ != Link::kReady || (welcome_.features & wire::kGrantsMemory) == 0) return MUSTER_OK;
+  // Who polls with muster_save_begin_nowait gets the answer that he has just had.
+  const bool same = memory_.fd == staging.fd() && bytes >= memory_.bytes && memory_.done;
+  if (same && memory_.status != MUSTER_OK && Now() - memory_.asked_at < kAskMemoryPause) {
+    return Fail(memory_.status, "no memory for a shard of %zu bytes: %s", bytes, memory_.text);
+  }
+  memory_.asked_at = Now();
+  memory_.active = true;
+  memory_.sent = memory_.done = false;
+  memory_.fd = staging.fd();
+  ++memory_.number;
+  memory_.bytes = bytes;
+  const int status = Until(Now() + kMemoryTimeout,
+                           [](Session* self) { return self->memory_.done || self->link_ != Link::kReady; });
+  memory_.active = false;
+  if (status == MUSTER_E_TIMEOUT) ClearError();
+  if (status != MUSTER_OK && status != MUSTER_E_TIMEOUT) return status;
+  if (!memory_.done || memory_.status == MUSTER_OK) return MUSTER_OK;
+  return Fail(memory_.status, "no memory for a shard of %zu bytes: %s", bytes, memory_.text);
+}
+
 void Session::Commit(Staging* staging) {
   staging->use = Staging::Use::kHanded;
   staging->give_up = staging->gave_up = false;
@@ -355,7 +401,9 @@ int Session::ReportProgress(uint64_t step) {
   // One who calls thousands of times a second is not to make as many system calls.
   if (now < next_advance_ && link_ == Link::kReady) return MUSTER_OK;
   next_advance_ = now + kAdvancePause;
-  return Advance();
+  Step();
+  // What is said is on the page, or goes with the next connection: it needs no musterd now.
+  return link_ == Link::kRefused ? Trouble(now) : MUSTER_OK;
 }
 
 // After a new welcome: musterd may be another process, which knows of no save. What the memory still holds
@@ -397,7 +445,7 @@ bool Session::WantsRoom() {
   for (size_t i = 0; i < saves_.kept(); ++i) {
     if (saves_.at(i).ask) return true;
   }
-  return fetching_.active && !fetching_.sent;
+  return (fetching_.active && !fetching_.sent) || (memory_.active && !memory_.sent);
 }
 
 void Session::Flush() {
@@ -442,6 +490,16 @@ void Session::Flush() {
     if (error == EAGAIN) return;
     if (error != 0) return Down(error);
     fetching_.sent = true;
+  }
+  if (memory_.active && !memory_.sent) {
+    wire::AskMemory ask{};
+    wire::SetHeader(&ask, wire::Type::kAskMemory);
+    ask.number = memory_.number;
+    ask.bytes = memory_.bytes;
+    const int error = connection_.Send(&ask, sizeof(ask), memory_.fd);
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    memory_.sent = true;
   }
   if (page_wanted_ && !page_sent_) {
     const int error = SendPage();

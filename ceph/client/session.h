@@ -21,7 +21,7 @@ inline constexpr int64_t kMillisecond = 1'000'000;
 inline constexpr int64_t kSecond = 1000 * kMillisecond;
 inline constexpr int64_t kNever = INT64_MAX;
 inline constexpr int64_t kConnectTimeout = 10 * kSecond;
-inline constexpr int64_t kReconnectTimeout = 30 * kSecond;
+inline constexpr int64_t kReconnectTimeout = 30 * kSecond;  // where musterd does not say it
 
 class Session {
  public:
@@ -40,8 +40,8 @@ class Session {
   int Open();
   // Says goodbye; only in the process that opened it.
   void End() { connection_.ShutDown(); }
-  // Does what can be done without waiting. MUSTER_OK also while musterd is away for less than
-  // kReconnectTimeout.
+  // Does what can be done without waiting. MUSTER_OK also while musterd is away for less than it has said that members run on
+  // without it.
   int Advance();
   // Moves on until `done(this)` says so: MUSTER_OK; or until `deadline`: MUSTER_E_TIMEOUT.
   template <typename Done>
@@ -52,10 +52,14 @@ class Session {
 
   // The staging memory for the next save, nullptr when none is free.
   Staging* FreeStaging();
-  // When there is none: asks musterd to give up the oldest save that the store does not take.
-  void GiveUpDelayed();
+  Staging* OtherThan(const Staging* staging) { return &stagings_[staging == &stagings_[0] ? 1 : 0]; }
+  // When there is none, but for one that cannot be used: asks musterd to give up the oldest save that the store does not take.
+  void GiveUpDelayed(const Staging* unusable = nullptr);
   // Why the store does not take the saves that are under way, or nullptr.
   const char* WhyDelayed();
+  // Whether `staging` may come to hold `bytes` bytes without taking memory that is not there; MUSTER_E_NO_MEMORY says why
+  // not. A musterd that does not know, or is not there, is not waited for.
+  int AskMemory(const Staging& staging, size_t bytes);
   // The save in `staging` is complete: hands it over, now or when musterd is there.
   void Commit(Staging* staging);
   // For every step of a program: a few stores into shared memory, and Advance when that has not been called for a
@@ -106,8 +110,21 @@ class Session {
     char text[512] = "";
   };
 
+  struct MemoryQuestion {
+    bool active = false;
+    bool sent = false;
+    bool done = false;
+    int fd = -1;
+    uint64_t number = 0;
+    uint64_t bytes = 0;
+    int64_t asked_at = 0;
+    int status = 0;
+    char text[512] = "";
+  };
+
   int UntilCall(int64_t deadline, bool (*done)(void*, Session*), void* what);
   int Trouble(int64_t now);
+  [[nodiscard]] int64_t ReconnectTimeout() const;
   void Step();
   void Connect(int64_t now);
   void Down(int error);
@@ -122,6 +139,7 @@ class Session {
   void OnRestored();
   void OnRangeRead();
   void OnDescribed();
+  void OnMemoryAnswer();
   int AskForCheckpoint();
   int SendRequest();
   void Resend();
@@ -146,6 +164,7 @@ class Session {
   Staging stagings_[kStagings];
   Saves saves_;
   Fetching fetching_;
+  MemoryQuestion memory_;
   uint64_t committed_ = wire::kNoStep;
   uint32_t flags_ = 0;
   ProgressPage page_;

@@ -25,21 +25,24 @@ void Staging::Abandon() {
   fd_.reset();
   data_ = nullptr;
   capacity_ = 0;
+  granted = 0;
   holds = false;
+}
+
+int Staging::Make() {
+  if (fd_.valid()) return 0;
+  fd_.reset(MakeMemoryFile("muster-staging"));
+  // musterd reads only memory that cannot be cut off under it.
+  if (fd_.valid() && fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0) return 0;
+  const int error = errno;
+  fd_.reset();
+  return error;
 }
 
 int Staging::Reserve(size_t bytes) {
   if (bytes <= capacity_) return 0;
   if (bytes > SIZE_MAX / 4) return ENOMEM;
-  if (!fd_.valid()) {
-    fd_.reset(MakeMemoryFile("muster-staging"));
-    // musterd reads only memory that cannot be cut off under it.
-    if (!fd_.valid() || fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
-      const int error = errno;
-      fd_.reset();
-      return error;
-    }
-  }
+  if (const int error = Make(); error != 0) return error;
   const size_t grown = capacity_ + capacity_ / 2;
   const size_t wanted = ((bytes > grown ? bytes : grown) + kStep - 1) / kStep * kStep;
   if (ftruncate(fd_.get(), static_cast<off_t>(wanted)) != 0) return errno;

@@ -21,6 +21,8 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
   ~Staging();
 
+  // Makes the memory, of no bytes yet. Gives 0 or an errno.
+  int Make();
   // Makes room for `bytes` bytes in all. Gives 0 or an errno; the content stays either way.
   int Reserve(size_t bytes);
   // Leaves the memory to whoever may still write it: it is never unmapped, and the next Reserve takes new one.
@@ -38,6 +40,8 @@ class Staging {
   bool gave_up = false;
   uint64_t step = 0;
   uint64_t bytes = 0;
+  // It may come to hold so many without taking memory that is not there.
+  size_t granted = 0;
 
  private:
   UniqueFd fd_;

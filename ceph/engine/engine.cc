@@ -49,7 +49,7 @@ class Engine::Impl {
   }
 
   void Read(const std::string& space, const Shard& shard, uint64_t offset, uint64_t bytes, bool keep,
-            std::function<void(Result<UniqueFd>)> done) {
+            std::function<void(Result<UniqueFd>)> done, const Reader& reader = std::nullopt) {
     Result<UniqueFd> memory = UniqueFd();
     if (Status status = CheckShard(shard); !status) {
       memory = status.error();
@@ -63,7 +63,8 @@ class Engine::Impl {
     if (!memory) {
       return Later([done = std::move(done), error = memory.error()] { done(error); });
     }
-    MakeReadTransfer(reads_, space, shard, offset, offset + bytes, std::move(*memory), {}, std::move(done))
+    MakeReadTransfer(reads_, space, shard, offset, offset + bytes, std::move(*memory), {}, std::move(done),
+                     reader)
         ->Start();
   }
 
@@ -124,8 +125,8 @@ void Engine::CheckStaged(const Shard& shard, StagedMemory& memory, std::function
 }
 
 void Engine::ReadShard(const std::string& space, const Shard& shard,
-                       std::function<void(Result<UniqueFd>)> done) {
-  impl_->Read(space, shard, 0, shard.bytes, true, std::move(done));
+                       std::function<void(Result<UniqueFd>)> done, const Reader& reader) {
+  impl_->Read(space, shard, 0, shard.bytes, true, std::move(done), reader);
 }
 
 void Engine::ReadRange(const std::string& space, const Shard& shard, uint64_t offset, uint64_t bytes,

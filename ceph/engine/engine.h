@@ -50,6 +50,9 @@ struct EngineOptions {
 // answer); it is tried again until it is taken or stopped. Success: the store takes it again. Must not block.
 using OnDelay = std::function<void(const Status&)>;
 
+// Who waits for what is read; nobody: all of it is read in any case.
+using Reader = std::optional<std::weak_ptr<const void>>;
+
 // A write under way. Thread-safe; not to be used when its engine is gone.
 class ShardWrite {
  public:
@@ -57,6 +60,9 @@ class ShardWrite {
   // Ends it with this error, unless it has ended. `done` is called soon, also when the store does not answer; the memory is
   // not read any more then. What operations that are under way still write is an orphan.
   virtual void Stop(Error why) = 0;
+  // Ends it with this error, unless it has ended or failed: nothing more is begun, and `done` is called when what is under way
+  // has ended, so that nothing is written after it.
+  virtual void GiveUp(Error why) = 0;
 };
 
 // What a shard may share chunks with.
@@ -98,8 +104,10 @@ class Engine {
   void CheckStaged(const Shard& shard, StagedMemory& memory, std::function<void(Status)> done);
 
   // Reads a shard into a new memfd, sealed (no write, no shrink, no grow), every chunk verified. kCorrupt
-  // names the object and what is wrong: missing, size, encoding, digest. kUnavailable: the store did not answer.
-  void ReadShard(const std::string& space, const Shard& shard, std::function<void(Result<UniqueFd>)> done);
+  // names the object and what is wrong: missing, size, encoding, digest. kUnavailable: the store did not answer. When
+  // `reader` has gone it ends before the next chunk, with kConflict.
+  void ReadShard(const std::string& space, const Shard& shard, std::function<void(Result<UniqueFd>)> done,
+                 const Reader& reader = std::nullopt);
 
   // Reads bytes `offset` to `offset` + `bytes` - 1 of a shard into a new memfd of so many bytes, as ReadShard does: only the
   // chunks that have some of them are read, each is verified as a whole. kInvalid: the shard has no such bytes.

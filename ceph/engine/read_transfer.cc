@@ -35,7 +35,7 @@ struct Range {
 class ReadTransfer final : public Transfer {
  public:
   ReadTransfer(TransferContext& context, std::string space, Shard shard, const Range& range, UniqueFd memory,
-               std::vector<bool> have, std::function<void(Result<UniqueFd>)> done)
+               std::vector<bool> have, std::function<void(Result<UniqueFd>)> done, Reader reader)
       : Transfer(context, OwnerOf(space, shard), range.chunks_end - range.chunks_begin, shard.chunk_bytes, 0),
         space_(std::move(space)),
         shard_(std::move(shard)),
@@ -43,10 +43,12 @@ class ReadTransfer final : public Transfer {
         have_(std::move(have)),
         got_(chunk_count()),
         memory_(std::move(memory)),
-        done_(std::move(done)) {}
+        done_(std::move(done)),
+        reader_(std::move(reader)) {}
 
  private:
   Result<Next> Prepare(Chunk& chunk) override {
+    if (reader_ && reader_->expired()) return Error{Errc::kConflict, "nobody waits for the shard any more"};
     return chunk.index < have_.size() && have_[chunk.index] ? Next::kNothing : Next::kAttempt;
   }
 
@@ -127,16 +129,17 @@ class ReadTransfer final : public Transfer {
   std::vector<StoreData> got_;  // of each chunk; a chunk has one operation at a time
   UniqueFd memory_;
   std::function<void(Result<UniqueFd>)> done_;
+  const Reader reader_;
 };
 
 }  // namespace
 
 std::shared_ptr<Transfer> MakeReadTransfer(TransferContext& context, std::string space, const Shard& shard,
                                            uint64_t begin, uint64_t end, UniqueFd memory,
-                                           std::vector<bool> have,
-                                           std::function<void(Result<UniqueFd>)> done) {
+                                           std::vector<bool> have, std::function<void(Result<UniqueFd>)> done,
+                                           const Reader& reader) {
   return std::make_shared<ReadTransfer>(context, std::move(space), shard, Range(shard, begin, end),
-                                        std::move(memory), std::move(have), std::move(done));
+                                        std::move(memory), std::move(have), std::move(done), reader);
 }
 
 }  // namespace muster

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ceph/engine/engine.h"
 #include "ceph/engine/transfer.h"
 #include "daemon/base/unique_fd.h"
 
@@ -14,10 +15,10 @@ namespace muster {
 
 // Reads bytes `begin` to `end` - 1 (`begin` <= `end` <= shard.bytes) and verifies every chunk that has some of them. They are
 // kept where `memory` is a memfd of so many bytes, which is then sealed; it may be invalid. `have`, if not empty, has a flag
-// for each of these chunks: one that is in the memory already is not read.
+// for each of these chunks: one that is in the memory already is not read. `reader`: see Engine::ReadShard.
 std::shared_ptr<Transfer> MakeReadTransfer(TransferContext& context, std::string space, const Shard& shard,
                                            uint64_t begin, uint64_t end, UniqueFd memory,
-                                           std::vector<bool> have,
-                                           std::function<void(Result<UniqueFd>)> done);
+                                           std::vector<bool> have, std::function<void(Result<UniqueFd>)> done,
+                                           const Reader& reader = std::nullopt);
 
 }  // namespace muster

@@ -167,6 +167,17 @@ void Transfer::Cancel(Error why) {
   context_.pool().Post([self = shared_from_this()] { self->EndIfOver(); });
 }
 
+void Transfer::GiveUpWith(Error why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_ || cancelled_ || failed_chunk_) return;
+    given_up_ = true;
+    failed_chunk_ = 0;  // no chunk's error comes before this one
+    result_ = std::move(why);
+  }
+  context_.pool().Post([self = shared_from_this()] { self->EndIfOver(); });
+}
+
 void Transfer::Launch() {
   std::vector<Again> now;
   {
@@ -305,7 +316,7 @@ void Transfer::TellDelay(const Status& status) {
 // Whether the chunk may be worked on: then nothing is told to be over until Leave.
 bool Transfer::Enter() {
   const std::lock_guard lock(mutex_);
-  if (finished_ || cancelled_) return false;
+  if (finished_ || cancelled_ || given_up_) return false;
   ++inside_;
   return true;
 }

@@ -111,6 +111,8 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
   void Start();
   // Ends it with this error, unless it has ended: as soon as no thread is in Prepare, though operations are under way.
   void Cancel(Error why);
+  // Ends it with this error, unless it has ended or failed: when nothing of it is under way any more.
+  void GiveUpWith(Error why);
 
  protected:
   struct Chunk {
@@ -171,6 +173,7 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
   bool pausing_ = false;
   int pauses_ = 0;  // since the last success
   bool cancelled_ = false;
+  bool given_up_ = false;
   std::optional<size_t> failed_chunk_;
   Status result_;
   bool finished_ = false;     // Finish is called, or has been

@@ -33,6 +33,7 @@ class WriteTransfer final : public Transfer, public ShardWrite {
   }
 
   void Stop(Error why) override { Cancel(std::move(why)); }
+  void GiveUp(Error why) override { GiveUpWith(std::move(why)); }
 
  private:
   Result<Next> Prepare(Chunk& chunk) override {

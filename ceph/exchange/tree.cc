@@ -25,7 +25,11 @@ class Walk {
     if (node.size() != 1) return Wrong("an object has not one key");
     const std::string& kind = node.begin().key();
     const json& value = node.begin().value();
-    if (kind == "dict" || kind == "ordered") return Pairs(value, path, depth);
+    if (kind == "dict" || kind == "ordered" || kind == "counter") return Pairs(value, path, depth);
+    if (kind == "default") {
+      const bool named = value.is_array() && value.size() == 2;
+      return named ? Pairs(value[1], path, depth) : Wrong("a defaultdict is no pair");
+    }
     if (kind == "tuple") return value.is_array() ? Items(value, path, depth) : Wrong("a tuple is no list");
     if (kind == "float" || kind == "complex") return {};
     if (kind != "tensor" && kind != "array" && kind != "scalar" && kind != "bytes")

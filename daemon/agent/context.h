@@ -22,6 +22,7 @@ class Beat;
 class CheckpointExchange;
 struct GangJob;
 class KernelLog;
+class MemoryGrants;
 class PartnerTier;
 class Slurm;
 
@@ -61,6 +62,8 @@ struct AgentContext {
   Slurm* slurm = nullptr;                  // null in tests that have none
   CheckpointExchange* exchange = nullptr;  // null in tests that have none
   PartnerTier* partners = nullptr;         // null where no copies are kept
+  // Null in tests where there is memory enough.
+  std::shared_ptr<MemoryGrants> memory = nullptr;
 };
 
 }  // namespace muster

@@ -78,6 +78,13 @@ const HeldShard* HeldShards::Find(uint32_t rank, uint64_t generation, uint64_t s
   return nullptr;
 }
 
+HeldShards::Dropped HeldShards::DropBefore(uint32_t rank, uint64_t generation) {
+  Dropped dropped;
+  if (const auto member = members_.find(rank); member != members_.end())
+    DropIf(member->second, &dropped, [&](const HeldShard& held) { return held.generation < generation; });
+  return dropped;
+}
+
 HeldShards::Dropped HeldShards::Drop(uint32_t rank, uint64_t generation, uint64_t step) {
   Dropped dropped;
   if (const auto member = members_.find(rank); member != members_.end()) {

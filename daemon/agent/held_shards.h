@@ -42,6 +42,8 @@ class HeldShards {
   // nullptr when it is not here.
   [[nodiscard]] const HeldShard* Find(uint32_t rank, uint64_t generation, uint64_t step) const;
   [[nodiscard]] Dropped Drop(uint32_t rank, uint64_t generation, uint64_t step);
+  // What generations before this one have left of a rank.
+  [[nodiscard]] Dropped DropBefore(uint32_t rank, uint64_t generation);
 
  private:
   struct Member {

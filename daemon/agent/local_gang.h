@@ -3,7 +3,8 @@
 //
 // local_gang.cc has the supervisors, local_gang_uplink.cc the coordinator, local_gang_life.cc the node's lease, what
 // the members do and how the node is, local_gang_job.cc whether the gang is the job's, local_gang_clients.cc and
-// local_gang_restore.cc and local_gang_ranges.cc the programs, local_gang_partner.cc the copies of their shards elsewhere.
+// local_gang_restore.cc and local_gang_ranges.cc the programs, local_gang_memory.cc the memory of their saves,
+// local_gang_partner.cc the copies of their shards elsewhere.
 #pragma once
 
 #include <functional>
@@ -21,6 +22,7 @@
 #include "daemon/agent/held_shards.h"
 #include "daemon/agent/local_socket.h"
 #include "daemon/agent/manifest_cache.h"
+#include "daemon/agent/memory_grants.h"
 #include "daemon/agent/port_lease.h"
 #include "daemon/agent/shard_reports.h"
 #include "daemon/base/failed_saves.h"
@@ -88,6 +90,10 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     uint64_t generation = 0;
     uint32_t saving = 0;
     bool restoring = false;
+    // What is read for it ends with it: its program may be started again many times, and wants all of it each time.
+    std::shared_ptr<const int> reader = std::make_shared<const int>(0);
+    std::shared_ptr<MemoryGrants::Share> memory;  // null: nobody asks
+    uint32_t asking = 0;                          // for memory
   };
   // A save that the engine writes.
   struct Writing {
@@ -168,6 +174,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
 
   // clients (local_gang_clients.cc; restores: local_gang_restore.cc)
   [[nodiscard]] Status HasRoom(uint64_t shard_bytes) const;
+  [[nodiscard]] Status OthersSave(uint32_t rank) const;
   void OnSave(Client& client, const wire::Save& save, UniqueFd memory);
   ShardBase BaseFor(uint32_t rank, uint64_t step);
   void SetBase(uint32_t rank, uint64_t step, const Shard& shard);
@@ -179,6 +186,12 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void GiveUp(uint32_t rank, uint64_t step, const char* why);
   void StopWritingStep(uint64_t step, const char* why);
   void OnAskOutcome(const Client& client, uint64_t step);
+  // `memory`: see let_go.h.
+  void OnAskMemory(Client& client, const wire::AskMemory& question,
+                   const std::shared_ptr<const UniqueFd>& memory);
+  void MemoryAnswered(uint32_t rank, const wire::AskMemory& question,
+                      const std::shared_ptr<const UniqueFd>& memory, const Status& status);
+  static void AnswerMemory(const Client& client, const wire::AskMemory& question, const Status& status);
   void StopWriting(uint64_t before);
   void TellJobOfDelay(uint64_t generation, const std::string& text);
   bool AskLater(uint32_t rank, uint64_t generation, const Error& error, std::function<void()> again);
@@ -205,6 +218,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
                    uint32_t whose);
   void ReportIfBad(uint32_t rank, uint64_t generation, uint64_t step, const Error& error);
   void TellCommitted(uint32_t rank, uint64_t step, int status, const std::string& text);
+  [[nodiscard]] size_t SavesOnTheirWay(uint32_t rank) const;
   void ShowSaving(uint32_t rank);
   // Who trains has shards in checkpoints.
   [[nodiscard]] bool Saves() const;
@@ -257,6 +271,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   std::shared_ptr<Link> link_;
   uint64_t link_number_ = 0;  // callbacks of an older link are dropped
   bool registered_ = false;
+  int64_t registered_ns_ = 0;  // CLOCK_BOOTTIME
   bool answered_ = false;
   int64_t unattended_since_ = 0;
   int backoff_ms_ = 50;

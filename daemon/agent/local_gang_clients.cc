@@ -15,6 +15,7 @@
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/session.h"
+#include "daemon/base/clock.h"
 #include "daemon/base/crash_point.h"
 #include "daemon/base/status_codes.h"
 #include "daemon/proto/shard_message.h"
@@ -24,6 +25,10 @@ namespace {
 
 // Saves of one member that may be on their way at once: the library has two staging buffers.
 constexpr uint32_t kMaxSaving = 2;
+// A member's saves that the others do not make: what they have written stays in the store as long as the generation.
+constexpr ptrdiff_t kMostUndecided = 64;
+// So long a coordinator has to hear all members' shards, after it was away.
+constexpr int64_t kToDecideNs = 10'000'000'000;
 
 }  // namespace
 
@@ -64,14 +69,20 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
     if (client.rank == hello.rank)
       return refuse(wire::Refusal::kInvalid, fmt::format("rank {} is open already", hello.rank));
   }
-  clients_[&connection] = Client{&connection, hello.rank, hello.generation, 0};
+  clients_[&connection] =
+      Client{.connection = &connection, .rank = hello.rank, .generation = hello.generation};
   wire::ClientWelcome welcome{};
   welcome.generation = hello.generation;
   welcome.restore_step = start_->restore() ? start_->restore_step() : wire::kNoStep;
   welcome.rank = world_.RankOf(spec_, hello.rank);
   welcome.world_size = world_.spec.MemberCount();
-  welcome.max_shard_bytes = static_cast<uint64_t>(context_.config.max_shard_bytes);
+  welcome.max_shard_bytes = LargestShard(context_.config);
   welcome.features = wire::kKnowsShards | wire::kKnowsRanges | wire::kKnowsOutcomes;
+  if (context_.memory) {
+    clients_[&connection].memory = context_.memory->Join(connection.peer().pid);
+    welcome.features |= wire::kGrantsMemory;
+  }
+  welcome.reconnect_ms = static_cast<uint32_t>(context_.config.reconnect_ms);
   SendBody(connection, wire::Type::kClientWelcome, welcome);
   // A library of the first version does not know it, and goes on sending its progress.
   if (sampler_) SendBody(connection, wire::Type::kPageWanted, wire::PageWanted{});
@@ -109,6 +120,13 @@ void LocalGang::ClientPacket(LocalConnection& connection, const wire::Header& he
       if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
       return OnAskOutcome(client, body.step);
     }
+    case wire::Type::kAskMemory: {
+      wire::AskMemory body{};
+      if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body) || !packet.fd.valid() ||
+          !client.memory)
+        return malformed();
+      return OnAskMemory(client, body, LetGoBy(context_.chores, std::move(packet.fd)));
+    }
     case wire::Type::kRestore: {
       wire::Restore body{};
       body.rank = wire::kOwnShard;
@@ -145,6 +163,13 @@ void LocalGang::ClientPacket(LocalConnection& connection, const wire::Header& he
     default:
       malformed();
   }
+}
+
+// Saves of this generation that the engine writes for a member.
+size_t LocalGang::SavesOnTheirWay(uint32_t rank) const {
+  const uint64_t generation = start_->generation();
+  return static_cast<size_t>(std::distance(writing_.lower_bound({generation, rank, 0}),
+                                           writing_.lower_bound({generation, rank + 1, 0})));
 }
 
 void LocalGang::ShowSaving(uint32_t rank) {
@@ -194,6 +219,16 @@ Status LocalGang::HasRoom(uint64_t shard_bytes) const {
                   need, storage_.use(), storage_.limit())};
 }
 
+// Whether what this member saves comes to checkpoints.
+Status LocalGang::OthersSave(uint32_t rank) const {
+  const bool waits = registered_ && BoottimeNs() - registered_ns_ > kToDecideNs;
+  if (!waits || reports_.Undecided(rank) < kMostUndecided) return {};
+  return Error{Errc::kInvalid,
+               fmt::format("{} saves of rank {} wait for other members', which have not come: a checkpoint "
+                           "is made of the same step's saves of all members",
+                           kMostUndecided, rank)};
+}
+
 void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) {
   wire::ShardDurable answer{};
   answer.step = save.step;
@@ -209,11 +244,13 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
                                                spec_.RoleOf(spec_.nodes[*place_])));
   }
   if (save.step == wire::kNoStep) return refuse(MUSTER_E_INVALID, "that number is not a step");
-  if (save.bytes == 0 || save.bytes > static_cast<uint64_t>(context_.config.max_shard_bytes)) {
-    return refuse(MUSTER_E_TOO_LARGE, fmt::format("a shard of {} bytes; 1 to {} are allowed (max_shard_size)",
-                                                  save.bytes, context_.config.max_shard_bytes));
+  if (const uint64_t most = LargestShard(context_.config); save.bytes == 0 || save.bytes > most) {
+    return refuse(MUSTER_E_TOO_LARGE,
+                  fmt::format("a shard of {} bytes; 1 to {} are allowed (max_shard_size, and {} chunks)",
+                              save.bytes, most, kMaxShardChunks));
   }
-  if (client.saving >= kMaxSaving)
+  // Also those that a connection before this one has begun.
+  if (SavesOnTheirWay(client.rank) >= kMaxSaving)
     return refuse(MUSTER_E_BUSY, "two saves of this member are on their way already");
   // One content for one (generation, step, rank).
   if (!saved_[client.rank].Add(save.step)) {
@@ -228,8 +265,9 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
   const uint32_t rank = client.rank;
   const uint64_t generation = client.generation;
   const uint64_t step = save.step;
-  if (Status room = HasRoom(save.bytes); !room)
-    return ShardDone(rank, generation, step, room.error(), nullptr);
+  Status may = HasRoom(save.bytes);
+  if (may) may = OthersSave(rank);
+  if (!may) return ShardDone(rank, generation, step, may.error(), nullptr);
   HeldShards::Dropped dropped;
   const auto staged = held_.Take(rank, std::move(memory), &dropped);
   Let(std::move(dropped));
@@ -359,6 +397,15 @@ void LocalGang::SetBase(uint32_t rank, uint64_t step, const Shard& shard) {
 
 void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<Shard>& shard,
                           const std::shared_ptr<StagedMemory>& memory) {
+  v1::ShardWritten written;
+  if (shard) {
+    PutShard(*shard, written.mutable_shard());
+    if (Status fits = CheckFits(written.shard()); !fits) {
+      // The next one shares nothing, and is listed in fewer bytes.
+      bases_[rank].shard.reset();
+      return ShardDone(rank, generation, step, fits.error(), nullptr);
+    }
+  }
   bool given_up = false;
   if (const auto found = writing_.find({generation, rank, step}); found != writing_.end()) {
     given_up = found->second.given_up;
@@ -376,12 +423,10 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
                shard ? MUSTER_OK : StatusOf(shard.error().code), shard ? "" : shard.error().message);
   }
   if (!start_ || start_->generation() != generation) return;
-  v1::ShardWritten written;
   written.set_generation(generation);
   written.set_step(step);
   written.mutable_shard()->set_rank(rank);
   if (shard) {
-    PutShard(*shard, written.mutable_shard());
     SetBase(rank, step, *shard);
     const auto older = writing_.lower_bound({generation, rank, 0});
     written.set_older_to_come(older != writing_.end() && older->first < std::tuple(generation, rank, step));

@@ -115,6 +115,8 @@ bool LocalGang::RestoreFromMemory(Client& client, uint64_t step, int64_t begun_n
 
 void LocalGang::RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t step, uint32_t asked,
                                  int64_t begun_ns) {
+  const Client* client = ClientOf(rank, generation);
+  if (client == nullptr) return;
   const auto done = [weak = weak_from_this(), &loop = context_.loop, chores = context_.chores, rank,
                      generation, step, asked, begun_ns](Result<UniqueFd> memory, const Shard& shard) {
     auto shared = LetGoBy(chores, std::move(memory));
@@ -132,14 +134,15 @@ void LocalGang::RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t st
   };
   context_.reader.Do([store = context_.store, &engine = context_.engine, space = job_.Space(),
                       key = job_.Key(), step, asked, rank, world = world_.spec.MemberCount(), saves = Saves(),
-                      done] {
+                      done, reader = std::weak_ptr<const void>(client->reader)] {
+    if (reader.expired()) return;
     auto manifest = Catalog(store, space, key).LoadManifest(step);
     if (!manifest) return done(manifest.error(), {});
     const Result<uint32_t> which = ShardOf(*manifest, asked, rank, world, saves);
     if (!which) return done(which.error(), {});
     const Shard& shard = manifest->shards[*which];
-    engine.ReadShard(space, shard,
-                     [done, shard](Result<UniqueFd> memory) { done(std::move(memory), shard); });
+    engine.ReadShard(
+        space, shard, [done, shard](Result<UniqueFd> memory) { done(std::move(memory), shard); }, reader);
   });
 }
 

@@ -215,6 +215,7 @@ void LocalGang::Register() {
     if (member.exit) *m->mutable_exited() = *member.exit;
   }
   registered_ = true;
+  registered_ns_ = BoottimeNs();
   Up(std::move(message));
   for (const auto& [key, written] : reports_.all()) {
     auto again = Message();

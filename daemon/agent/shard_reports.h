@@ -20,11 +20,14 @@ class ShardReports {
 
   // In place of what was said of the same rank's step before.
   void Add(const v1::ShardWritten& report) { reports_[{report.shard().rank(), report.step()}] = report; }
+  // Of a member's saves so many are not decided.
+  [[nodiscard]] ptrdiff_t Undecided(uint32_t rank) const {
+    return std::distance(reports_.lower_bound({rank, 0}),
+                         reports_.upper_bound({rank, std::numeric_limits<uint64_t>::max()}));
+  }
   // Whether there is room for a report that nobody but the member asks for.
   [[nodiscard]] bool MayAdd(uint32_t rank, uint64_t step) const {
-    const auto first = reports_.lower_bound({rank, 0});
-    const auto last = reports_.upper_bound({rank, std::numeric_limits<uint64_t>::max()});
-    return !reports_.contains({rank, step}) && std::distance(first, last) < kMostAsked;
+    return !reports_.contains({rank, step}) && Undecided(rank) < kMostAsked;
   }
   // The save of this step, whether it was committed or has failed. Another generation's of the same step is another save.
   void Decided(uint64_t generation, uint64_t step) {

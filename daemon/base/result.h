@@ -24,6 +24,11 @@ struct Error {
   std::string message;
 };
 
+// Whether the same may succeed later, with nobody's help but time's or an administrator's.
+inline bool MayPass(const Error& error) {
+  return error.code == Errc::kUnavailable || error.code == Errc::kExhausted;
+}
+
 // A value or an Error. Not thread-safe beyond what T is.
 template <typename T>
 class [[nodiscard]] Result {

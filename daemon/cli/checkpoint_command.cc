@@ -112,13 +112,22 @@ Result<Answered> Verify(const Work& work) {
   if (!verified) return verified.error();
   Answered answered;
   json found = json::array();
+  json removed = json::array();
+  const bool named = work.options.step || !work.options.pinned.empty();
   for (const Verified& one : *verified) {
+    if (one.removed && named) return Error{Errc::kNotFound, one.reason};
+    if (one.removed) {
+      removed.push_back({{"step", one.step}, {"reason", one.reason}});
+      continue;
+    }
     if (!one.reason.empty()) answered.code = kBadFinding;
     found.push_back(
         {{"step", one.step}, {"bytes", one.bytes}, {"verified", one.reason.empty()}, {"reason", one.reason}});
   }
-  answered.document = {
-      {"gang", list->document.at("gang")}, {"key", list->document.at("key")}, {"checkpoints", found}};
+  answered.document = {{"gang", list->document.at("gang")},
+                       {"key", list->document.at("key")},
+                       {"checkpoints", found},
+                       {"removed", removed}};
   return answered;
 }
 
@@ -130,6 +139,10 @@ Result<Answered> Export(const Work& work) {
   auto session = work.Session();
   if (!session) return session.error();
   auto document = ExportCheckpoint(*session, list->document.at("key"), *step, work.options.directory);
+  if (!document && document.error().code == Errc::kNotFound) {
+    return Error{Errc::kNotFound,
+                 document.error().message + " (one that is pinned stays: muster checkpoint pin)"};
+  }
   if (!document) return document.error();
   return Answered{*std::move(document)};
 }

@@ -91,6 +91,8 @@ std::string VerifyTable(const json& document) {
         {Number(item.at("step")), Bytes(item.at("bytes")),
          item.at("verified").get<bool>() ? "verified" : "BAD: " + item.at("reason").get<std::string>()});
   }
+  for (const json& item : document.at("removed"))
+    rows.push_back({Number(item.at("step")), "-", "not verified: " + item.at("reason").get<std::string>()});
   return rows.size() == 1 ? "no checkpoints\n" : Table(rows);
 }
 

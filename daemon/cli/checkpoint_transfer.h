@@ -25,9 +25,10 @@ Result<nlohmann::json> ImportCheckpoint(MusterdSession& session, const std::stri
 struct Verified {
   uint64_t step = 0;
   uint64_t bytes = 0;
-  std::string reason;  // "": it is good
+  std::string reason;    // "": it is good
+  bool removed = false;  // meanwhile, as the reason says: it is neither good nor bad
 };
-// Reads every byte of these checkpoints; one that is bad is no error.
+// Reads every byte of these checkpoints; one that is bad, or that is removed before it has all been read, is no error.
 Result<std::vector<Verified>> VerifyCheckpoints(MusterdSession& session, const std::string& key,
                                                 const std::vector<uint64_t>& steps);
 

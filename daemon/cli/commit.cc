@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -32,6 +34,24 @@ json CommittedOf(const std::filesystem::path& top, const std::string& name, std:
   return false;
 }
 
+// One that has failed is tried again when its mark is made anew; what is said of it then is of that try.
+Status MakeMark(const UniqueFd& opened, const std::string& directory, const std::filesystem::path& failed) {
+  struct stat info {};
+  const bool marked = ::fstatat(opened.get(), files::kCommitMark, &info, AT_SYMLINK_NOFOLLOW) == 0;
+  if (marked && (!S_ISREG(info.st_mode) || info.st_size != 0)) {
+    return Error{Errc::kInvalid, fmt::format("{}/{} is not the empty file that closes a step: give it "
+                                             "another name, or close the step by renaming its directory",
+                                             directory, files::kCommitMark)};
+  }
+  std::error_code ignored;
+  if (std::filesystem::remove(failed, ignored) && marked)
+    (void)::unlinkat(opened.get(), files::kCommitMark, 0);
+  const UniqueFd mark(
+      ::openat(opened.get(), files::kCommitMark, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (mark.valid()) return {};
+  return Error{Errc::kInvalid, fmt::format("cannot write in {}: {}", directory, std::strerror(errno))};
+}
+
 Result<Answered> Commit(const std::string& directory, uint32_t wait_seconds) {
   std::string path = directory;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -46,12 +66,9 @@ Result<Answered> Commit(const std::string& directory, uint32_t wait_seconds) {
   const UniqueFd opened(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!opened.valid())
     return Error{Errc::kInvalid, fmt::format("cannot open {}: {}", directory, std::strerror(errno))};
-  const UniqueFd mark(
-      ::openat(opened.get(), files::kCommitMark, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!mark.valid())
-    return Error{Errc::kInvalid, fmt::format("cannot write in {}: {}", directory, std::strerror(errno))};
   std::error_code ignored;
   const std::filesystem::path top = std::filesystem::absolute(path, ignored).parent_path();
+  if (Status made = MakeMark(opened, directory, top / ("failed." + name)); !made) return made.error();
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(wait_seconds);
   std::string why;
   json committed;

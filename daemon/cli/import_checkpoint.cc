@@ -121,9 +121,10 @@ Result<json> ImportCheckpoint(MusterdSession& session, const std::string& name, 
     auto source = OpenFile(path);
     if (!source) return source.error();
     if (source->plan.layout.bytes > session.max_shard_bytes()) {
-      return Error{Errc::kInvalid,
-                   fmt::format("{} makes a shard of {} bytes; at most {} are allowed (max_shard_size)", path,
-                               source->plan.layout.bytes, session.max_shard_bytes())};
+      return Error{
+          Errc::kInvalid,
+          fmt::format("{} makes a shard of {} bytes; at most {} are allowed (max_shard_size, chunk_size)",
+                      path, source->plan.layout.bytes, session.max_shard_bytes())};
     }
     bytes += source->plan.layout.bytes;
     sources.push_back(*std::move(source));

@@ -15,6 +15,7 @@ Result<std::vector<Verified>> VerifyCheckpoints(MusterdSession& session, const s
       // kInvalid: of a newer version, which is no reason not to look at the others.
       if (error.code != Errc::kCorrupt && error.code != Errc::kNotFound && error.code != Errc::kInvalid)
         return false;
+      verified.removed = error.code == Errc::kNotFound;
       verified.reason = error.message;
       return true;
     };

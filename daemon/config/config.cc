@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -164,8 +165,10 @@ const std::vector<Key>& Keys() {
              "left."),
       Number("chunk_size", Kind::kSize, &Config::chunk_bytes, 64 << 10, 64 << 20,
              "Size of a checkpoint's objects in the store."),
-      Number("max_shard_size", Kind::kSize, &Config::max_shard_bytes, 1 << 20, 1LL << 42,
-             "The largest shard one member may save."),
+      Number(
+          "max_shard_size", Kind::kSize, &Config::max_shard_bytes, 1 << 20, 1LL << 42,
+          "The largest shard one member may save. It has at most 400000 chunks besides: with a chunk_size of "
+          "64KiB 24.4 GiB, of 4MiB 1.5 TiB."),
       Number("reconnect", Kind::kDuration, &Config::reconnect_ms, 1'000, 3'600'000,
              "How long members run on without musterd, and a gang waits for a node's musterd."),
       Number("progress_after", Kind::kDuration, &Config::progress_after_ms, 100, 86'400'000,
@@ -378,6 +381,10 @@ Result<Config> ParseConfig(const std::string& text, const std::string& name) {
                                              ports_at, config.master_ports_first, config.master_ports_last)};
   }
   return config;
+}
+
+uint64_t LargestShard(const Config& config) {
+  return static_cast<uint64_t>(std::min(config.max_shard_bytes, config.chunk_bytes * kMaxShardChunks));
 }
 
 Result<Config> LoadConfig(const std::string& path) {

@@ -58,6 +58,11 @@ struct Config {
   std::string log_level = "info";
 };
 
+// A shard's chunks are listed in one message between daemons (kMaxShardMessage in daemon/proto/shard_message.h).
+inline constexpr int64_t kMaxShardChunks = 400'000;
+// The largest shard that one member may save: max_shard_size, and no more chunks than that.
+uint64_t LargestShard(const Config& config);
+
 // Reads a file; a missing file is an error, an empty one gives the defaults.
 Result<Config> LoadConfig(const std::string& path);
 Result<Config> ParseConfig(const std::string& text, const std::string& name_for_errors);

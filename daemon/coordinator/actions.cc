@@ -245,23 +245,55 @@ void Coordinator::Do(const gang::SetTimer& action) {
 
 void Coordinator::Do(const gang::RejectCheckpoint& action) {
   ++rejecting_;
+  rejected_.insert(action.step);
   AddHistory("checkpoint_bad",
              fmt::format("the checkpoint of step {} does not verify: {}", action.step, action.reason));
-  worker_->Do(
-      [weak = weak_from_this(), catalog = catalog_, fence = fence_, action, &loop = loop_, id = job_.Id()] {
-        const Status marked = catalog->MarkBad(fence, action.step, action.reason);
-        if (!marked) spdlog::error("gang {}: {}", id, marked.error().message);
-        const auto head = catalog->Load();
-        loop.Post([weak, head, step = action.step] {
-          const auto self = weak.lock();
-          if (!self) return;
-          if (head) self->latest_ = head->latest;
-          // Also when the store could not say so: this gang does not start from it again.
-          if (self->latest_ == step) self->latest_.reset();
-          --self->rejecting_;
-          self->MaybeSendStarts();
-        });
-      });
+  Reject(action.step, action.reason);
+}
+
+// Marks it bad, and finds what is left to start from. A store that does not answer is waited for: the members will need it for
+// an older one.
+void Coordinator::Reject(uint64_t step, const std::string& reason) {
+  worker_->Do([weak = weak_from_this(), catalog = catalog_, fence = fence_, step, reason, &loop = loop_,
+               id = job_.Id()] {
+    Status marked = catalog->MarkBad(fence, step, reason);
+    Result<GangHead> head = catalog->Load();
+    while ((!marked && MayPass(marked.error())) || (!head && MayPass(head.error()))) {
+      if (weak.expired()) return;
+      spdlog::warn("gang {}: the checkpoint of step {} is not marked bad: {}; trying again", id, step,
+                   marked ? head.error().message : marked.error().message);
+      std::this_thread::sleep_for(kRetry);
+      marked = catalog->MarkBad(fence, step, reason);
+      head = catalog->Load();
+    }
+    loop.Post([weak, fence, step, reason, marked, head] {
+      const auto self = weak.lock();
+      if (!self || self->deposed_) return;
+      if (!marked && marked.error().code == Errc::kConflict) {
+        // It has moved the fence itself meanwhile, or is about to.
+        if (fence != self->fence_ || self->raising_) return self->RejectLater(step, reason);
+        return self->Deposed(marked.error().message);
+      }
+      // Also when the store could not say so: this gang does not start from it again.
+      if (!marked) spdlog::error("gang {}: {}", self->job_.Id(), marked.error().message);
+      if (head) {
+        self->latest_.reset();
+        for (const CheckpointInfo& checkpoint : head->checkpoints) {
+          if (checkpoint.good && !self->rejected_.contains(checkpoint.step)) self->latest_ = checkpoint.step;
+        }
+      } else if (self->latest_ == step) {
+        self->latest_.reset();
+      }
+      --self->rejecting_;
+      self->MaybeSendStarts();
+    });
+  });
+}
+
+void Coordinator::RejectLater(uint64_t step, const std::string& reason) {
+  loop_.After(kRetry, [weak = weak_from_this(), step, reason] {
+    if (const auto self = weak.lock(); self && !self->deposed_) self->Reject(step, reason);
+  });
 }
 
 }  // namespace muster

@@ -143,12 +143,14 @@ void Coordinator::TryCommit(uint64_t step) {
   Pending& pending = pending_[step];
   ++pending.attempts;
   worker_->Do([weak = weak_from_this(), catalog = catalog_, manifest = pending.manifest, fence = fence_,
-               retention = RetentionOf(config_), &removals = removals_, &loop = loop_] {
+               retention = RetentionOf(config_).KeepingAlso(latest_), in_doubt = in_doubt_,
+               &removals = removals_, &loop = loop_] {
     Manifest fenced = *manifest;
     fenced.fence = fence;
     std::vector<CheckpointInfo> gone;
     const auto committed = catalog->Commit(fenced, retention, &gone);
     const Status status = committed ? Status() : Status(committed.error());
+    *in_doubt = !status && status.error().code == Errc::kUnavailable;
     loop.Post([weak, status, fenced = std::make_shared<const Manifest>(std::move(fenced))] {
       CrashPoint("coordinator.commit_done");
       if (const auto self = weak.lock()) self->CommitDone(*fenced, status);
@@ -159,9 +161,8 @@ void Coordinator::TryCommit(uint64_t step) {
 
 // A store that is full or away may take it later. Of those that wait only the newest are kept, as in the members' memory.
 bool Coordinator::CommitLater(uint64_t generation, uint64_t step, const Error& error) {
-  const bool may_pass = error.code == Errc::kUnavailable || error.code == Errc::kExhausted;
   const auto found = pending_.find(step);
-  if (!may_pass || deposed_ || generation != gang_->generation() || found == pending_.end() ||
+  if (!MayPass(error) || deposed_ || generation != gang_->generation() || found == pending_.end() ||
       found->second.generation != generation || found->second.manifest == nullptr) {
     return false;
   }
@@ -259,7 +260,13 @@ void Coordinator::CollectOrphans() {
 std::function<void()> Coordinator::Collecting(Catalog::Writers writers) {
   Fence fence = fence_;
   fence.generation = durable_generation_;
-  return [catalog = catalog_, fence, writers, id = job_.Id()] {
+  return [catalog = catalog_, fence, writers, in_doubt = in_doubt_, id = job_.Id()] {
+    if (writers == Catalog::Writers::kNone && *in_doubt) {
+      return spdlog::warn(
+          "gang {}: what unfinished checkpoints have left is not removed: the store may still carry out a "
+          "commit",
+          id);
+    }
     const auto removed = catalog->CollectOrphans(fence, writers);
     if (removed && *removed > 0)
       spdlog::info("gang {}: removed {} objects of unfinished checkpoints", id, *removed);
@@ -291,6 +298,7 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
     // The last ones are enough: what is not known here is read from the store.
     while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)
       saved_in_.erase(saved_in_.begin());
+    rejected_.erase(step);
     AddHistory("checkpoint", fmt::format("step {} is committed, {} bytes", step, manifest.TotalBytes()));
     StorageCommitted(manifest.TotalBytes());
     Feed(gang::CheckpointCommitted{step});

@@ -6,6 +6,7 @@
 // asks it, leases.cc knows which nodes live.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -122,6 +123,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Do(const gang::TellMembers& action);
   void Do(const gang::SetTimer& action);
   void Do(const gang::RejectCheckpoint& action);
+  void Reject(uint64_t step, const std::string& reason);
+  void RejectLater(uint64_t step, const std::string& reason);
   void Do(const gang::LoseNode& action);
   void RequeuedBySlurm();
   void SetDown(const gang::LoseNode& action, const Status& newest);
@@ -243,6 +246,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::map<uint64_t, std::optional<uint64_t>> inherited_;
   std::optional<v1::Start> start_;  // of the current generation
   uint32_t rejecting_ = 0;          // checkpoints being marked bad: no start before that is done
+  std::set<uint64_t> rejected_;     // steps that this coordinator starts nothing from
   std::set<uint32_t> to_start_;     // nodes that wait for that, or for a durable record
   bool start_durable_ = false;
   uint64_t durable_generation_ = 0;          // the newest whose record is in the store
@@ -254,6 +258,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool end_waited_ = false;                  // for that, long enough
   std::map<uint64_t, Pending> pending_;
   Restored restored_;
+  // Whether the store has not answered the newest commit, and may carry it out late: objects that are not listed may be a
+  // checkpoint's then. Of worker_'s thread, and whoever comes behind it.
+  std::shared_ptr<std::atomic<bool>> in_doubt_ = std::make_shared<std::atomic<bool>>(false);
   RecentSteps committed_;  // of the current generation
   // Of the newest ones that were committed here: the prefixes of shards that have a WRITE.
   std::map<uint64_t, std::vector<std::string>> written_;

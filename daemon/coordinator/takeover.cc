@@ -170,15 +170,15 @@ void Coordinator::TryTakeOver() {
 
 void Coordinator::TakenOver(Result<GangHead> head) {
   if (!head) {
-    const bool again = head.error().code == Errc::kUnavailable || head.error().code == Errc::kConflict;
+    const bool again = MayPass(head.error()) || head.error().code == Errc::kConflict;
     if (origin_.taken) origin_.taken(false);
     if (origin_.promised) {
       // The agents look further: another candidate, or this one again.
       spdlog::warn("gang {}: not taken over: {}", job_.Id(), head.error().message);
       return StepDown("");
     }
-    // A gang that runs is not ended because the store is away.
-    const bool patient = !origin_.fresh && head.error().code == Errc::kUnavailable;
+    // A gang that runs is not ended because the store is away, or full.
+    const bool patient = !origin_.fresh && MayPass(head.error());
     if (!again || (!patient && RealtimeNs() > takeover_deadline_ns_)) {
       job_is_over_ = head.error().code == Errc::kDenied;
       return Refuse(fmt::format("gang {}: cannot take its record over in {}: {}", job_.Id(),

@@ -47,6 +47,14 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
   return ParseDecimal(ReadLine(path));
 }
 
+std::optional<uint64_t> ReadMemInfo(const std::string& proc_root, std::string_view name) {
+  const std::vector<std::string> words = Words(ReadSmallFile(proc_root + "/meminfo").value_or(""));
+  const auto found = std::find(words.begin(), words.end(), name);
+  if (found == words.end() || found + 1 == words.end()) return std::nullopt;
+  const auto kib = ParseDecimal(found[1]);
+  return kib ? std::optional(*kib * 1024) : std::nullopt;
+}
+
 std::vector<std::string> ListDirectory(const std::string& path) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);

@@ -15,24 +15,12 @@ namespace {
 constexpr uint64_t kManyCorrected = 100;
 constexpr std::chrono::milliseconds kSettleStep{50};
 
-// Of a line "NAME:   123 kB".
-std::optional<uint64_t> MemInfo(const std::string& proc_root, std::string_view name) {
-  const std::string text = ReadSmallFile(proc_root + "/meminfo").value_or("");
-  const std::vector<std::string> words = Words(text);
-  for (size_t i = 0; i + 1 < words.size(); ++i) {
-    if (words[i] != name) continue;
-    const auto kib = ParseDecimal(words[i + 1]);
-    return kib ? std::optional(*kib * 1'024) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
 void CheckAvailable(const HealthOptions& options, Findings& findings) {
   const auto until = std::chrono::steady_clock::now() + options.settle;
-  auto available = MemInfo(options.proc_root, "MemAvailable:");
+  auto available = ReadMemInfo(options.proc_root, "MemAvailable:");
   while (available && *available < options.memory_min_bytes && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(kSettleStep);
-    available = MemInfo(options.proc_root, "MemAvailable:");
+    available = ReadMemInfo(options.proc_root, "MemAvailable:");
   }
   if (available && *available < options.memory_min_bytes) {
     findings.Sick(fmt::format("has {} MiB available, the limit is {} MiB", *available >> 20,
@@ -46,7 +34,7 @@ void CheckMemory(const HealthOptions& options, Findings& findings) {
   findings.Checking("memory");
   CheckAvailable(options, findings);
   // Pages that the kernel does not use any more, also on suspicion only.
-  const auto corrupted = MemInfo(options.proc_root, "HardwareCorrupted:");
+  const auto corrupted = ReadMemInfo(options.proc_root, "HardwareCorrupted:");
   if (corrupted && *corrupted > 0) {
     findings.Warn(
         fmt::format("has {} KiB taken out of use by the kernel for hardware errors", *corrupted >> 10));

@@ -3,8 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
+
+#include "daemon/health/files.h"
 
 namespace muster {
 namespace {
@@ -17,13 +18,8 @@ uint64_t NodeMemory() {
 }  // namespace
 
 uint64_t SpareMemory() {
-  std::ifstream info("/proc/meminfo");
-  const uint64_t kept_free = NodeMemory() / 10;
-  for (std::string word; info >> word;) {
-    uint64_t kib = 0;
-    if (word == "MemAvailable:" && info >> kib) return kib * 1024 - std::min(kib * 1024, kept_free);
-  }
-  return 0;
+  const uint64_t available = ReadMemInfo("/proc", "MemAvailable:").value_or(0);
+  return available - std::min(available, NodeMemory() / 10);
 }
 
 Result<std::unique_ptr<PartnerTier>> PartnerTier::Start(const Config& config, const std::string& self,

@@ -47,4 +47,15 @@ Shard TakeShard(const v1::Shard& message) {
   return shard;
 }
 
+Status CheckFits(const v1::Shard& message) {
+  const size_t bytes = message.ByteSizeLong();
+  if (bytes <= kMaxShardMessage) return {};
+  return Error{Errc::kExhausted,
+               "the list of the shard's " + std::to_string(message.digests().size() / sizeof(Digest)) +
+                   " chunks has " + std::to_string(bytes) + " bytes, more than the " +
+                   std::to_string(kMaxShardMessage) +
+                   " that daemons tell each other; the next save shares no chunks with older ones, and its "
+                   "list is shorter (a larger chunk_size avoids this)"};
+}
+
 }  // namespace muster

@@ -3,9 +3,13 @@
 #include <absl/synchronization/mutex.h>
 
 #include "daemon/auth/munge.h"
+#include "daemon/proto/shard_message.h"
 #include "daemon/rpc/ask.h"
 
 namespace muster {
+
+// With what is around a shard in its messages: a few numbers, and sentences.
+static_assert(kMaxShardMessage + (1 << 20) <= kMaxRpcMessage);
 
 void PrepareGrpc() {
   static const bool once = [] {

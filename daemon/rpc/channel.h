@@ -10,7 +10,7 @@
 
 namespace muster {
 
-inline constexpr int kMaxRpcMessage = 16 << 20;  // bytes: the digests of a 4 TiB shard
+inline constexpr int kMaxRpcMessage = 16 << 20;  // bytes: a shard with all its chunks (kMaxShardMessage)
 // What may be on its way unread. In place of gRPC's own estimate, which costs a ping and its timers for each message.
 inline constexpr int kLookahead = 1 << 20;
 inline constexpr char kCredentialKey[] = "muster-credential";

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
 #include "ceph/catalog/stored_bytes.h"
 #include "daemon/agent/client_answers.h"
@@ -33,6 +32,13 @@ std::optional<std::string> KeyIn(std::string_view packet, const Body& body) {
   return key;
 }
 
+// Checkpoints are removed while others read them, and what is missing of one that has left the list is not damage.
+Error UnlessRemoved(Catalog catalog, const CheckpointInfo& entry, const Error& error) {
+  if (error.code != Errc::kCorrupt && error.code != Errc::kNotFound) return error;
+  const Status listed = catalog.CheckListed(entry);
+  return listed ? error : listed.error();
+}
+
 }  // namespace
 
 CheckpointExchange::CheckpointExchange(Loop& loop, const Config& config, std::shared_ptr<Store> store,
@@ -53,9 +59,7 @@ bool CheckpointExchange::Hello(LocalConnection& connection, std::string_view pac
     Refuse(connection, wire::Refusal::kDenied, "only root may ask for another user's gangs");
     return false;
   }
-  const auto mine = std::count_if(sessions_.begin(), sessions_.end(),
-                                  [&](const auto& item) { return item.second->peer == peer; });
-  if (static_cast<size_t>(mine) >= kMaxPerUser) {
+  if (CountOf(peer) >= kMaxPerUser) {
     Refuse(
         connection, wire::Refusal::kDenied,
         fmt::format("{} exports, imports and verifications of yours run on this node already", kMaxPerUser));
@@ -67,7 +71,7 @@ bool CheckpointExchange::Hello(LocalConnection& connection, std::string_view pac
   session->space = SpaceOf(uid);
   sessions_[&connection] = session;
   wire::CommandAnswer welcome{};
-  welcome.bytes = static_cast<uint64_t>(config_.max_shard_bytes);
+  welcome.bytes = LargestShard(config_);
   Answer(session, welcome, MUSTER_OK, "");
   return true;
 }
@@ -110,7 +114,17 @@ void CheckpointExchange::Closed(LocalConnection& connection) {
   const SharedSession session = found->second;
   sessions_.erase(found);
   session->connection = nullptr;
+  ending_.insert(session);
+  if (session->write) session->write->GiveUp({Errc::kConflict, "the connection has ended"});
   if (!session->busy) Forget(session);  // else when what is under way has ended
+}
+
+size_t CheckpointExchange::CountOf(uid_t peer) const {
+  const auto open = std::count_if(sessions_.begin(), sessions_.end(),
+                                  [&](const auto& item) { return item.second->peer == peer; });
+  const auto ending = std::count_if(ending_.begin(), ending_.end(),
+                                    [&](const SharedSession& session) { return session->peer == peer; });
+  return static_cast<size_t>(open + ending);
 }
 
 void CheckpointExchange::Answer(const SharedSession& session, wire::CommandAnswer answer, int status,
@@ -135,9 +149,12 @@ void CheckpointExchange::Open(const SharedSession& session, std::string_view pac
   const auto key = question ? KeyIn(packet, *question) : std::nullopt;
   if (!key) return Answer(session, {}, MUSTER_E_INVALID, "that is no gang's key");
   Work([this, session, key = *key, step = question->step]() -> std::function<void()> {
-    auto manifest =
-        std::make_shared<Result<Manifest>>(Catalog(store_, session->space, key).LoadManifest(step));
-    return [this, session, manifest] {
+    Catalog catalog(store_, session->space, key);
+    CheckpointInfo entry;
+    auto manifest = std::make_shared<Result<Manifest>>(catalog.LoadManifest(step, &entry));
+    if (!*manifest && manifest->error().code == Errc::kCorrupt)
+      *manifest = UnlessRemoved(std::move(catalog), entry, manifest->error());
+    return [this, session, manifest, entry] {
       if (!*manifest) {
         const Error& error = manifest->error();
         return Answer(session, {}, StatusOf(error.code), error.message);
@@ -147,6 +164,7 @@ void CheckpointExchange::Open(const SharedSession& session, std::string_view pac
       answer.bytes = (*manifest)->TotalBytes();
       answer.world_size = (*manifest)->world_size;
       session->opened = std::move(**manifest);
+      session->entry = entry;
       Answer(session, answer, MUSTER_OK, "");
     };
   });
@@ -167,7 +185,7 @@ void CheckpointExchange::ReadOrVerify(const SharedSession& session, const wire::
     auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));
     loop.Post([this, session, answer, alive, shared] {
       if (alive.expired()) return;
-      if (!*shared) return Answer(session, answer, StatusOf(shared->error().code), shared->error().message);
+      if (!*shared) return CannotRead(session, answer, shared->error());
       Answer(session, answer, MUSTER_OK, "", (*shared)->get());
     });
   };
@@ -180,6 +198,16 @@ void CheckpointExchange::ReadOrVerify(const SharedSession& session, const wire::
   }
   engine_.VerifyShard(session->space, shard, [done](const Status& good) {
     done(good ? Result<UniqueFd>(UniqueFd()) : good.error());
+  });
+}
+
+void CheckpointExchange::CannotRead(const SharedSession& session, const wire::CommandAnswer& answer,
+                                    const Error& error) {
+  if (!session->opened) return Answer(session, answer, StatusOf(error.code), error.message);
+  Work([this, session, answer, error, key = session->opened->key,
+        entry = session->entry]() -> std::function<void()> {
+    const Error why = UnlessRemoved(Catalog(store_, session->space, key), entry, error);
+    return [this, session, answer, why] { Answer(session, answer, StatusOf(why.code), why.message); };
   });
 }
 
@@ -230,10 +258,10 @@ void CheckpointExchange::Write(const SharedSession& session, const wire::Command
   Import& import = *session->import;
   if (question.rank >= import.manifest.world_size || import.shards.contains(question.rank))
     return Answer(session, {}, MUSTER_E_INVALID, "that shard is not one that is missing");
-  if (question.bytes == 0 || question.bytes > static_cast<uint64_t>(config_.max_shard_bytes)) {
+  if (const uint64_t most = LargestShard(config_); question.bytes == 0 || question.bytes > most) {
     return Answer(session, {}, MUSTER_E_TOO_LARGE,
-                  fmt::format("a shard of {} bytes; 1 to {} are allowed (max_shard_size)", question.bytes,
-                              config_.max_shard_bytes));
+                  fmt::format("a shard of {} bytes; 1 to {} are allowed (max_shard_size, and {} chunks)",
+                              question.bytes, most, kMaxShardChunks));
   }
   if (import.room && question.bytes > *import.room) {
     return Answer(session, {}, MUSTER_E_TOO_LARGE,
@@ -245,21 +273,22 @@ void CheckpointExchange::Write(const SharedSession& session, const wire::Command
   if (!staged) return Answer(session, {}, StatusOf(staged.error().code), staged.error().message);
   if (import.room) *import.room -= question.bytes;
   const Manifest& manifest = import.manifest;
-  engine_.WriteShard(session->space, ShardPrefix(import.key, manifest.step, manifest.fence, question.rank),
-                     question.rank, **staged, question.bytes, {},
-                     [this, session, alive = std::weak_ptr(alive_), &loop = loop_](Result<Shard> shard) {
-                       loop.Post([this, session, alive, shard = std::move(shard)] {
-                         if (alive.expired()) return;
-                         if (!shard)
-                           return Answer(session, {}, StatusOf(shard.error().code), shard.error().message);
-                         wire::CommandAnswer answer{};
-                         answer.step = session->import->manifest.step;
-                         answer.bytes = shard->bytes;
-                         answer.world_size = session->import->manifest.world_size;
-                         session->import->shards.emplace(shard->rank, *shard);
-                         Answer(session, answer, MUSTER_OK, "");
-                       });
-                     });
+  const std::string prefix = ShardPrefix(import.key, manifest.step, manifest.fence, question.rank);
+  session->write = engine_.WriteShard(
+      session->space, prefix, question.rank, **staged, question.bytes, {},
+      [this, session, alive = std::weak_ptr(alive_), &loop = loop_](Result<Shard> shard) {
+        loop.Post([this, session, alive, shard = std::move(shard)] {
+          if (alive.expired()) return;
+          session->write.reset();
+          if (!shard) return Answer(session, {}, StatusOf(shard.error().code), shard.error().message);
+          wire::CommandAnswer answer{};
+          answer.step = session->import->manifest.step;
+          answer.bytes = shard->bytes;
+          answer.world_size = session->import->manifest.world_size;
+          session->import->shards.emplace(shard->rank, *shard);
+          Answer(session, answer, MUSTER_OK, "");
+        });
+      });
 }
 
 void CheckpointExchange::Commit(const SharedSession& session) {
@@ -284,10 +313,13 @@ void CheckpointExchange::Commit(const SharedSession& session) {
 
 void CheckpointExchange::Forget(const SharedSession& session) {
   session->opened.reset();
-  if (!session->import) return;
-  Work([this, space = session->space, import = *std::exchange(session->import, std::nullopt)]() {
-    RemoveNewCheckpoint(*store_, space, import.manifest);
-    return [] {};
+  if (!session->import) {
+    ending_.erase(session);
+    return;
+  }
+  Work([this, session, import = *std::exchange(session->import, std::nullopt)]() {
+    RemoveNewCheckpoint(*store_, session->space, import.manifest);
+    return [this, session] { ending_.erase(session); };
   });
 }
 

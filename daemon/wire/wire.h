@@ -50,6 +50,7 @@ enum class Type : uint16_t {
   kReadRange = 70,
   kGiveUp = 71,      // a save that kShardDelayed was said of is not wanted any more: its staging memory is
   kAskOutcome = 72,  // how did a save end that a musterd before this one had
+  kAskMemory = 73,   // carries a memfd: may this staging memory grow
   // musterd -> libmuster
   kClientWelcome = 96,
   kShardDurable = 97,  // the staging memory of that save may be used again
@@ -61,6 +62,7 @@ enum class Type : uint16_t {
   kRangeRead = 103,  // carries a memfd: a part of a shard
   kShardDelayed =
       104,  // the store does not take that save now, or takes it again; it is tried until kShardDurable
+  kMemoryAnswer = 105,
   // the muster command -> musterd: one question at a time, each has one kCommandAnswer
   kCommandHello = 128,
   kCommandOpen = 129,    // a committed checkpoint, for the two below
@@ -243,6 +245,7 @@ inline constexpr uint64_t kNoStep = UINT64_MAX;
 inline constexpr uint32_t kKnowsShards = 1;    // Restore's `rank`, and Describe
 inline constexpr uint32_t kKnowsRanges = 2;    // ReadRange
 inline constexpr uint32_t kKnowsOutcomes = 4;  // AskOutcome
+inline constexpr uint32_t kGrantsMemory = 8;   // AskMemory
 
 struct ClientWelcome {
   Header header;
@@ -252,8 +255,8 @@ struct ClientWelcome {
   uint32_t world_size;
   uint64_t max_shard_bytes;  // the largest shard musterd stages for this member
   // Since the second version:
-  uint32_t features;  // of kKnowsShards, kKnowsRanges, kKnowsOutcomes
-  uint32_t reserved;
+  uint32_t features;      // of kKnowsShards, kKnowsRanges, kKnowsOutcomes, kGrantsMemory
+  uint32_t reconnect_ms;  // members run on for so long when musterd has gone; 0: it does not say
 };
 inline constexpr size_t kFirstClientWelcome = 48;
 
@@ -306,6 +309,21 @@ struct GiveUp {
 struct AskOutcome {
   Header header;
   uint64_t step;
+};
+
+// Carries a memfd that is to hold `bytes` bytes. Answered by MemoryAnswer with the same number.
+struct AskMemory {
+  Header header;
+  uint64_t number;
+  uint64_t bytes;
+};
+
+// status: 0 when there is room for it, else a muster_error. Tail: text of the error.
+struct MemoryAnswer {
+  Header header;
+  uint64_t number;
+  int32_t status;
+  uint32_t text_bytes;
 };
 
 // status: 0, or a muster_error of muster.h. Tail: text of the error.

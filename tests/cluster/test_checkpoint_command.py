@@ -196,6 +196,42 @@ class Verify(CommandCase):
         (self.home() / "torn").rmdir()
         self.assertIn("is cut off", self.muster("checkpoint", "show", job.gang, "--step", "2").stdout)
 
+    def test_what_is_removed_meanwhile_is_not_bad(self) -> None:
+        job = self.kept(3)
+        point = "engine.chunk_read"
+        arm(self, CONTROLLER, point)
+        words = ["muster", "checkpoint", "verify", job.gang, "--json"]
+        command = self.cluster.user_popen(CONTROLLER, words, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(command.kill)
+        with standing_still(self, CONTROLLER, point):
+            for step in ("1", "2"):
+                done = self.muster("checkpoint", "delete", job.gang, "--step", step, node="n1")
+                self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(command.communicate(timeout=SOON)[0])
+        self.assertEqual(command.returncode, 0, found)
+        # Of step 1 everything may have been read before; of step 2 nothing.
+        self.assertEqual([entry["step"] for entry in found["checkpoints"] if entry["step"] > 1], [3])
+        self.assertTrue(all(entry["verified"] for entry in found["checkpoints"]), found)
+        self.assertIn("no checkpoint 2", found["removed"][-1]["reason"])
+        # What is asked for by its step is not there then, as if it had never been.
+        self.assertIn("has no checkpoint of step 2", self.refused(1, "verify", job.gang, "--step", "2"))
+
+    def test_an_export_of_what_is_removed_meanwhile_says_so(self) -> None:
+        job = self.kept(3)
+        point = "engine.chunk_read"
+        arm(self, CONTROLLER, point)
+        words = ["muster", "checkpoint", "export", job.gang, "--step", "1", "--to", "/home/trainer/late"]
+        command = self.cluster.user_popen(CONTROLLER, words, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(command.kill)
+        with standing_still(self, CONTROLLER, point):
+            done = self.muster("checkpoint", "delete", job.gang, "--step", "1", node="n1")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        said = command.communicate(timeout=SOON)[1]
+        self.assertEqual(command.returncode, 1, said)
+        self.assertIn("was removed while it was read", said)
+        self.assertIn("muster checkpoint pin", said)
+        self.assertEqual(list((self.home() / "late").iterdir()), [])
+
     def test_a_terminal_gets_a_bar(self) -> None:
         job = self.kept(1)
         files = "/home/trainer/bar"

@@ -341,24 +341,31 @@ void Coordinator::Do(const gang::RequeueJob& /*action*/) {
 
 void Coordinator::Do(const gang::RejectCheckpoint& action) {
   ++rejecting_;
-  Queue([this, step = action.step, fence = fence_](const std::function<void()>& done) {
-    const auto change = [step, fence](Store::Head& head) {
-      if (head.fence == fence) head.checkpoints.erase(step);
-      return true;
-    };
-    daemon_.sim.store.Ask(daemon_.host.index(), change,
-                          [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), step, done](
-                              Store::Answer answer, const Store::Head& head) {
-                            if (daemon.expired() || alive.expired()) return;
-                            Post(0, [this, answer, head, step, done] {
-                              if (answer == Store::Answer::kDone) latest_ = head.Latest();
-                              if (latest_ == step) latest_.reset();
-                              --rejecting_;
-                              MaybeSendStarts();
-                              done();
-                            });
+  rejected_.insert(action.step);
+  Queue([this, step = action.step](const std::function<void()>& done) { Reject(step, done); });
+}
+
+void Coordinator::Reject(uint64_t step, const std::function<void()>& done) {
+  const auto change = [step, fence = fence_](Store::Head& head) {
+    if (head.fence == fence) head.checkpoints.erase(step);
+    return true;
+  };
+  daemon_.sim.store.Ask(daemon_.host.index(), change,
+                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), step, done](
+                            Store::Answer answer, const Store::Head& head) {
+                          if (daemon.expired() || alive.expired()) return;
+                          if (answer == Store::Answer::kNone)
+                            return Post(kRetry, [this, step, done] { Reject(step, done); });
+                          Post(0, [this, head, done] {
+                            latest_.reset();
+                            for (const auto& [good, fence] : head.checkpoints) {
+                              if (!rejected_.contains(good)) latest_ = good;
+                            }
+                            --rejecting_;
+                            MaybeSendStarts();
+                            done();
                           });
-  });
+                        });
 }
 
 }  // namespace muster::sim

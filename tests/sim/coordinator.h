@@ -63,6 +63,7 @@ class Coordinator {
   void Do(const gang::Persist& action);
   void Do(const gang::SetTimer& action);
   void Do(const gang::RejectCheckpoint& action);
+  void Reject(uint64_t step, const std::function<void()>& done);
   void Do(const gang::RequeueJob& action);
   void Do(const gang::Note& action);
   void Do(const gang::LoseNode& /*action*/) {}
@@ -123,6 +124,7 @@ class Coordinator {
   bool end_durable_ = false;
   uint64_t durable_generation_ = 0;
   uint32_t rejecting_ = 0;
+  std::set<uint64_t> rejected_;
   std::map<uint64_t, Pending> pending_;
   std::set<uint64_t> committed_;
   std::map<gang::Timer, uint64_t> timers_;

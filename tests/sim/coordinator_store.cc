@@ -119,6 +119,7 @@ void Coordinator::Commit(uint64_t step) {
                                 if (current) pending_.erase(step);
                                 if (good && current) committed_.insert(step);
                                 if (good && (!latest_ || *latest_ < step)) latest_ = step;
+                                if (good) rejected_.erase(step);
                                 if (good) Feed(gang::CheckpointCommitted{step});
                                 Broadcast(fence_.term, Committed{fence.generation, step, good});
                               }

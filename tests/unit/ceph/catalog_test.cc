@@ -425,6 +425,19 @@ TEST_F(CatalogTest, AnAnswerThatWasLostDoesNotHideThatAnotherHasTakenOver) {
   EXPECT_EQ(catalog_.Load()->record, "another's");
 }
 
+// As the disk of a directory: there is room again later.
+TEST_F(CatalogTest, AFullStoreIsAskedAgain) {
+  const Fence fence = Start(catalog_);
+  int refused = 0;
+  store_->SetFault([&](const std::string& operation, const std::string& /*name*/) {
+    if (operation != "update_head" || refused == 2) return Status();
+    ++refused;
+    return Status(Error{Errc::kExhausted, "full"});
+  });
+  EXPECT_TRUE(catalog_.AdvanceForSure(fence, fence, "record 2", [](const Error& /*error*/) { return true; }));
+  EXPECT_EQ(catalog_.Load()->record, "record 2");
+}
+
 TEST_F(CatalogTest, AWriterThatGivesUpSaysThatTheOutcomeIsNotKnown) {
   const Fence fence = Start(catalog_);
   store_->SetFault([](const std::string& /*operation*/, const std::string& /*name*/) {

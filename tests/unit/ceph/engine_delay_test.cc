@@ -71,6 +71,7 @@ class Delayed {
     return told_;
   }
   void Stop() { write_->Stop({Errc::kConflict, "not wanted any more"}); }
+  void GiveUp() { write_->GiveUp({Errc::kConflict, "not wanted any more"}); }
   bool ended() { return end_.wait_for(milliseconds(0)) == std::future_status::ready; }
   Result<Shard> End() {
     if (end_.wait_for(kLong) != std::future_status::ready) return Error{Errc::kInternal, "it does not end"};
@@ -215,11 +216,47 @@ TEST_F(EngineDelay, AWriteThatIsStoppedWhileItWaitsEnds) {
   EXPECT_EQ(write.End().error().code, Errc::kConflict);
 }
 
+TEST_F(EngineDelay, AWriteThatIsGivenUpEndsWithWhatIsUnderWay) {
+  Gate gate;
+  store_->SetFault([&](const std::string& operation, const std::string&) {
+    if (operation == "write") gate.Pass();
+    return Status();
+  });
+  Delayed write;
+  write.Start(*engine_, RandomBytes(20'000));
+  ASSERT_TRUE(gate.WaitFor(1));
+  write.GiveUp();
+  write.GiveUp();
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_FALSE(write.ended());
+  gate.Open();
+  const auto shard = write.End();
+  const size_t written = store_->List("u1", "data/")->size();
+  ASSERT_FALSE(shard);
+  EXPECT_EQ(shard.error().code, Errc::kConflict);
+  EXPECT_LE(written, Small().window) << "nothing was begun any more";
+  engine_.reset();
+  EXPECT_EQ(store_->objects().size(), written) << "nor written after the end";
+}
+
+TEST_F(EngineDelay, AWriteThatIsGivenUpWhileItWaitsEnds) {
+  EngineOptions options = Options();
+  options.first_pause = options.longest_pause = kLong * 10;
+  engine_.emplace(store_, options);
+  FailWith(Error{Errc::kExhausted, "the pool is full"});
+  Delayed write;
+  write.Start(*engine_, RandomBytes(20'000));
+  ASSERT_TRUE(write.WaitTold(1));
+  write.GiveUp();
+  EXPECT_EQ(write.End().error().code, Errc::kConflict);
+}
+
 TEST_F(EngineDelay, StoppingAWriteThatHasEndedDoesNothing) {
   Delayed write;
   write.Start(*engine_, RandomBytes(20'000));
   EXPECT_TRUE(write.End());
   write.Stop();
+  write.GiveUp();
 }
 
 TEST_F(EngineDelay, OthersAreReadMeanwhile) {

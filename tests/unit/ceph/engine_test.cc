@@ -107,6 +107,28 @@ TEST_F(EngineTest, WritesBehindTheTrainerAndReadsBeside) {
   EXPECT_EQ(read.get_future().get(), 0);
 }
 
+// A program that dies while it restores, again and again, has its node read its state once at a time.
+TEST_F(EngineTest, WhatNobodyWaitsForIsReadNoFurther) {
+  const std::string bytes = RandomBytes(200'000);
+  const auto shard = Write(engine_, Memory(bytes), bytes.size());
+  ASSERT_TRUE(shard);
+  auto reader = std::make_shared<const int>(0);
+  std::mutex mutex;
+  size_t reads = 0;
+  store_->SetFault([&](const std::string& operation, const std::string& /*name*/) -> Status {
+    const std::lock_guard lock(mutex);
+    if (operation == "read" && ++reads == 3) reader.reset();
+    return {};
+  });
+  std::promise<Result<UniqueFd>> read;
+  engine_.ReadShard(
+      "u1", *shard, [&](Result<UniqueFd> memory) { read.set_value(std::move(memory)); }, reader);
+  const auto memory = read.get_future().get();
+  ASSERT_FALSE(memory);
+  EXPECT_EQ(memory.error().code, Errc::kConflict);
+  EXPECT_LT(reads, shard->chunks.size() / 2);
+}
+
 TEST_F(EngineTest, AShardMayBeWrittenTwiceUnderTwoNames) {
   const std::string bytes = RandomBytes(3500);
   const auto first = Write(engine_, Memory(bytes), bytes.size());

@@ -172,6 +172,20 @@ TEST(Export, GivesTensorsOfTheSamePathDifferentNames) {
   EXPECT_EQ(*Import(Export(shard)), shard);
 }
 
+TEST(Export, OfCountersAndDefaultdictsNamesTheirTensorsToo) {
+  const std::string structure =
+      R"({"dict":[["seen",{"counter":[["a",{"bytes":0}]]}],["last",{"default":["list",[["b",{"bytes":1}]]]}]]})";
+  const std::string shard =
+      Pack({{kTreeStructure, kTreeMeta, structure}, {"0", "{}", "x"}, {"1", "{}", "y"}});
+  const auto header = Read(Export(shard));
+  ASSERT_TRUE(header) << header.error().message;
+  ASSERT_THAT(header->tensors, SizeIs(2));
+  EXPECT_EQ(header->tensors[0].name, "seen.a");
+  EXPECT_EQ(header->tensors[1].name, "last.b");
+  EXPECT_EQ(*Import(Export(shard)), shard);
+  EXPECT_FALSE(TreeLeaves(R"({"default":["list"]})"));
+}
+
 TEST(Export, OfAStructureThatIsNestedForEverDoesNotOverflowTheStack) {
   const std::string structure = std::string(1'000'000, '[') + std::string(1'000'000, ']');
   EXPECT_FALSE(TreeLeaves(structure));

@@ -154,6 +154,7 @@ void FakeMusterd::Take(int fd, const char* packet, size_t size, UniqueFd memory)
       welcome.restore_step = rules_.restore_step;
       welcome.max_shard_bytes = rules_.max_shard_bytes;
       welcome.features = rules_.features;
+      welcome.reconnect_ms = rules_.reconnect_ms;
       if (rules_.first_version) welcome.header.size = wire::kFirstClientWelcome;
       Send(fd, &welcome, welcome.header.size);
       if (rules_.wants_page) {
@@ -190,6 +191,19 @@ void FakeMusterd::Take(int fd, const char* packet, size_t size, UniqueFd memory)
       ASSERT_TRUE(wire::ReadBody(packet, size, &ask));
       asked.push_back(ask.step);
       return;
+    }
+    case wire::Type::kAskMemory: {
+      wire::AskMemory ask;
+      struct stat info {};
+      ASSERT_TRUE(wire::ReadBody(packet, size, &ask));
+      ASSERT_EQ(::fstat(memory.get(), &info), 0);
+      wanted.push_back(ask.bytes);
+      if (!rules_.answers_memory) return;
+      if (granted_.size() < rules_.memories) granted_.insert(info.st_ino);
+      const bool granted = granted_.contains(info.st_ino);
+      static_assert(sizeof(wire::MemoryAnswer) == sizeof(wire::Committed));
+      return SendResult(fd, wire::Type::kMemoryAnswer, ask.number, granted ? 0 : MUSTER_E_NO_MEMORY,
+                        granted ? "" : "the job's memory limit leaves 3 MiB");
     }
     case wire::Type::kRestore: {
       wire::Restore restore;

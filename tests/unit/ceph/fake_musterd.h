@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,9 +27,12 @@ class FakeMusterd {
     uint64_t restore_step = wire::kNoStep;
     uint64_t max_shard_bytes = 0;
     bool first_version = false;  // its welcome, and nothing newer
-    uint32_t features = wire::kKnowsShards | wire::kKnowsRanges | wire::kKnowsOutcomes;
-    uint64_t checkpoint = 1;  // what ranges say to be of
-    uint64_t range_cut = 0;   // bytes that ranges are too short by
+    uint32_t features = wire::kKnowsShards | wire::kKnowsRanges | wire::kKnowsOutcomes | wire::kGrantsMemory;
+    uint32_t reconnect_ms = 0;
+    size_t memories = SIZE_MAX;  // so many may take memory
+    bool answers_memory = true;  // questions for it
+    uint64_t checkpoint = 1;     // what ranges say to be of
+    uint64_t range_cut = 0;      // bytes that ranges are too short by
     bool range_sealed = true;
     uint32_t restore_world = 4;   // members that saved the checkpoints
     std::string described_error;  // not empty: what Describe gives
@@ -66,6 +70,7 @@ class FakeMusterd {
   std::vector<uint64_t> given_up;   // the same
   std::vector<uint64_t> asked;      // the same: saves whose outcome was asked for
   std::vector<uint64_t> progress;   // the same
+  std::vector<uint64_t> wanted;     // the same: bytes of memory
   std::vector<std::string> hellos;  // "GANG rank R generation G"
   std::map<uint64_t, std::string> shards;
   std::map<std::pair<uint64_t, uint32_t>, std::string> others;  // by step and rank
@@ -91,6 +96,7 @@ class FakeMusterd {
   std::condition_variable changed_;
   Rules rules_;
   std::map<uint64_t, bool> unsealed_;
+  std::set<ino_t> granted_;
   std::vector<UniqueFd> clients_;
   UniqueFd listener_;
   UniqueFd wake_read_;

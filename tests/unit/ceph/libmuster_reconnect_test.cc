@@ -40,6 +40,24 @@ TEST_F(Libmuster, ASaveMadeWhileMusterdIsAwayIsHandedOverLater) {
   EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
 }
 
+// A program that only says how far it is needs no musterd, however long that is away.
+TEST_F(Libmuster, CallsGiveUpWhenMusterdIsAwayForAsLongAsItHasSaidButProgressDoesNot) {
+  musterd_.Change([](auto& rules) { rules.reconnect_ms = 300; });
+  Open();
+  ASSERT_EQ(Save(1), MUSTER_OK);
+  ASSERT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK);
+  musterd_.Stop();
+  uint64_t step = 1;
+  EXPECT_TRUE(Eventually([&] {
+    const int begun = muster_save_begin_nowait(m_, ++step, 0);
+    muster_save_abort(m_);
+    return begun == MUSTER_E_UNREACHABLE;
+  }));
+  EXPECT_EQ(muster_progress(m_, step), MUSTER_OK) << Said();
+  musterd_.Start();
+  EXPECT_TRUE(Eventually([&] { return muster_save_begin_nowait(m_, step, 0) == MUSTER_OK; })) << Said();
+}
+
 TEST_F(Libmuster, AShardThatIsDurableButNotCommittedIsHandedOverAgain) {
   musterd_.Change([](auto& rules) { rules.committed = false; });
   Open();

@@ -128,6 +128,89 @@ TEST_F(Libmuster, ASecondSaveGoesIntoTheSecondBufferAndAThirdWaits) {
   EXPECT_THAT(Said(), HasSubstr("other members"));
 }
 
+TEST_F(Libmuster, WithMemoryForOneBufferASaveWaitsForTheOneBefore) {
+  musterd_.Change([](auto& rules) {
+    rules.durable = rules.committed = false;
+    rules.memories = 1;
+  });
+  Open();
+  const std::string large(40 << 20, 'L');
+  ASSERT_EQ(Save(1, large), MUSTER_OK);
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 1; }));
+  EXPECT_EQ(muster_save_begin_nowait(m_, 2, large.size()), MUSTER_E_BUSY);
+  EXPECT_THAT(Said(), HasSubstr("room for one only: no memory for a shard of"));
+  EXPECT_THAT(Said(), HasSubstr("the job's memory limit leaves 3 MiB"));
+  // Who polls does not ask each time.
+  EXPECT_EQ(muster_save_begin_nowait(m_, 2, large.size()), MUSTER_E_BUSY);
+  EXPECT_THAT(Said(), HasSubstr("the job's memory limit leaves 3 MiB"));
+  std::thread later([&] {
+    ::usleep(50'000);
+    musterd_.SendDurable(1);
+  });
+  ASSERT_EQ(muster_save_begin(m_, 2, large.size()), MUSTER_OK) << Said();
+  later.join();
+  ASSERT_EQ(muster_save_add(m_, "x", nullptr, large.data(), large.size()), MUSTER_OK);
+  ASSERT_EQ(muster_save_commit(m_), MUSTER_OK);
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 2; }));
+  musterd_.SendDurable(2);
+  // It is there now: the next two do not wait.
+  musterd_.Change([](auto& rules) { rules.memories = 2; });
+  ASSERT_EQ(muster_wait_durable(m_, 2, 10000), MUSTER_OK);
+  ASSERT_EQ(Save(3, large), MUSTER_OK);
+  EXPECT_TRUE(Eventually([&] { return muster_save_begin_nowait(m_, 4, large.size()) == MUSTER_OK; }))
+      << Said();
+}
+
+// Else the program would stand still for as long as the store.
+TEST_F(Libmuster, WithMemoryForOneBufferASaveThatTheStoreDoesNotTakeIsGivenUpForTheNext) {
+  musterd_.Change([](auto& rules) {
+    rules.durable = rules.committed = false;
+    rules.memories = 1;
+  });
+  Open();
+  ASSERT_EQ(Save(1), MUSTER_OK);
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 1; }));
+  musterd_.SendDelayed(1, MUSTER_E_STORE, "the pool is full");
+  ASSERT_EQ(muster_save_begin(m_, 2, 0), MUSTER_OK) << Said();
+  EXPECT_THAT(musterd_.given_up, ElementsAre(1));
+}
+
+TEST_F(Libmuster, ASaveForWhichThereIsNoMemorySaysSoAndTheNextMayFindSome) {
+  musterd_.Change([](auto& rules) { rules.memories = 0; });
+  Open();
+  EXPECT_EQ(muster_save_begin(m_, 1, 100 << 20), MUSTER_E_NO_MEMORY);
+  EXPECT_THAT(Said(), HasSubstr("the job's memory limit leaves 3 MiB"));
+  EXPECT_EQ(muster_save_commit(m_), MUSTER_E_INVALID);
+  musterd_.Change([](auto& rules) { rules.memories = 1; });
+  EXPECT_TRUE(Eventually([&] { return Save(1) == MUSTER_OK; })) << Said();
+}
+
+TEST_F(Libmuster, MemoryIsAskedForAsAWholeAndOnlyWhenASaveOutgrowsWhatItHas) {
+  Open();
+  for (const uint64_t step : {1, 2, 3, 4}) {
+    ASSERT_EQ(muster_save_begin(m_, step, 20 << 20), MUSTER_OK);
+    const std::string data(20 << 20, 'd');
+    ASSERT_EQ(muster_save_add(m_, "x", nullptr, data.data(), data.size()), MUSTER_OK);
+    ASSERT_EQ(muster_save_commit(m_), MUSTER_OK);
+  }
+  ASSERT_EQ(muster_wait(m_, 4, 10000), MUSTER_OK);
+  EXPECT_THAT(musterd_.wanted, ElementsAre(32u << 20, 32u << 20));  // one for each buffer
+}
+
+TEST_F(Libmuster, AMusterdThatDoesNotSayWhetherThereIsMemoryIsNotWaitedFor) {
+  musterd_.Change([](auto& rules) { rules.answers_memory = false; });
+  Open();
+  EXPECT_EQ(Save(1), MUSTER_OK) << Said();
+  EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK);
+}
+
+TEST_F(Libmuster, AnOlderMusterdIsNotAskedForMemory) {
+  musterd_.Change([](auto& rules) { rules.features &= ~wire::kGrantsMemory; });
+  Open();
+  EXPECT_EQ(Save(1), MUSTER_OK) << Said();
+  EXPECT_TRUE(musterd_.wanted.empty());
+}
+
 // The program stands still: that must not look as if it computed.
 TEST_F(Libmuster, AWaitOfASecondIsSaidOnceAMinute) {
   musterd_.Change([](auto& rules) { rules.durable = rules.committed = false; });

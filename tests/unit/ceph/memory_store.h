@@ -46,6 +46,10 @@ class MemoryStore final : public Store {
   // Of asynchronous operations, however many are under way.
   void SetLatency(std::chrono::milliseconds latency) { latency_ = latency; }
   size_t most_at_once() const { return most_at_once_; }
+  size_t at_once() {
+    const std::lock_guard lock(mutex_);
+    return at_once_;
+  }
 
   std::unique_ptr<StoreBuffer> NewBuffer(size_t bytes) override {
     ++buffers_made_;
@@ -186,7 +190,7 @@ class MemoryStore final : public Store {
   std::map<std::string, Head> heads_;
   size_t at_once_ = 0;
   size_t most_at_once_ = 0;
-  WorkerPool pool_{3, "memory-store"};
+  WorkerPool pool_{6, "memory-store"};
 };
 
 }  // namespace muster

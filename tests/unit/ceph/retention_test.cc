@@ -45,6 +45,12 @@ TEST(Retention, KeepsGoodMultiples) {
               ElementsAre(50, 200, 250));
 }
 
+TEST(Retention, KeepsWhatAGangWouldStartFromNow) {
+  const Retention one(1);
+  EXPECT_THAT(StepsToLeave({Good(1), Good(2), Good(3)}, one.KeepingAlso(2), 3), ElementsAre(1));
+  EXPECT_THAT(StepsToLeave({Good(1), Good(2), Good(3)}, one.KeepingAlso(std::nullopt), 3), ElementsAre(1, 2));
+}
+
 TEST(Retention, KeepsWhatIsPinnedGoodOrBad) {
   EXPECT_THAT(StepsToLeave({Good(1), Good(2, "best"), Bad(3, "odd"), Good(4), Good(5)}, 1),
               ElementsAre(1, 4));

@@ -106,6 +106,15 @@ TEST(Config, AValueOutOfRangeIsRefusedWithItsLineAndTheRange) {
   EXPECT_THAT(ErrorOf("max_shard_size: 999999999999999TiB"), StartsWith("muster.yaml:1:"));
 }
 
+TEST(Config, TheLargestShardHasNoMoreChunksThanDaemonsCanTellEachOther) {
+  const auto largest = [](const std::string& text) { return LargestShard(ParseConfig(text, "x").value()); };
+  EXPECT_EQ(largest(""), 64ULL << 30) << "the defaults";
+  EXPECT_EQ(largest("chunk_size: 64KiB\n"), 400'000ULL << 16);
+  EXPECT_EQ(largest("chunk_size: 64KiB\nmax_shard_size: 16MiB\n"), 16ULL << 20);
+  EXPECT_EQ(largest("chunk_size: 8MiB\nmax_shard_size: 1TiB\n"), 1ULL << 40);
+  EXPECT_EQ(largest("chunk_size: 64MiB\nmax_shard_size: 4TiB\n"), 4ULL << 40);
+}
+
 TEST(Config, ADurationNeedsAUnit) {
   EXPECT_THAT(ErrorOf("reconnect: 30\n"), StartsWith("muster.yaml:1: 'reconnect: 30' is not allowed"));
   EXPECT_NE(ErrorOf("reconnect: 30d\n"), "");

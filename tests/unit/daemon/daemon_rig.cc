@@ -20,8 +20,9 @@ namespace {
 constexpr int kDeadlineMs = 20'000;
 
 Config ConfigOf(const std::string& name, const std::string& address, uint16_t port,
-                const std::string& directory) {
+                const std::string& directory, const EngineOptions& engine) {
   Config config;
+  config.chunk_bytes = static_cast<int64_t>(engine.chunk_bytes);
   config.store = "dir:" + directory + "/store";
   config.socket = fmt::format("{}/{}.sock", directory, name);
   config.state_dir = fmt::format("{}/{}", directory, name);
@@ -75,13 +76,13 @@ void DaemonFixture::SetUp() {
 void DaemonFixture::StartDaemon(uint32_t node, const EngineOptions& engine) {
   daemons_[node] =
       std::make_unique<TestDaemon>(fmt::format("n{}", node + 1), fmt::format("127.0.0.{}", node + 1),
-                                   lease_->port(), directory_.path(), engine);
+                                   lease_->port(), directory_.path(), engine, store_);
 }
 
 TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
-                       const EngineOptions& engine)
-    : config_(ConfigOf(name, address, port, directory)),
-      store_(MustOpen(config_.store)),
+                       const EngineOptions& engine, std::shared_ptr<Store> store)
+    : config_(ConfigOf(name, address, port, directory, engine)),
+      store_(store ? std::move(store) : MustOpen(config_.store)),
       engine_(store_, engine),
       coordinators_({loop_, config_, name, store_, &reader_}),
       health_(loop_, {}, [](const HealthOptions&) { return HealthReport{}; }),
@@ -101,7 +102,9 @@ TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, con
                           {},
                           {},
                           nullptr,
-                          &exchange_}) {
+                          &exchange_,
+                          nullptr,
+                          std::make_shared<MemoryGrants>(0)}) {
   auto server =
       Server::Start({fmt::format("{}:{}", address, port), name, ::geteuid()},
                     [this](std::shared_ptr<Link> link) { return coordinators_.Accept(std::move(link)); }, {});

@@ -32,9 +32,9 @@ bool NameNodes();
 // What musterd's main does, on a thread. Its end is a clean stop.
 class TestDaemon {
  public:
-  // `directory` holds the store, which all nodes share, and the node's own files.
+  // `directory` holds the node's own files, and the store, which all nodes share, where `store` is null.
   TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
-             const EngineOptions& engine);
+             const EngineOptions& engine, std::shared_ptr<Store> store);
   ~TestDaemon();
   TestDaemon(const TestDaemon&) = delete;
   TestDaemon& operator=(const TestDaemon&) = delete;
@@ -64,6 +64,7 @@ class DaemonFixture : public ::testing::Test {
   void StartDaemon(uint32_t node, const EngineOptions& engine = {});
 
   TemporaryDirectory directory_;
+  std::shared_ptr<Store> store_;  // of daemons that are started from now on; null: a directory
   std::optional<PortLease> lease_;
   std::unique_ptr<TestDaemon> daemons_[2];
 };

@@ -4,15 +4,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "ceph/catalog/catalog.h"
 #include "ceph/muster.h"
+#include "daemon/cli/checkpoint_output.h"
+#include "daemon/cli/checkpoint_transfer.h"
+#include "tests/unit/ceph/memory_store.h"
 #include "tests/unit/daemon/daemon_rig.h"
 #include "tests/unit/daemon/packet_builder.h"
 #include "tests/unit/daemon/packet_socket.h"
@@ -20,6 +28,7 @@
 namespace muster {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using wire::Type;
 
@@ -68,6 +77,18 @@ class Command {
     shard.rank = rank;
     shard.bytes = content.size() + missing;
     return Ask(shard, Type::kCommandWrite, {}, SealedMemory(content).get());
+  }
+  void BeginToVerify(uint32_t rank) {
+    wire::CommandShard shard{};
+    shard.rank = rank;
+    socket_.Send(BuildPacket(shard, Type::kCommandVerify));
+  }
+  // Without waiting for the answer.
+  void BeginToWrite(uint32_t rank, const std::string& content) {
+    wire::CommandShard shard{};
+    shard.rank = rank;
+    shard.bytes = content.size();
+    socket_.Send(BuildPacket(shard, Type::kCommandWrite), SealedMemory(content).get());
   }
   int Commit() { return Ask(wire::CommandCommit{}, Type::kCommandCommit); }
   // Sends what no command sends: musterd says why, and closes.
@@ -201,6 +222,231 @@ TEST_F(ExchangeSession, WhatIsNotCommittedIsRemovedWithTheConnection) {
   EXPECT_EQ(Objects("name-k"), 0U);
   Command again(daemons_[0]->socket());
   EXPECT_EQ(again.Begin("name-k", 1, 1), MUSTER_OK) << again.text;
+}
+
+// With a store whose writes, or reads, wait until they are let go.
+class HeldStore : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    DaemonFixture::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    EngineOptions engine;
+    engine.chunk_bytes = 4096;
+    engine.window = 1;
+    store_ = memory_;
+    StartDaemon(0, engine);
+  }
+  void TearDown() override {
+    LetGo();
+    daemons_[0].reset();  // before what the store waits for
+  }
+  void Hold(const std::string& what) {
+    memory_->SetFault([this, what](const std::string& operation, const std::string& name) {
+      std::unique_lock lock(mutex_);
+      if (operation != what || name.find("/0.") == std::string::npos) return Status();
+      ++held_;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return let_go_; });
+      return Status();
+    });
+  }
+  void LetGo() {
+    const std::lock_guard lock(mutex_);
+    let_go_ = true;
+    changed_.notify_all();
+  }
+  bool WaitForHeld(size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kLong, [&] { return held_ >= count; });
+  }
+  size_t held() {
+    const std::lock_guard lock(mutex_);
+    return held_;
+  }
+  bool IsLetIn() {
+    PacketSocket socket(daemons_[0]->socket());
+    wire::CommandHello hello{};
+    hello.uid = kUid;
+    socket.Send(BuildPacket(hello, Type::kCommandHello));
+    return socket.Peek() == static_cast<uint16_t>(Type::kCommandAnswer);
+  }
+  bool IsLetInAtLast(std::chrono::milliseconds patience = kLong) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (IsLetIn()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+  static constexpr std::chrono::seconds kLong{20};
+  const std::shared_ptr<MemoryStore> memory_ = std::make_shared<MemoryStore>();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool let_go_ = false;
+  size_t held_ = 0;
+};
+
+TEST_F(HeldStore, AShardOfTooManyChunksIsRefused) {
+  Command command(daemons_[0]->socket());
+  const uint64_t most = uint64_t{kMaxShardChunks} * 4096;
+  EXPECT_EQ(command.answer.bytes, most);
+  ASSERT_EQ(command.Begin("name-k", 1, 1), MUSTER_OK) << command.text;
+  EXPECT_EQ(command.Write(0, "x", most), MUSTER_E_TOO_LARGE);
+  EXPECT_THAT(command.text, HasSubstr("400000 chunks"));
+}
+
+TEST_F(HeldStore, AWriteCountsUntilItHasEndedThoughItsConnectionHasGone) {
+  Hold("write");
+  for (size_t i = 0; i < CheckpointExchange::kMaxPerUser; ++i) {
+    Command command(daemons_[0]->socket());
+    ASSERT_EQ(command.Begin(fmt::format("name-k{}", i), 1, 1), MUSTER_OK) << command.text;
+    command.BeginToWrite(0, std::string(100 * 4096, 'x'));
+    ASSERT_TRUE(WaitForHeld(i + 1));
+  }
+  EXPECT_FALSE(IsLetInAtLast(std::chrono::milliseconds(200)));
+  LetGo();
+  EXPECT_TRUE(IsLetInAtLast());
+}
+
+TEST_F(HeldStore, AWriteIsGivenUpWithItsConnectionAndLeavesNothing) {
+  Hold("write");
+  {
+    Command command(daemons_[0]->socket());
+    ASSERT_EQ(command.Begin("name-k", 1, 1), MUSTER_OK) << command.text;
+    command.BeginToWrite(0, std::string(100 * 4096, 'x'));
+    ASSERT_TRUE(WaitForHeld(1));
+  }
+  // All but one: there is room for another one again when that write has ended and nothing of it is left. The answers also say
+  // that musterd has seen the end of its connection.
+  std::vector<std::unique_ptr<Command>> others;
+  for (size_t i = 0; i + 1 < CheckpointExchange::kMaxPerUser; ++i)
+    others.push_back(std::make_unique<Command>(daemons_[0]->socket()));
+  EXPECT_FALSE(IsLetIn());
+  LetGo();
+  EXPECT_TRUE(IsLetInAtLast());
+  EXPECT_EQ(memory_->List("u1000", "data/name-k/").value(), std::vector<std::string>{});
+  EXPECT_LT(held(), 10U) << "chunks of 100";
+}
+
+TEST_F(HeldStore, AReadCountsUntilItHasEndedThoughItsConnectionHasGone) {
+  {
+    Command writer(daemons_[0]->socket());
+    ASSERT_EQ(writer.Begin("name-k", 1, 1), MUSTER_OK) << writer.text;
+    ASSERT_EQ(writer.Write(0, "content"), MUSTER_OK) << writer.text;
+    ASSERT_EQ(writer.Commit(), MUSTER_OK) << writer.text;
+  }
+  Hold("read");
+  for (size_t i = 0; i < CheckpointExchange::kMaxPerUser; ++i) {
+    Command command(daemons_[0]->socket());
+    ASSERT_EQ(command.Open("name-k", 1), MUSTER_OK) << command.text;
+    command.BeginToVerify(0);
+    ASSERT_TRUE(WaitForHeld(i + 1));
+  }
+  EXPECT_FALSE(IsLetInAtLast(std::chrono::milliseconds(200)));
+  LetGo();
+  EXPECT_TRUE(IsLetInAtLast());
+}
+
+// With a store that a test can look into and change.
+class Removed : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    DaemonFixture::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    store_ = memory_;
+    StartDaemon(0);
+  }
+  void Make(uint64_t step, const std::string& content) {
+    Command writer(daemons_[0]->socket());
+    ASSERT_EQ(writer.Begin("name-k", step, 1), MUSTER_OK) << writer.text;
+    ASSERT_EQ(writer.Write(0, content), MUSTER_OK) << writer.text;
+    ASSERT_EQ(writer.Commit(), MUSTER_OK) << writer.text;
+  }
+  // As retention does, or another musterd.
+  void Drop(uint64_t step) {
+    const auto dropped =
+        Catalog(store_, "u1000", "name-k").Drop([&](const GangHead& /*head*/) { return std::vector{step}; });
+    ASSERT_TRUE(dropped) << dropped.error().message;
+  }
+
+  const std::shared_ptr<MemoryStore> memory_ = std::make_shared<MemoryStore>();
+};
+
+TEST_F(Removed, ACheckpointThatIsRemovedWhileItIsReadIsNotDamaged) {
+  Make(1, "content");
+  Command reader(daemons_[0]->socket());
+  ASSERT_EQ(reader.Open("name-k", 1), MUSTER_OK) << reader.text;
+  Drop(1);
+  EXPECT_EQ(reader.Read(0, 0, 7), MUSTER_E_NOT_FOUND);
+  EXPECT_EQ(reader.text, "checkpoint 1 of name-k was removed while it was read");
+  EXPECT_EQ(reader.Read(0, 0, 0, Type::kCommandVerify), MUSTER_E_NOT_FOUND);
+  EXPECT_EQ(reader.text, "checkpoint 1 of name-k was removed while it was read");
+}
+
+TEST_F(Removed, NorIsOneWhoseStepIsSavedAnew) {
+  Make(1, "content");
+  Command reader(daemons_[0]->socket());
+  ASSERT_EQ(reader.Open("name-k", 1), MUSTER_OK) << reader.text;
+  Drop(1);
+  Make(1, "another");
+  EXPECT_EQ(reader.Read(0, 0, 0, Type::kCommandVerify), MUSTER_E_NOT_FOUND);
+  EXPECT_EQ(reader.text, "checkpoint 1 of name-k was saved anew while it was read");
+  ASSERT_EQ(reader.Open("name-k", 1), MUSTER_OK) << reader.text;
+  EXPECT_EQ(reader.Read(0, 0, 0, Type::kCommandVerify), MUSTER_OK) << reader.text;
+}
+
+TEST_F(Removed, NorOneThatIsRemovedBetweenItsHeadAndItsManifest) {
+  Make(1, "content");
+  std::atomic<bool> dropped{false};
+  memory_->SetFault([&](const std::string& operation, const std::string& name) {
+    if (operation == "read" && name.ends_with("/manifest") && !dropped.exchange(true)) Drop(1);
+    return Status();
+  });
+  Command reader(daemons_[0]->socket());
+  EXPECT_EQ(reader.Open("name-k", 1), MUSTER_E_NOT_FOUND);
+  EXPECT_THAT(reader.text, HasSubstr("was removed while"));
+  memory_->SetFault({});
+}
+
+TEST_F(Removed, WhatIsListedAndMissingIsDamaged) {
+  Make(1, "content");
+  const auto names = memory_->List("u1000", "data/name-k/1.").value();
+  for (const std::string& name : names) {
+    if (name.ends_with("/manifest")) continue;
+    ASSERT_TRUE(memory_->Remove({"u1000", name}));
+  }
+  Command reader(daemons_[0]->socket());
+  ASSERT_EQ(reader.Open("name-k", 1), MUSTER_OK) << reader.text;
+  EXPECT_EQ(reader.Read(0, 0, 0, Type::kCommandVerify), MUSTER_E_CORRUPT);
+  EXPECT_THAT(reader.text, HasSubstr("missing"));
+}
+
+TEST_F(Removed, VerifyTellsWhatIsRemovedFromWhatIsBad) {
+  Make(1, "first");
+  Make(2, "second");
+  Make(3, "third");
+  memory_->Bytes(memory_->List("u1000", "data/name-k/2.").value().front())->back() ^= 1;
+  Drop(1);
+  auto session = cli::MusterdSession::Open(daemons_[0]->socket(), kUid);
+  ASSERT_TRUE(session) << session.error().message;
+  const auto found = cli::VerifyCheckpoints(*session, "name-k", {1, 2, 3});
+  ASSERT_TRUE(found) << found.error().message;
+  ASSERT_EQ(found->size(), 3U);
+  EXPECT_TRUE((*found)[0].removed);
+  EXPECT_THAT((*found)[0].reason, HasSubstr("no checkpoint 1"));
+  EXPECT_FALSE((*found)[1].removed);
+  EXPECT_THAT((*found)[1].reason, HasSubstr("has digest"));
+  EXPECT_FALSE((*found)[2].removed);
+  EXPECT_EQ((*found)[2].reason, "");
+}
+
+TEST(VerifyTable, SaysWhatHasNotBeenVerified) {
+  const nlohmann::json document = {
+      {"checkpoints", {{{"step", 2}, {"bytes", 7}, {"verified", true}, {"reason", ""}}}},
+      {"removed", {{{"step", 1}, {"reason", "it was removed"}}}}};
+  const std::string table = cli::VerifyTable(document);
+  EXPECT_THAT(table, ContainsRegex("2 +7 B +verified"));
+  EXPECT_THAT(table, ContainsRegex("1 +- +not verified: it was removed"));
 }
 
 }  // namespace

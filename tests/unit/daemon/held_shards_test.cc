@@ -38,6 +38,16 @@ class HeldShardsTest : public testing::Test {
   const UniqueFd b_ = Memory();
 };
 
+TEST_F(HeldShardsTest, WhatEarlierGenerationsHaveLeftOfARankIsDroppedForItsNextSave) {
+  const auto before = Save(0, 1, 10, a_);
+  Save(1, 1, 10, b_);
+  EXPECT_TRUE(held_.DropBefore(0, 1).empty());
+  EXPECT_EQ(held_.DropBefore(0, 2), HeldShards::Dropped{before});
+  EXPECT_EQ(held_.Find(0, 1, 10), nullptr);
+  EXPECT_NE(held_.Find(1, 1, 10), nullptr);
+  EXPECT_TRUE(held_.DropBefore(5, 2).empty());
+}
+
 TEST_F(HeldShardsTest, AMemoryThatComesAgainIsTheSameAndWhatItHeldIsGone) {
   const auto first = Save(0, 1, 10, a_);
   const auto second = Save(0, 1, 20, b_);

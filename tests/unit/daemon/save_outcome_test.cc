@@ -91,6 +91,13 @@ TEST_F(SaveOutcome, AMemberWhoseMusterdWasRestartedIsToldOfACommit) {
   Commit(11);
 }
 
+TEST_F(SaveOutcome, AMemberMayAskWhetherThereIsMemoryForASave) {
+  EXPECT_EQ(first_->AskMemory(1 << 20), "");
+  EXPECT_THAT(first_->AskMemory(uint64_t{1} << 60), HasSubstr("1099511627776 MiB more are needed"));
+  EXPECT_EQ(second_->AskMemory(1 << 20), "");
+  Commit(10);
+}
+
 TEST_F(SaveOutcome, AShardThatARestartedMusterdHadReportedStillCounts) {
   first_->Save(10, "part zero");
   first_->ExpectDurable(MUSTER_OK);
@@ -256,6 +263,29 @@ TEST_F(SaveOutcome, ACoordinatorThatHasLostTheRecordLeavesASaveToItsSuccessor) {
   ASSERT_TRUE(catalog.Advance(head->fence, next, head->record));
   Commit(11);
   EXPECT_GT(catalog.Load()->fence.term, next.term);
+}
+
+class SmallChunks : public DaemonFixture {
+ protected:
+  void SetUp() override {
+    DaemonFixture::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    EngineOptions engine;
+    engine.chunk_bytes = 16;
+    StartDaemon(0, engine);
+  }
+};
+
+// Its report would not fit into a message, and would be sent again and again.
+TEST_F(SmallChunks, AShardOfMoreChunksThanDaemonsCanTellEachOtherIsRefusedBeforeItIsWritten) {
+  TestMember member(daemons_[0]->socket(), StepHello(31, 0, 1), "n1");
+  const uint64_t most = uint64_t{kMaxShardChunks} * 16;
+  EXPECT_EQ(member.Run().max_shard_bytes, most);
+  member.Save(1, "x", most);
+  member.ExpectDurable(MUSTER_E_TOO_LARGE);
+  EXPECT_THAT(member.rest(), HasSubstr("400000 chunks"));
+  member.Save(2, "small enough");
+  member.ExpectCommitted();
 }
 
 }  // namespace

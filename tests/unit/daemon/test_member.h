@@ -80,6 +80,17 @@ class TestMember {
     ask.step = step;
     program_->Send(BuildPacket(ask, wire::Type::kAskOutcome));
   }
+  // With memory of its own. The sentence, when there is no room for it.
+  std::string AskMemory(uint64_t bytes) {
+    wire::AskMemory ask{};
+    ask.number = 5;
+    ask.bytes = bytes;
+    program_->Send(BuildPacket(ask, wire::Type::kAskMemory), SealedMemory("").get());
+    const auto answer = Next<wire::MemoryAnswer>(wire::Type::kMemoryAnswer);
+    EXPECT_EQ(answer.number, 5U);
+    EXPECT_EQ(answer.status, program_->rest.empty() ? MUSTER_OK : MUSTER_E_NO_MEMORY);
+    return program_->rest;
+  }
   // How the next save has ended that it is told of; gives the reason.
   std::string ExpectTold(int status) {
     const auto committed = Next<wire::Committed>(wire::Type::kCommitted);

@@ -1,0 +1,159 @@
+// Gangs whose store does not do what it is asked to, and members that ask too much of it: through two musterds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "ceph/catalog/object_names.h"
+#include "ceph/muster.h"
+#include "tests/unit/ceph/memory_store.h"
+#include "tests/unit/daemon/test_member.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+constexpr auto kSoon = std::chrono::seconds(60);
+
+class StoreTrouble : public TwoDaemons {
+ protected:
+  void SetUp() override {
+    store_ = memory_;
+    TwoDaemons::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    first_ = std::make_unique<TestMember>(daemons_[0]->socket(), StepHello(31, 0, 2), "n[1-2]");
+    second_ = std::make_unique<TestMember>(daemons_[1]->socket(), StepHello(31, 1, 2), "n[1-2]");
+    Run();
+  }
+  // Gives the step that the generation starts from.
+  uint64_t Run() {
+    const uint64_t step = first_->Run().restore_step;
+    EXPECT_EQ(second_->Run().restore_step, step);
+    return step;
+  }
+  void ExpectStop() {
+    first_->ExpectStop();
+    second_->ExpectStop();
+  }
+  void Commit(uint64_t step) {
+    const std::string content = " of step " + std::to_string(step);
+    first_->Save(step, "zero" + content);
+    second_->Save(step, "one" + content);
+    first_->ExpectCommitted();
+    second_->ExpectCommitted();
+  }
+  // What the store says when the gang's head is to be changed.
+  void RefuseChanges(const std::shared_ptr<std::atomic<int>>& times, Errc code) {
+    memory_->SetFault([times, code](const std::string& operation, const std::string& name) -> Status {
+      if (operation != "update_head" || !name.starts_with("gang/") || times->fetch_sub(1) <= 0) return {};
+      return Error{code, "the store refuses"};
+    });
+  }
+  std::string* ObjectOf(uint64_t step, uint32_t rank) {
+    for (const auto& [name, bytes] : memory_->objects()) {
+      const auto of = ParseObjectName("name-elastic", name);
+      if (of && of->step == step && name.ends_with("/" + std::to_string(rank) + ".0"))
+        return memory_->Bytes(name);
+    }
+    return nullptr;
+  }
+
+  const std::shared_ptr<MemoryStore> memory_ = std::make_shared<MemoryStore>();
+  std::unique_ptr<TestMember> first_;
+  std::unique_ptr<TestMember> second_;
+};
+
+TEST_F(StoreTrouble, ACheckpointThatCannotBeMarkedBadAtOnceLeavesTheOneBeforeIt) {
+  Commit(10);
+  Commit(20);
+  first_->Die();
+  ExpectStop();
+  ASSERT_EQ(Run(), 20U);
+  std::string* object = ObjectOf(20, 1);
+  ASSERT_NE(object, nullptr);
+  object->front() ^= 1;
+  const auto times = std::make_shared<std::atomic<int>>(2);
+  RefuseChanges(times, Errc::kUnavailable);
+  EXPECT_THAT(first_->Restore(1), HasSubstr(std::to_string(MUSTER_E_CORRUPT) + ": "));
+  ExpectStop();
+  EXPECT_EQ(Run(), 10U);
+  EXPECT_LE(*times, 0);
+  EXPECT_EQ(first_->Restore(1), "one of step 10");
+}
+
+// A directory on a full disk; in RADOS heads have room of their own.
+TEST_F(StoreTrouble, AFullStoreEndsNoGangAndWhatItHasToKeepIsWrittenWhenThereIsRoom) {
+  Commit(10);
+  const auto times = std::make_shared<std::atomic<int>>(1'000'000);
+  RefuseChanges(times, Errc::kExhausted);
+  daemons_[1].reset();  // which coordinates
+  StartDaemon(1);
+  second_->Rejoin();
+  const auto asked = [&] { return 1'000'000 - *times; };
+  const auto end = steady_clock::now() + kSoon;
+  while (asked() < 2 && steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_GE(asked(), 2);
+  *times = 0;
+  second_->GreetAgain();
+  Commit(11);
+  *times = 2;
+  first_->Die();
+  ExpectStop();
+  EXPECT_EQ(Run(), 11U);
+  Commit(12);
+}
+
+// Removed, they would be missing when it does.
+TEST_F(StoreTrouble, WhatACommitMayStillListWhenTheGangEndsIsNotRemoved) {
+  Commit(10);
+  memory_->SetFault([](const std::string& operation, const std::string& name) -> Status {
+    if (operation != "write" || !name.ends_with("/manifest")) return {};
+    return Error{Errc::kUnavailable, "the store does not answer"};
+  });
+  for (TestMember* member : {first_.get(), second_.get()}) {
+    member->Save(11, "complete");
+    member->ExpectDurable(MUSTER_OK);
+  }
+  for (TestMember* member : {first_.get(), second_.get()}) member->Exit();
+  for (TestMember* member : {first_.get(), second_.get()}) member->ExpectFinish();
+  first_.reset();
+  second_.reset();
+  std::this_thread::sleep_for(std::chrono::seconds(4));  // the end removes after two
+  EXPECT_NE(ObjectOf(11, 0), nullptr);
+  EXPECT_NE(ObjectOf(11, 1), nullptr);
+}
+
+TEST_F(StoreTrouble, AConnectionThatComesAgainHasNoMoreSavesOnTheirWayThanOneThatStays) {
+  memory_->SetLatency(std::chrono::seconds(5));
+  first_->Save(1, "a");
+  first_->Save(2, "b");
+  const auto end = steady_clock::now() + kSoon;
+  while (memory_->at_once() < 2 && steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  first_->GreetAgain();
+  first_->Save(3, "c");
+  first_->ExpectDurable(MUSTER_E_BUSY);
+}
+
+TEST_F(StoreTrouble, AMemberThatSavesAloneIsToldBeforeItFillsTheStore) {
+  for (uint64_t step = 1; step <= 64; ++step) {
+    first_->Save(step, "alone");
+    first_->ExpectDurable(MUSTER_OK);
+  }
+  // As one whose coordinator may have been away a moment ago.
+  first_->Save(65, "alone");
+  first_->ExpectDurable(MUSTER_OK);
+  std::this_thread::sleep_for(std::chrono::seconds(11));
+  first_->Save(66, "alone");
+  first_->ExpectDurable(MUSTER_E_INVALID);
+  EXPECT_THAT(first_->ExpectTold(MUSTER_E_STORE), HasSubstr("64 saves of rank 0 wait for other members'"));
+}
+
+}  // namespace
+}  // namespace muster
