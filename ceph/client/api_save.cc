@@ -75,6 +75,22 @@ void TellOfWait(muster_handle* m, uint64_t step, int64_t waited, const char* why
   [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text, whole);
 }
 
+// Waits until a staging buffer is free, but for one that cannot be used, and gives it; why a program has to wait is for
+// its stderr. What the store does not take is given up for it.
+int WaitForStaging(muster_handle* m, uint64_t step, const char* why, Staging** staging,
+                   const Staging* unusable = nullptr) {
+  const int64_t began = Now();
+  const int status = m->session.Until(kNever, [unusable](Session* session) {
+    if (session->FreeStaging(unusable) != nullptr) return true;
+    session->GiveUpDelayed(unusable);
+    return false;
+  });
+  if (status != MUSTER_OK) return status;
+  *staging = m->session.FreeStaging(unusable);
+  TellOfWait(m, step, Now() - began, why);
+  return MUSTER_OK;
+}
+
 // There is no memory for the buffer that is being filled: the other one has its own, and takes this save when it has been
 // written. The session's sentence says what leaves no room.
 int FillTheOther(muster_handle* m, uint64_t step, size_t bytes, size_t spare, bool wait) {
@@ -88,14 +104,7 @@ int FillTheOther(muster_handle* m, uint64_t step, size_t bytes, size_t spare, bo
       m->session.GiveUpDelayed(first);
       return m->session.Fail(MUSTER_E_BUSY, "the staging buffer is still being written, and %s", why);
     }
-    const int64_t began = Now();
-    const int status = m->session.Until(kNever, [other, first](Session* session) {
-      if (other->use == Staging::Use::kFree) return true;
-      session->GiveUpDelayed(first);
-      return false;
-    });
-    if (status != MUSTER_OK) return status;
-    TellOfWait(m, step, Now() - began, why);
+    if (const int status = WaitForStaging(m, step, why, &other, first); status != MUSTER_OK) return status;
   }
   m->filling = other;
   return MakeRoom(m, bytes, spare);
@@ -122,15 +131,8 @@ int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
                            why != nullptr ? ": " : "", why != nullptr ? why : "");
   }
   if (staging == nullptr) {
-    const int64_t began = Now();
-    const int status = m->session.Until(kNever, [](Session* session) {
-      if (session->FreeStaging() != nullptr) return true;
-      session->GiveUpDelayed();
-      return false;
-    });
+    const int status = WaitForStaging(m, step, "the store takes saves more slowly than they come", &staging);
     if (status != MUSTER_OK) return status;
-    staging = m->session.FreeStaging();
-    TellOfWait(m, step, Now() - began, "the store takes saves more slowly than they come");
   }
   m->filling = staging;
   const size_t most = SIZE_MAX / 8;

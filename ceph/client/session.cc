@@ -14,8 +14,6 @@ namespace {
 constexpr int64_t kAttemptPause = 100 * kMillisecond;
 constexpr int64_t kGreetingTimeout = 10 * kSecond;
 constexpr int64_t kProgressPause = 100 * kMillisecond;
-constexpr int64_t kMemoryTimeout = kSecond;
-constexpr int64_t kAskMemoryPause = 250 * kMillisecond;
 constexpr int64_t kAdvancePause = 10 * kMillisecond;
 
 int StatusOf(uint32_t refusal) {
@@ -237,29 +235,23 @@ void Session::OnWelcome() {
 
 void Session::OnRefused() {
   wire::Refused refused;
-  const char* pieces[1] = {""};
-  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &refused)) return Down(0);
-  uint32_t sizes[1] = {refused.text_bytes};
-  if (!wire::ReadTail<wire::Refused>(connection_.packet(), connection_.packet_size(), sizes, pieces))
-    sizes[0] = 0;
+  WireText text;
+  if (!ReadWithText(connection_, &refused, &text)) return Down(0);
   if (static_cast<wire::Refusal>(refused.reason) != wire::Refusal::kNoGang) {
-    return Refuse(StatusOf(refused.reason), pieces[0], sizes[0]);
+    return Refuse(StatusOf(refused.reason), text.data, text.size);
   }
   // A musterd that has just been restarted does not know its gangs yet: their supervisors are on the way to
   // it.
   Down(0);
   next_attempt_ = Now() + kAttemptPause;
   refused_status_ = MUSTER_E_NO_GANG;
-  CopyText(refused_text_, sizeof(refused_text_), pieces[0], sizes[0]);
+  text.CopyTo(refused_text_);
 }
 
 void Session::OnDurable() {
   wire::ShardDurable durable;
-  const char* pieces[1] = {""};
-  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &durable)) return;
-  uint32_t sizes[1] = {durable.text_bytes};
-  if (!wire::ReadTail<wire::ShardDurable>(connection_.packet(), connection_.packet_size(), sizes, pieces))
-    sizes[0] = 0;
+  WireText text;
+  if (!ReadWithText(connection_, &durable, &text)) return;
   for (Staging& staging : stagings_) {
     if (staging.use == Staging::Use::kHanded && staging.step == durable.step)
       staging.use = Staging::Use::kFree;
@@ -275,44 +267,23 @@ void Session::OnDurable() {
   }
   record->state = durable.status == MUSTER_OK ? SaveState::kDurable : SaveState::kFailed;
   record->status = CheckedStatus(durable.status);
-  CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
+  text.CopyTo(record->text);
 }
 
 void Session::OnDelayed() {
   wire::ShardDelayed delayed;
-  const char* pieces[1] = {""};
-  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &delayed)) return;
-  uint32_t sizes[1] = {delayed.text_bytes};
-  if (!wire::ReadTail<wire::ShardDelayed>(connection_.packet(), connection_.packet_size(), sizes, pieces))
-    sizes[0] = 0;
+  WireText text;
+  if (!ReadWithText(connection_, &delayed, &text)) return;
   SaveRecord* record = saves_.Find(delayed.step);
   if (record == nullptr || record->state != SaveState::kSent) return;
   record->delayed = delayed.status != MUSTER_OK;
-  CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
-}
-
-void Session::OnMemoryAnswer() {
-  wire::MemoryAnswer answer;
-  const char* pieces[1] = {""};
-  if (!memory_.active || !wire::ReadBody(connection_.packet(), connection_.packet_size(), &answer) ||
-      answer.number != memory_.number) {
-    return;
-  }
-  uint32_t sizes[1] = {answer.text_bytes};
-  if (!wire::ReadTail<wire::MemoryAnswer>(connection_.packet(), connection_.packet_size(), sizes, pieces))
-    sizes[0] = 0;
-  memory_.done = true;
-  memory_.status = CheckedStatus(answer.status);
-  CopyText(memory_.text, sizeof(memory_.text), pieces[0], sizes[0]);
+  text.CopyTo(record->text);
 }
 
 void Session::OnCommitted() {
   wire::Committed committed;
-  const char* pieces[1] = {""};
-  if (!wire::ReadBody(connection_.packet(), connection_.packet_size(), &committed)) return;
-  uint32_t sizes[1] = {committed.text_bytes};
-  if (!wire::ReadTail<wire::Committed>(connection_.packet(), connection_.packet_size(), sizes, pieces))
-    sizes[0] = 0;
+  WireText text;
+  if (!ReadWithText(connection_, &committed, &text)) return;
   if (committed.status == MUSTER_OK && (committed_ == wire::kNoStep || committed.step > committed_)) {
     committed_ = committed.step;
   }
@@ -325,65 +296,10 @@ void Session::OnCommitted() {
   record->ask = false;
   record->state = committed.status == MUSTER_OK ? SaveState::kCommitted : SaveState::kFailed;
   record->status = CheckedStatus(committed.status);
-  CopyText(record->text, sizeof(record->text), pieces[0], sizes[0]);
+  text.CopyTo(record->text);
 }
 
 // ---- what the program says ----
-
-Staging* Session::FreeStaging() {
-  Staging* best = nullptr;
-  for (Staging& staging : stagings_) {
-    if (staging.use != Staging::Use::kFree) continue;
-    // The older content first: the newer may have to be handed over again.
-    if (best == nullptr || !staging.holds || (best->holds && staging.step < best->step)) best = &staging;
-  }
-  return best;
-}
-
-// The newer one stays: two saves are in memory, whatever the store does.
-void Session::GiveUpDelayed(const Staging* unusable) {
-  Staging* oldest = nullptr;
-  for (Staging& staging : stagings_) {
-    if (&staging == unusable) continue;
-    if (staging.use != Staging::Use::kHanded) return;
-    if (oldest == nullptr || staging.step < oldest->step) oldest = &staging;
-  }
-  const SaveRecord* record = saves_.Find(oldest->step);
-  if (record == nullptr || record->state != SaveState::kSent || !record->delayed || oldest->give_up) return;
-  oldest->give_up = true;
-  if (link_ == Link::kReady) Flush();
-}
-
-const char* Session::WhyDelayed() {
-  for (const Staging& staging : stagings_) {
-    if (staging.use != Staging::Use::kHanded) continue;
-    const SaveRecord* record = saves_.Find(staging.step);
-    if (record != nullptr && record->state == SaveState::kSent && record->delayed) return record->text;
-  }
-  return nullptr;
-}
-
-int Session::AskMemory(const Staging& staging, size_t bytes) {
-  if (link_ != Link::kReady || (welcome_.features & wire::kGrantsMemory) == 0) return MUSTER_OK;
-  // Who polls with muster_save_begin_nowait gets the answer that he has just had.
-  const bool same = memory_.fd == staging.fd() && bytes >= memory_.bytes && memory_.done;
-  if (same && memory_.status != MUSTER_OK && Now() - memory_.asked_at < kAskMemoryPause) {
-    return Fail(memory_.status, "no memory for a shard of %zu bytes: %s", bytes, memory_.text);
-  }
-  memory_.asked_at = Now();
-  memory_.active = true;
-  memory_.sent = memory_.done = false;
-  memory_.fd = staging.fd();
-  ++memory_.number;
-  memory_.bytes = bytes;
-  const int status = Until(Now() + kMemoryTimeout,
-                           [](Session* self) { return self->memory_.done || self->link_ != Link::kReady; });
-  memory_.active = false;
-  if (status == MUSTER_E_TIMEOUT) ClearError();
-  if (status != MUSTER_OK && status != MUSTER_E_TIMEOUT) return status;
-  if (!memory_.done || memory_.status == MUSTER_OK) return MUSTER_OK;
-  return Fail(memory_.status, "no memory for a shard of %zu bytes: %s", bytes, memory_.text);
-}
 
 void Session::Commit(Staging* staging) {
   staging->use = Staging::Use::kHanded;

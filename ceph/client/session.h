@@ -50,8 +50,8 @@ class Session {
         deadline, [](void* what, Session* self) { return (*static_cast<Done*>(what))(self); }, &done);
   }
 
-  // The staging memory for the next save, nullptr when none is free.
-  Staging* FreeStaging();
+  // The staging memory for the next save, but for one that cannot be used; nullptr when none is free.
+  Staging* FreeStaging(const Staging* unusable = nullptr);
   Staging* OtherThan(const Staging* staging) { return &stagings_[staging == &stagings_[0] ? 1 : 0]; }
   // When there is none, but for one that cannot be used: asks musterd to give up the oldest save that the store does not take.
   void GiveUpDelayed(const Staging* unusable = nullptr);

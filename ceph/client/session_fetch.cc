@@ -105,32 +105,24 @@ int Session::FetchRange(uint64_t step, uint32_t rank, uint64_t offset, uint64_t 
 
 void Session::OnRestored() {
   wire::Restored restored;
-  const char* pieces[1] = {""};
-  if (!fetching_.active || fetching_.what != Asked::kShard ||
-      !wire::ReadBody(connection_.packet(), connection_.packet_size(), &restored)) {
+  WireText text;
+  if (!fetching_.active || fetching_.what != Asked::kShard || !ReadWithText(connection_, &restored, &text)) {
     return;
   }
-  uint32_t sizes[1] = {restored.text_bytes};
-  if (!wire::ReadTail<wire::Restored>(connection_.packet(), connection_.packet_size(), sizes, pieces))
-    sizes[0] = 0;
   fetching_.done = true;
   fetching_.status = CheckedStatus(restored.status);
   fetching_.step = restored.step;
   fetching_.bytes = restored.bytes;
   fetching_.memory = connection_.TakeDescriptor();
-  CopyText(fetching_.text, sizeof(fetching_.text), pieces[0], sizes[0]);
+  text.CopyTo(fetching_.text);
 }
 
 void Session::OnRangeRead() {
   wire::RangeRead read;
-  const char* pieces[1] = {""};
-  if (!fetching_.active || fetching_.what != Asked::kRange ||
-      !wire::ReadBody(connection_.packet(), connection_.packet_size(), &read)) {
+  WireText text;
+  if (!fetching_.active || fetching_.what != Asked::kRange || !ReadWithText(connection_, &read, &text)) {
     return;
   }
-  uint32_t sizes[1] = {read.text_bytes};
-  if (!wire::ReadTail<wire::RangeRead>(connection_.packet(), connection_.packet_size(), sizes, pieces))
-    sizes[0] = 0;
   fetching_.done = true;
   fetching_.status = CheckedStatus(read.status);
   fetching_.step = read.step;
@@ -138,24 +130,21 @@ void Session::OnRangeRead() {
   fetching_.shard_bytes = read.shard_bytes;
   fetching_.checkpoint = read.checkpoint;
   fetching_.memory = connection_.TakeDescriptor();
-  CopyText(fetching_.text, sizeof(fetching_.text), pieces[0], sizes[0]);
+  text.CopyTo(fetching_.text);
 }
 
 void Session::OnDescribed() {
   wire::Described described;
-  const char* pieces[1] = {""};
+  WireText text;
   if (!fetching_.active || fetching_.what != Asked::kDescription ||
-      !wire::ReadBody(connection_.packet(), connection_.packet_size(), &described)) {
+      !ReadWithText(connection_, &described, &text)) {
     return;
   }
-  uint32_t sizes[1] = {described.text_bytes};
-  if (!wire::ReadTail<wire::Described>(connection_.packet(), connection_.packet_size(), sizes, pieces))
-    sizes[0] = 0;
   fetching_.done = true;
   fetching_.status = CheckedStatus(described.status);
   fetching_.step = described.step;
   fetching_.world_size = described.world_size;
-  CopyText(fetching_.text, sizeof(fetching_.text), pieces[0], sizes[0]);
+  text.CopyTo(fetching_.text);
 }
 
 }  // namespace muster::client

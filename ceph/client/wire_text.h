@@ -4,7 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ceph/client/connection.h"
 #include "ceph/muster.h"
+#include "daemon/wire/wire.h"
 
 namespace muster::client {
 
@@ -20,6 +22,30 @@ inline void CopyText(char* to, size_t capacity, const char* from, size_t size) {
     to[n++] = static_cast<unsigned char>(from[i]) < 0x20 ? ' ' : from[i];
   }
   to[n] = '\0';
+}
+
+// A text in the packet that a connection has received: valid until it receives the next.
+struct WireText {
+  const char* data = "";
+  size_t size = 0;
+
+  template <size_t kCapacity>
+  void CopyTo(char (&to)[kCapacity]) const {
+    CopyText(to, kCapacity, data, size);
+  }
+};
+
+// Reads a message that ends with a text, the last packet of `connection`. False when its body is not there; a text that
+// is not what the body says of it is empty.
+template <typename Body>
+bool ReadWithText(const Connection& connection, Body* body, WireText* text) {
+  if (!wire::ReadBody(connection.packet(), connection.packet_size(), body)) return false;
+  const uint32_t sizes[1] = {body->text_bytes};
+  const char* pieces[1];
+  *text = {};
+  if (wire::ReadTail<Body>(connection.packet(), connection.packet_size(), sizes, pieces))
+    *text = {pieces[0], sizes[0]};
+  return true;
 }
 
 }  // namespace muster::client
