@@ -135,6 +135,9 @@ int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
     if (status != MUSTER_OK) return status;
   }
   m->filling = staging;
+  // A save of unknown size is taken to be as large as the one before: what it needs is known before it begins then, and
+  // where there is memory for one buffer, it goes into the one that has held as much.
+  if (hint == 0) hint = m->last_bytes;
   const size_t most = SIZE_MAX / 8;
   if (hint > most) hint = most;
   // The index, and what lies between the entries, are not in the hint; to grow for them would move the memory.
@@ -328,6 +331,7 @@ int muster_save_commit(muster_handle* m) {
   m->filling = nullptr;
   m->saved = true;
   m->last_saved = staging->step;
+  m->last_bytes = staging->bytes - sizeof(header);
   m->session.ClearFlag(muster::wire::kShouldCheckpoint);
   m->session.Commit(staging);
   return m->session.Advance();

@@ -32,6 +32,7 @@ struct muster_handle {
 
   bool saved = false;
   uint64_t last_saved = 0;
+  size_t last_bytes = 0;               // of that shard, without its header
   muster_restore* restores = nullptr;  // the open ones
   muster::client::SliceSource slices;
 };

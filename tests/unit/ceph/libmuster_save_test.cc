@@ -161,6 +161,19 @@ TEST_F(Libmuster, WithMemoryForOneBufferASaveWaitsForTheOneBefore) {
       << Said();
 }
 
+// It would find out half way that there is no memory, each time again.
+TEST_F(Libmuster, WithMemoryForOneBufferASaveOfUnknownSizeGoesIntoTheOneThatHasHeldOne) {
+  musterd_.Change([](auto& rules) { rules.memories = 1; });
+  Open();
+  const std::string large(40 << 20, 'L');
+  for (const uint64_t step : {1, 2, 3}) {
+    ASSERT_EQ(muster_save_begin(m_, step, 0), MUSTER_OK) << Said();
+    ASSERT_EQ(muster_save_add(m_, "x", nullptr, large.data(), large.size()), MUSTER_OK) << Said();
+    ASSERT_EQ(muster_save_commit(m_), MUSTER_OK) << Said();
+  }
+  EXPECT_EQ(muster_wait(m_, 3, 10000), MUSTER_OK) << Said();
+}
+
 // Else the program would stand still for as long as the store.
 TEST_F(Libmuster, WithMemoryForOneBufferASaveThatTheStoreDoesNotTakeIsGivenUpForTheNext) {
   musterd_.Change([](auto& rules) {
