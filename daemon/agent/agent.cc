@@ -138,7 +138,7 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
   const uid_t peer = connection.peer().uid;
   if (peer != 0) {
     const std::string_view token(reinterpret_cast<const char*>(hello.token), sizeof hello.token);
-    if (hello.reconnecting == 0) {
+    if (hello.reconnecting == static_cast<uint32_t>(wire::Known::kNew)) {
       spdlog::warn("uid {} (pid {}) posed as a supervisor", peer, connection.peer().pid);
       return Refuse(connection, wire::Refusal::kDenied, "only slurmstepd may start a supervisor");
     }

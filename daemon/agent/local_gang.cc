@@ -105,6 +105,7 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
   member.connection = &connection;
   member.known = true;
   member.local_id = hello.local_id;
+  if (hello.reconnecting == static_cast<uint32_t>(wire::Known::kResumed)) MembersWereSuspended();
   BeginAttendance();
   BeatSupervisor(member);
   wire::Welcome welcome{};
@@ -141,6 +142,12 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
   }
   MaybeRegister();
   MaybeNodeStopped();
+}
+
+// While this node's musterd was away Slurm has resumed the job: the time of its supervisors has begun again then.
+void LocalGang::MembersWereSuspended() {
+  if (grace_until_ == 0) return;
+  grace_until_ = std::max(grace_until_, Beat::Now() + context_.config.reconnect_ms * 1'000'000);
 }
 
 void LocalGang::ExpectReconnects(const GangState& state) {

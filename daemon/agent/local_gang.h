@@ -142,6 +142,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   [[nodiscard]] AgentEvents MakeAgentEvents();
   void BeatSupervisor(Member& member);
   void LeaseBegins();
+  void MembersWereSuspended();
   void FenceMembers();
   void KillFenced();
   void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim);

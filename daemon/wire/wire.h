@@ -91,6 +91,10 @@ enum class MemberState : uint32_t {
   kStopped = 3,  // nothing of `generation` runs any more
 };
 
+// What a supervisor's hello says of the time before. Of kResumed its own time without musterd has begun again, for Slurm
+// had suspended it meanwhile: musterd lets its program run on for as long.
+enum class Known : uint32_t { kNew = 0, kReconnecting = 1, kResumed = 2 };
+
 // First message of a supervisor. Tail: node_list, node_name, options, components (no terminators), in this order. In a
 // step of several components node_list is of all of them, and what is counted below is of this task's own.
 struct SupervisorHello {
@@ -107,7 +111,7 @@ struct SupervisorHello {
   uint32_t task_id;           // SLURM_PROCID
   uint32_t local_id;          // SLURM_LOCALID
   uint32_t supervisor_pid;
-  uint32_t reconnecting;  // 1: `state`, `generation`, `token` say where this member is
+  uint32_t reconnecting;  // Known; unless kNew `state`, `generation`, `token` say where this member is
   uint32_t state;         // MemberState
   uint64_t generation;
   int32_t child_pid;

@@ -77,7 +77,7 @@ Sent SendHello(int fd, const Identity& identity, const Whereabouts& whereabouts)
   hello.node_name_bytes = static_cast<uint32_t>(strlen(identity.node_name));
   hello.options_bytes = static_cast<uint32_t>(strlen(identity.options));
   hello.components_bytes = static_cast<uint32_t>(strlen(identity.components));
-  hello.reconnecting = whereabouts.reconnecting ? 1 : 0;
+  hello.reconnecting = static_cast<uint32_t>(whereabouts.known);
   hello.state = static_cast<uint32_t>(whereabouts.state);
   hello.generation = whereabouts.generation;
   hello.child_pid = whereabouts.child_pid;

@@ -25,7 +25,7 @@ struct Whereabouts {
   uint64_t generation = 0;
   int32_t child_pid = 0;
   int32_t wait_status = 0;
-  bool reconnecting = false;
+  wire::Known known = wire::Known::kNew;
   uint8_t token[wire::kTokenBytes] = {};
 };
 

@@ -86,6 +86,7 @@ bool Supervisor::ReadSocket() {
       return false;
     }
     Heard(MonotonicMs());
+    resumed_ms_ = 0;
     Message message;
     const char* why = "";
     switch (ParseMessage(packet_, received.size, &message, &why)) {
@@ -118,6 +119,7 @@ bool Supervisor::LeaseIsOver(int64_t now) {
 
 void Supervisor::Disconnect() {
   const int64_t now = MonotonicMs();
+  if (beats_.NewestMs() > resumed_ms_) resumed_ms_ = 0;
   socket_.reset();
   welcomed_ = false;
   blocked_ = false;
@@ -140,7 +142,7 @@ void Supervisor::Reconnect(int64_t now) {
   socket_ = Connect(settings_.root_fd, settings_.socket_path);
   if (socket_.valid()) {
     Whereabouts whereabouts;
-    whereabouts.reconnecting = known_;
+    if (known_) whereabouts.known = resumed_ms_ != 0 ? wire::Known::kResumed : wire::Known::kReconnecting;
     whereabouts.state = state_;
     whereabouts.generation = generation_;
     whereabouts.child_pid = draining_ != 0 ? draining_ : child_;

@@ -29,8 +29,10 @@ void Supervisor::OnSignal(const signalfd_siginfo& info) {
   const auto signal = static_cast<int>(info.ssi_signo);
   if (signal == SIGTSTP) suspended_ = true;
   if (signal == SIGCONT) {
+    const int64_t now = MonotonicMs();
+    if (suspended_) resumed_ms_ = now;
     suspended_ = false;
-    RestartTimers(MonotonicMs());
+    RestartTimers(now);
   }
   if (signal == SIGTERM) {
     OnTerminate();

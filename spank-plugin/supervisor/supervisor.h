@@ -140,7 +140,8 @@ class Supervisor {
   bool terminated_ = false;    // Slurm has sent SIGTERM: no new generation
   bool gone_by_term_ = false;  // nothing ran when it did: the task ends by the signal
   bool suspended_ = false;
-  sigset_t held_{};  // signals for a program that does not run yet
+  int64_t resumed_ms_ = 0;  // when that ended; 0: musterd has been heard since
+  sigset_t held_{};         // signals for a program that does not run yet
 
   // Reports that musterd has not taken yet, in the order in which they are sent.
   bool executed_due_ = false;

@@ -281,6 +281,24 @@ TEST(Lease, StandsStillWhileTheJobIsSuspended) {
   EXPECT_EQ(WTERMSIG(rig.Expect<wire::Exited>(Type::kExited).wait_status), SIGKILL);  // it runs again
 }
 
+// Else its program would be killed when musterd is there again: by musterd's clock it has been away for too long.
+TEST(Reconnect, OneThatWasSuspendedMeanwhileSaysSoUntilItIsWelcome) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  kill(rig.supervisor(), SIGTSTP);
+  rig.Disconnect();
+  EXPECT_EQ(rig.Accept().reconnecting, static_cast<uint32_t>(wire::Known::kReconnecting));
+  kill(rig.supervisor(), SIGCONT);
+  rig.Disconnect();
+  EXPECT_EQ(rig.Accept().reconnecting, static_cast<uint32_t>(wire::Known::kResumed));
+  rig.Welcome();
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  rig.Disconnect();
+  EXPECT_EQ(rig.Accept().reconnecting, static_cast<uint32_t>(wire::Known::kReconnecting));
+}
+
 TEST(Lease, StartsAnewAfterTheSupervisorItselfWasStopped) {
   Rig rig;
   rig.Launch();
