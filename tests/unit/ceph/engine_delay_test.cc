@@ -103,6 +103,13 @@ class EngineDelay : public testing::Test {
       return error ? Status(*error) : Status();
     });
   }
+  // Writes wait until it is opened.
+  void HoldWrites(Gate& gate) {
+    store_->SetFault([&gate](const std::string& operation, const std::string&) {
+      if (operation == "write") gate.Pass();
+      return Status();
+    });
+  }
   bool WaitForWrites(int more) {
     const int until = writes_ + more;
     const auto end = std::chrono::steady_clock::now() + kLong;
@@ -186,10 +193,7 @@ TEST_F(EngineDelay, AStoreThatSaysNothingIsToldOf) {
 
 TEST_F(EngineDelay, AWriteThatIsStoppedEndsThoughTheStoreSaysNothing) {
   Gate gate;
-  store_->SetFault([&](const std::string& operation, const std::string&) {
-    if (operation == "write") gate.Pass();
-    return Status();
-  });
+  HoldWrites(gate);
   Delayed write;
   write.Start(*engine_, RandomBytes(20'000));
   ASSERT_TRUE(gate.WaitFor(1));
@@ -218,10 +222,7 @@ TEST_F(EngineDelay, AWriteThatIsStoppedWhileItWaitsEnds) {
 
 TEST_F(EngineDelay, AWriteThatIsGivenUpEndsWithWhatIsUnderWay) {
   Gate gate;
-  store_->SetFault([&](const std::string& operation, const std::string&) {
-    if (operation == "write") gate.Pass();
-    return Status();
-  });
+  HoldWrites(gate);
   Delayed write;
   write.Start(*engine_, RandomBytes(20'000));
   ASSERT_TRUE(gate.WaitFor(1));
