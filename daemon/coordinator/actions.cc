@@ -256,44 +256,46 @@ void Coordinator::Do(const gang::RejectCheckpoint& action) {
 void Coordinator::Reject(uint64_t step, const std::string& reason) {
   worker_->Do([weak = weak_from_this(), catalog = catalog_, fence = fence_, step, reason, &loop = loop_,
                id = job_.Id()] {
-    Status marked = catalog->MarkBad(fence, step, reason);
-    Result<GangHead> head = catalog->Load();
-    while ((!marked && MayPass(marked.error())) || (!head && MayPass(head.error()))) {
+    const auto settled = [](const auto& result) { return result || !MayPass(result.error()); };
+    for (;;) {
+      const Status marked = catalog->MarkBad(fence, step, reason);
+      const Result<GangHead> head = catalog->Load();
+      if (settled(marked) && settled(head)) {
+        return loop.Post([weak, fence, step, reason, marked, head] {
+          if (const auto self = weak.lock(); self && !self->deposed_)
+            self->Rejected(fence, step, reason, marked, head);
+        });
+      }
       if (weak.expired()) return;
       spdlog::warn("gang {}: the checkpoint of step {} is not marked bad: {}; trying again", id, step,
                    marked ? head.error().message : marked.error().message);
       std::this_thread::sleep_for(kRetry);
-      marked = catalog->MarkBad(fence, step, reason);
-      head = catalog->Load();
     }
-    loop.Post([weak, fence, step, reason, marked, head] {
-      const auto self = weak.lock();
-      if (!self || self->deposed_) return;
-      if (!marked && marked.error().code == Errc::kConflict) {
-        // It has moved the fence itself meanwhile, or is about to.
-        if (fence != self->fence_ || self->raising_) return self->RejectLater(step, reason);
-        return self->Deposed(marked.error().message);
-      }
-      // Also when the store could not say so: this gang does not start from it again.
-      if (!marked) spdlog::error("gang {}: {}", self->job_.Id(), marked.error().message);
-      if (head) {
-        self->latest_.reset();
-        for (const CheckpointInfo& checkpoint : head->checkpoints) {
-          if (checkpoint.good && !self->rejected_.contains(checkpoint.step)) self->latest_ = checkpoint.step;
-        }
-      } else if (self->latest_ == step) {
-        self->latest_.reset();
-      }
-      --self->rejecting_;
-      self->MaybeSendStarts();
-    });
   });
 }
 
-void Coordinator::RejectLater(uint64_t step, const std::string& reason) {
-  loop_.After(kRetry, [weak = weak_from_this(), step, reason] {
-    if (const auto self = weak.lock(); self && !self->deposed_) self->Reject(step, reason);
-  });
+void Coordinator::Rejected(const Fence& fence, uint64_t step, const std::string& reason, const Status& marked,
+                           const Result<GangHead>& head) {
+  if (!marked && marked.error().code == Errc::kConflict) {
+    if (fence == fence_ && !raising_) return Deposed(marked.error().message);
+    // It has moved the fence itself meanwhile, or is about to.
+    loop_.After(kRetry, [weak = weak_from_this(), step, reason] {
+      if (const auto self = weak.lock(); self && !self->deposed_) self->Reject(step, reason);
+    });
+    return;
+  }
+  // Also when the store could not say so: this gang does not start from it again.
+  if (!marked) spdlog::error("gang {}: {}", job_.Id(), marked.error().message);
+  if (head) {
+    latest_.reset();
+    for (const CheckpointInfo& checkpoint : head->checkpoints) {
+      if (checkpoint.good && !rejected_.contains(checkpoint.step)) latest_ = checkpoint.step;
+    }
+  } else if (latest_ == step) {
+    latest_.reset();
+  }
+  --rejecting_;
+  MaybeSendStarts();
 }
 
 }  // namespace muster

@@ -124,7 +124,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Do(const gang::SetTimer& action);
   void Do(const gang::RejectCheckpoint& action);
   void Reject(uint64_t step, const std::string& reason);
-  void RejectLater(uint64_t step, const std::string& reason);
+  void Rejected(const Fence& fence, uint64_t step, const std::string& reason, const Status& marked,
+                const Result<GangHead>& head);
   void Do(const gang::LoseNode& action);
   void RequeuedBySlurm();
   void SetDown(const gang::LoseNode& action, const Status& newest);
