@@ -88,7 +88,6 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     LocalConnection* connection = nullptr;
     uint32_t rank = 0;
     uint64_t generation = 0;
-    uint32_t saving = 0;
     bool restoring = false;
     // What is read for it ends with it: its program may be started again many times, and wants all of it each time.
     std::shared_ptr<const int> reader = std::make_shared<const int>(0);
@@ -219,7 +218,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
                    uint32_t whose);
   void ReportIfBad(uint32_t rank, uint64_t generation, uint64_t step, const Error& error);
   void TellCommitted(uint32_t rank, uint64_t step, int status, const std::string& text);
-  [[nodiscard]] size_t SavesOnTheirWay(uint32_t rank) const;
+  [[nodiscard]] size_t SavesOnTheirWay(uint32_t rank, uint64_t generation) const;
   void ShowSaving(uint32_t rank);
   // Who trains has shards in checkpoints.
   [[nodiscard]] bool Saves() const;

@@ -26,7 +26,6 @@ namespace {
 // Saves of one member that may be on their way at once: the library has two staging buffers.
 constexpr uint32_t kMaxSaving = 2;
 // A member's saves that the others do not make: what they have written stays in the store as long as the generation.
-constexpr ptrdiff_t kMostUndecided = 64;
 // So long a coordinator has to hear all members' shards, after it was away.
 constexpr int64_t kToDecideNs = 10'000'000'000;
 
@@ -165,20 +164,19 @@ void LocalGang::ClientPacket(LocalConnection& connection, const wire::Header& he
   }
 }
 
-// Saves of this generation that the engine writes for a member.
-size_t LocalGang::SavesOnTheirWay(uint32_t rank) const {
-  const uint64_t generation = start_->generation();
+// Saves of a generation that the engine writes for a member, whichever of its connections has begun them.
+size_t LocalGang::SavesOnTheirWay(uint32_t rank, uint64_t generation) const {
   return static_cast<size_t>(std::distance(writing_.lower_bound({generation, rank, 0}),
                                            writing_.lower_bound({generation, rank + 1, 0})));
 }
 
 void LocalGang::ShowSaving(uint32_t rank) {
-  if (!sampler_) return;
-  uint32_t count = 0;
+  if (!sampler_ || !start_) return;
+  size_t count = SavesOnTheirWay(rank, start_->generation());
   for (const auto& [connection, client] : clients_) {
-    if (client.rank == rank) count += client.saving + (client.restoring ? 1 : 0);
+    if (client.rank == rank && client.restoring) ++count;
   }
-  sampler_->SetCheckpoints(rank, count);
+  sampler_->SetCheckpoints(rank, static_cast<uint32_t>(count));
 }
 
 void LocalGang::ClientClosed(LocalConnection& connection) {
@@ -222,11 +220,11 @@ Status LocalGang::HasRoom(uint64_t shard_bytes) const {
 // Whether what this member saves comes to checkpoints.
 Status LocalGang::OthersSave(uint32_t rank) const {
   const bool waits = registered_ && BoottimeNs() - registered_ns_ > kToDecideNs;
-  if (!waits || reports_.Undecided(rank) < kMostUndecided) return {};
+  if (!waits || reports_.Undecided(rank) < ShardReports::kMostOfRank) return {};
   return Error{Errc::kInvalid,
                fmt::format("{} saves of rank {} wait for other members', which have not come: a checkpoint "
                            "is made of the same step's saves of all members",
-                           kMostUndecided, rank)};
+                           ShardReports::kMostOfRank, rank)};
 }
 
 void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) {
@@ -249,8 +247,7 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
                   fmt::format("a shard of {} bytes; 1 to {} are allowed (max_shard_size, and {} chunks)",
                               save.bytes, most, kMaxShardChunks));
   }
-  // Also those that a connection before this one has begun.
-  if (SavesOnTheirWay(client.rank) >= kMaxSaving)
+  if (SavesOnTheirWay(client.rank, client.generation) >= kMaxSaving)
     return refuse(MUSTER_E_BUSY, "two saves of this member are on their way already");
   // One content for one (generation, step, rank).
   if (!saved_[client.rank].Add(save.step)) {
@@ -258,8 +255,6 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
                   fmt::format("step {} has been saved in this generation already, or is below the last {}",
                               save.step, RecentSteps::kKept));
   }
-  ++client.saving;
-  ShowSaving(client.rank);
   const std::weak_ptr<LocalGang> weak = weak_from_this();
   Loop& loop = context_.loop;
   const uint32_t rank = client.rank;
@@ -284,6 +279,7 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
           if (const auto self = weak.lock()) self->ShardDelayed(rank, generation, step, status);
         });
       });
+  ShowSaving(rank);
 }
 
 void LocalGang::ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, const Status& status) {
@@ -415,7 +411,6 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
   if (shard && start_ && start_->generation() == generation)
     held_.Hold({generation, step, world_.spec.MemberCount(), *shard, memory});
   if (Client* client = ClientOf(rank, generation)) {
-    if (client->saving > 0) --client->saving;
     ShowSaving(rank);
     wire::ShardDurable answer{};
     answer.step = step;

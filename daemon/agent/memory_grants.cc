@@ -27,8 +27,7 @@ std::string Mebibytes(uint64_t bytes) {
 }
 
 bool IsUnder(std::string_view path, std::string_view directory) {
-  return path.starts_with(directory) &&
-         (path.size() == directory.size() || directory.empty() || path[directory.size()] == '/');
+  return path.starts_with(directory) && (path.size() == directory.size() || path[directory.size()] == '/');
 }
 
 // Where its memory is counted, below where cgroups are; "" for the root of version 2. Nothing: it has gone.
@@ -118,16 +117,14 @@ std::shared_ptr<MemoryGrants::Share> MemoryGrants::Join(pid_t pid) {
   return share;
 }
 
-std::vector<MemoryGrants::Promise> MemoryGrants::Promises(const Share& asking, const UniqueFd& memory) {
-  struct stat asked {};
-  ::fstat(memory.get(), &asked);
+std::vector<MemoryGrants::Promise> MemoryGrants::Promises(const Share& asking, ino_t memory) const {
   std::vector<Promise> promises;
   for (const auto& weak : shares_) {
     const auto share = weak.lock();
     if (!share) continue;
     for (const Share::Grant& grant : share->grants_) {
       struct stat info {};
-      if (share.get() == &asking && grant.inode == asked.st_ino) continue;
+      if (share.get() == &asking && grant.inode == memory) continue;
       if (::fstat(grant.memory->get(), &info) != 0) continue;
       promises.push_back({share->cgroup_, Less(grant.bytes, static_cast<uint64_t>(info.st_blocks) * kBlock)});
     }
@@ -144,7 +141,7 @@ Status MemoryGrants::Ask(Share& share, std::shared_ptr<const UniqueFd> memory, u
 
   const std::lock_guard lock(mutex_);
   // First what has not been taken, then what there is: what is taken meanwhile counts twice, and not not at all.
-  const std::vector<Promise> promises = Promises(share, *memory);
+  const std::vector<Promise> promises = Promises(share, info.st_ino);
   const auto promised = [&](const auto& which) {
     uint64_t sum = 0;
     for (const Promise& promise : promises) sum += which(promise) ? promise.bytes : 0;

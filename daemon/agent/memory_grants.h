@@ -39,7 +39,8 @@ class MemoryGrants {
  private:
   struct Promise;
 
-  std::vector<Promise> Promises(const Share& asking, const UniqueFd& memory);
+  // Of all but the memory with this inode, which `asking` asks for again.
+  std::vector<Promise> Promises(const Share& asking, ino_t memory) const;
 
   const uint64_t keep_free_;
   const Roots roots_;

@@ -15,8 +15,8 @@ namespace muster {
 
 class ShardReports {
  public:
-  // Of a rank that a member may still ask about: the library remembers no more saves than that.
-  static constexpr ptrdiff_t kMostAsked = 64;
+  // Of a rank: the library remembers no more saves than that, so its member asks about no more.
+  static constexpr ptrdiff_t kMostOfRank = 64;
 
   // In place of what was said of the same rank's step before.
   void Add(const v1::ShardWritten& report) { reports_[{report.shard().rank(), report.step()}] = report; }
@@ -27,7 +27,7 @@ class ShardReports {
   }
   // Whether there is room for a report that nobody but the member asks for.
   [[nodiscard]] bool MayAdd(uint32_t rank, uint64_t step) const {
-    return !reports_.contains({rank, step}) && Undecided(rank) < kMostAsked;
+    return !reports_.contains({rank, step}) && Undecided(rank) < kMostOfRank;
   }
   // The save of this step, whether it was committed or has failed. Another generation's of the same step is another save.
   void Decided(uint64_t generation, uint64_t step) {

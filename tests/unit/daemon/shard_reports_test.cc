@@ -62,7 +62,7 @@ TEST(ShardReports, AMemberMayAskAboutSoManyAndNoOneElsesCount) {
   EXPECT_FALSE(reports.MayAdd(0, 7));
   EXPECT_TRUE(reports.MayAdd(1, 7));
   for (uint64_t step = 100; reports.MayAdd(0, step); ++step) reports.Add(Report(1, 0, step));
-  EXPECT_EQ(reports.all().size(), static_cast<size_t>(ShardReports::kMostAsked));
+  EXPECT_EQ(reports.all().size(), static_cast<size_t>(ShardReports::kMostOfRank));
   EXPECT_TRUE(reports.MayAdd(1, 7));
   reports.Decided(1, 7);
   EXPECT_TRUE(reports.MayAdd(0, 8));
