@@ -24,7 +24,6 @@ constexpr int64_t kFactsBeforeNs = 10'000'000'000;
 constexpr int64_t kFactsAfterNs = 1'000'000'000;
 constexpr int kMaxFacts = 8;
 constexpr auto kAnnouncement = std::chrono::seconds(2);
-constexpr auto kStacksDeadline = std::chrono::milliseconds(800);
 constexpr size_t kMaxStacksText = 16 * 1024;  // of one member, in a message
 
 }  // namespace
@@ -301,7 +300,9 @@ void LocalGang::OnCaptureStacks(const v1::CaptureStacks& order) {
     supervisors.push_back(member.connection->peer().pid);
     ranks.push_back(member.rank);
   }
-  hang::CaptureStacks(context_.loop, hang::StacksProgram(), supervisors, kStacksDeadline,
+  // The rest of the time is for the way.
+  const auto deadline = std::chrono::milliseconds(context_.config.hang_report_ms * 8 / 9);
+  hang::CaptureStacks(context_.loop, hang::StacksProgram(), supervisors, deadline,
                       [weak = weak_from_this(), ranks,
                        generation = order.generation()](const std::vector<hang::MemberStacks>& stacks) {
                         const auto self = weak.lock();

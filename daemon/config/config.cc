@@ -181,6 +181,9 @@ const std::vector<Key>& Keys() {
              "program when it hears nothing from a connected musterd for so long. More than two beats."),
       Number("silence", Kind::kDuration, &Config::silence_ms, 100, 600'000,
              "A node that was not heard for so long is replaced. At least lease and two beats."),
+      Number("hang_report", Kind::kDuration, &Config::hang_report_ms, 100, 60'000,
+             "How long the restart of a gang that hangs waits for its members' stacks at most; the same on "
+             "all nodes."),
       Number("loop_stall", Kind::kDuration, &Config::loop_stall_ms, 1'000, 600'000,
              "A musterd that does not act for so long stops beating: its node counts as lost."),
       Text("slurm_helper", &Config::slurm_helper,

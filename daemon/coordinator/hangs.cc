@@ -14,8 +14,6 @@ namespace muster {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(1000);
-// The restart does not wait longer for stacks: what has come by then is shown.
-constexpr auto kStacks = std::chrono::milliseconds(900);
 constexpr size_t kShownRanks = 16;
 
 hang::MemberReport ReportOf(const v1::MemberReport& message) {
@@ -104,7 +102,8 @@ void Coordinator::TickHangs() {
     stacks_due_.insert(node);
     Send(node, message);
   }
-  stacks_timer_ = loop_.After(kStacks, [this] {
+  stacks_timer_ = loop_.After(std::chrono::milliseconds(config_.hang_report_ms), [this] {
+    // What has come by now is shown.
     stacks_timer_ = 0;
     ReportHang();
   });
