@@ -10,7 +10,7 @@ from lives import Life, check_generations, read_lives, set_target
 from vc.names import CONTROLLER
 
 # Deadline for what Slurm does in its own time (SlurmdTimeout, KillWait, COMPLETING).
-SLURM = 120.0
+SLURM = 180.0
 
 _NUMBERS, _EVERY = 60, 5
 
@@ -89,7 +89,7 @@ class Walkers:
         for record in self.job.records(generation):
             self.case.assertGreaterEqual(record.said["from"], at_least)
 
-    def gather(self, members: int) -> int:
+    def gather(self, members: int, timeout: float = SOON) -> int:
         """Lets all come to one step, at which they wait; gives it."""
         generation = self.generation()
         target = 0
@@ -103,12 +103,12 @@ class Walkers:
             self.case.assertEqual(self.generation(), generation, "no other generation starts")
             return len(lives) >= members and all(life.committed == target for life in lives)
 
-        self.case.wait(there, "all members at one step")
+        self.case.wait(there, "all members at one step", timeout)
         return target
 
     def end(self, members: int, codes: tuple[int, ...] = (0,), timeout: float = SOON) -> int:
         """Lets all end at one step, and checks srun's exit code (one of these); gives the step."""
-        target = self.gather(members)
+        target = self.gather(members, timeout)
         self.job.release()
         self.case.assertIn(self.job.wait(timeout), codes, self.job.err)
         self.case.assertEqual([path.read_text() for path in self.job.files.glob("wrong.*")], [])
