@@ -56,6 +56,9 @@ def start(
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, _interrupted)
     signal.alarm(FILE_TIMEOUT_S)
+    if limits is RESTARTS:
+        # Slurm hears of a lost node from Muster, after 12 s, or 28 without a store, before it finds out itself.
+        options.setdefault("slurm", {"SlurmdTimeout": "60"})
     if "MUSTER_BUILD" in os.environ:
         options.setdefault("build", os.environ["MUSTER_BUILD"])
     _cluster = Cluster(f"{name}-{os.getpid()}", settings=limits | (settings or {}), **options)

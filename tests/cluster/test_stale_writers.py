@@ -23,7 +23,7 @@ def setUpModule() -> None:
     # From the store, always: what is written there is to be found right.
     settings = {"chunk_size": "64KiB", "keep_checkpoints": "3", "collect_pause": "1s", "recovery_memory": "0", "partner_memory": "0"}
     settings["reconnect"] = "5s"  # a node whose musterd has just been started is not known to be lost before
-    harness.start("stale", nodes=4, settings=settings, limits=harness.RESTARTS, slurm={"SlurmdTimeout": "40"})
+    harness.start("stale", nodes=4, settings=settings, limits=harness.RESTARTS)
 
 
 class StaleWriter(ClusterCase):
