@@ -47,6 +47,7 @@ Status SaveGangState(const std::string& state_dir, const GangState& state) {
                          {"node", state.node},
                          {"local_tasks", state.local_tasks},
                          {"tasks", state.tasks},
+                         {"supervisors", state.supervisors},
                          {"coordinator", state.coordinator},
                          {"term", state.term},
                          {"beat_key", HexEncode(state.beat_key)},
@@ -100,6 +101,8 @@ std::vector<GangState> LoadGangStates(const std::string& state_dir) {
       state.term = json.value("term", uint64_t{0});
       state.job.components_text = json.value("components", "");
       state.beat_key = HexDecode(json.value("beat_key", ""));
+      if (json.contains("supervisors"))
+        state.supervisors = json.at("supervisors").get<std::map<uint32_t, pid_t>>();
       state.started_generation = json.value("started_generation", uint64_t{0});
       if (json.contains("started_restore")) state.started_restore = json.at("started_restore");
       if (json.contains("failed")) {

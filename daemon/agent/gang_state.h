@@ -2,6 +2,9 @@
 // tmpfs).
 #pragma once
 
+#include <sys/types.h>
+
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,7 +20,8 @@ struct GangState {
   uint32_t local_tasks = 0;
   std::string token;  // raw bytes
   std::vector<uint32_t> tasks;
-  uint32_t coordinator = 0;  // node
+  std::map<uint32_t, pid_t> supervisors;  // by task; those that are known
+  uint32_t coordinator = 0;               // node
   uint64_t term = 0;
   std::string beat_key;  // raw bytes; "": none yet
   // The newest generation that this node has been a part of, and the checkpoint that it started from. 0: none.

@@ -103,6 +103,7 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
     return;
   }
   member.connection = &connection;
+  member.supervisor = connection.peer().pid;
   member.known = true;
   member.local_id = hello.local_id;
   if (hello.reconnecting == static_cast<uint32_t>(wire::Known::kResumed)) MembersWereSuspended();
@@ -140,44 +141,11 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
   } else if (finish_) {
     FinishMember(hello.task_id, member);
   }
+  if (member.awaited) presumed_ |= member.awaited->presumed;
+  member.awaited.reset();
+  MaybeAllBack();
   MaybeRegister();
   MaybeNodeStopped();
-}
-
-// While this node's musterd was away Slurm has resumed the job: the time of its supervisors has begun again then.
-void LocalGang::MembersWereSuspended() {
-  if (grace_until_ == 0) return;
-  grace_until_ = std::max(grace_until_, Beat::Now() + context_.config.reconnect_ms * 1'000'000);
-}
-
-void LocalGang::ExpectReconnects(const GangState& state) {
-  for (const uint32_t task : state.tasks) members_[task];
-  coordinator_ = state.coordinator;
-  term_ = state.term;
-  beat_key_ = state.beat_key;
-  started_generation_ = state.started_generation;
-  started_restore_ = state.started_restore;
-  generation_before_ = state.started_generation;
-  failed_saves_ = state.failed;
-  // Its supervisors let their programs run on for so long after this node's musterd was there the last time.
-  if (context_.beat != nullptr && term_ > 0)
-    grace_until_ = context_.beat->last_alive() + context_.config.reconnect_ms * 1'000'000;
-  reconnect_timer_ = context_.loop.After(std::chrono::milliseconds(context_.config.reconnect_ms), [this] {
-    reconnect_timer_ = 0;
-    for (auto& [task, member] : members_) {
-      if (member.connection != nullptr || member.known) continue;
-      spdlog::warn("gang {}: the supervisor of task {} did not come back after musterd's restart", job_.Id(),
-                   task);
-      member.known = true;
-      member.state = MemberState::kStopped;
-      v1::MemberExited exit;
-      exit.set_task(task);
-      exit.set_supervisor_lost(true);
-      member.exit = exit;
-    }
-    MaybeRegister();
-    MaybeOver();
-  });
 }
 
 void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header& header,

@@ -67,10 +67,15 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void Wish(bool drain, const std::string& reason);
   [[nodiscard]] std::string StatePath() const;
   // For a gang that was here before musterd restarted: waits a while for these tasks' supervisors to come
-  // back, then says who is lost.
+  // back, or for as long as they are suspended, then says who is lost.
   void ExpectReconnects(const GangState& state);
 
  private:
+  struct Awaited {
+    Loop::Clock::time_point until;
+    bool was_suspended = false;  // when it was looked at last
+    bool presumed = false;       // to be where it was: it is suspended
+  };
   struct Member {
     LocalConnection* connection = nullptr;
     uint32_t local_id = 0;
@@ -83,6 +88,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     int64_t executed_ns = 0;  // when its program was exec'd, 0: not yet
     uint32_t unkillable = 0;
     std::optional<v1::MemberExited> exit;
+    pid_t supervisor = 0;
+    std::optional<Awaited> awaited;  // not back yet since musterd has been restarted
   };
   struct Client {
     LocalConnection* connection = nullptr;
@@ -141,6 +148,10 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   [[nodiscard]] AgentEvents MakeAgentEvents();
   void BeatSupervisor(Member& member);
   void LeaseBegins();
+  void AwaitSupervisors();
+  void PresumeRunning(uint32_t task, Member& member);
+  void SupervisorLost(uint32_t task, Member& member);
+  void MaybeAllBack();
   void MembersWereSuspended();
   void FenceMembers();
   void KillFenced();
@@ -279,9 +290,10 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   Loop::TimerId answer_timer_ = 0;
   Loop::TimerId start_timer_ = 0;
   Loop::TimerId learn_timer_ = 0;
-  Loop::TimerId reconnect_timer_ = 0;
-  Loop::TimerId join_timer_ = 0;  // until the coordinator has decided something
-  Loop::TimerId end_timer_ = 0;   // until slurmd has heard of the job's end
+  Loop::TimerId reconnect_timer_ = 0;  // while a supervisor is awaited
+  bool presumed_ = false;              // the coordinator has been told of a member what was not certain
+  Loop::TimerId join_timer_ = 0;       // until the coordinator has decided something
+  Loop::TimerId end_timer_ = 0;        // until slurmd has heard of the job's end
   std::string why_ended_;
   std::string why_not_connected_;  // the last link's end
   bool over_called_ = false;

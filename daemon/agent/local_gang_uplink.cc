@@ -54,10 +54,6 @@ bool LocalGang::KnowsMembers() const {
 
 void LocalGang::MaybeRegister() {
   if (!KnowsMembers()) return;
-  if (reconnect_timer_ != 0) {
-    context_.loop.Cancel(reconnect_timer_);
-    reconnect_timer_ = 0;
-  }
   SaveState();
   if (link_ || connect_timer_ != 0) return;
   TakePorts();
@@ -73,9 +69,12 @@ void LocalGang::MaybeRegister() {
 }
 
 void LocalGang::SaveState() {
-  GangState state{job_,  node_,     local_tasks_,        token_,           {},           coordinator_,
+  GangState state{job_,  node_,     local_tasks_,        token_,           {},           {}, coordinator_,
                   term_, beat_key_, started_generation_, started_restore_, failed_saves_};
-  for (const auto& [task, member] : members_) state.tasks.push_back(task);
+  for (const auto& [task, member] : members_) {
+    state.tasks.push_back(task);
+    if (member.supervisor > 0) state.supervisors[task] = member.supervisor;
+  }
   if (Status saved = SaveGangState(context_.config.state_dir, state); !saved) {
     spdlog::warn("gang {}: {}; a restart of musterd would lose it", job_.Id(), saved.error().message);
   }

@@ -4,11 +4,11 @@
 #include <time.h>
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 #include <utility>
 
 #include "daemon/hang/progress_reader.h"
+#include "daemon/hang/suspended.h"
 #include "daemon/health/process_usage.h"
 
 namespace muster::hang {
@@ -34,17 +34,6 @@ int64_t ThreadTime() {
 
 int64_t Ns(std::chrono::milliseconds time) {
   return std::chrono::nanoseconds(time).count();
-}
-
-// Slurm suspends a step by stopping or freezing all of its processes. A supervisor is never so otherwise.
-bool IsSuspended(pid_t supervisor) {
-  std::ifstream file(fmt::format("/proc/{}/stat", supervisor));
-  std::string text;
-  std::getline(file, text);
-  const size_t close = text.rfind(") ");
-  if (close == std::string::npos || close + 2 >= text.size()) return false;
-  const char state = text[close + 2];
-  return state == 'T' || state == 'D';
 }
 
 }  // namespace

@@ -317,6 +317,23 @@ class Ends(ClusterCase):
         self.assertEqual(job.wait(), 0, job.err)
         self.assertNotIn("is killed on this node", job.err)
 
+    def test_musterd_may_be_restarted_while_a_job_is_suspended(self) -> None:
+        """It waits for the supervisors for as long as they are stopped."""
+        job = self.gang("record(parent=os.getppid()); until_released()", nodes=2, tasks=4)
+        first = job.wait_for_generation(1, 4)
+        self.assertEqual(self.cluster.exec("ctl", ["scontrol", "suspend", job.id]).returncode, 0)
+        stopped = ["sh", "-c", f"grep -q 'State:.[DT]' /proc/{first[0].said['parent']}/status"]
+        self.wait(lambda: self.cluster.exec(first[0].host, stopped).returncode == 0, "the job to be stopped")
+        for node in ("n1", "n2"):  # the coordinator's too
+            self.cluster.stop_daemon(node, "musterd")
+            self.cluster.start_daemon(node, "musterd")
+        began = now()
+        self.wait(lambda: now() > began + RECONNECT_S + 3, "longer than supervisors are waited for")
+        self.assertEqual(self.cluster.exec("ctl", ["scontrol", "resume", job.id]).returncode, 0)
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertEqual({record.generation for record in job.records()}, {1}, job.err)
+
     def test_a_member_is_killed_when_musterd_stays_away(self) -> None:
         """Switched off: musterd dies."""
         job = self.gang("record(); until_released()", nodes=1, tasks=1, options=("-w", "n1"))

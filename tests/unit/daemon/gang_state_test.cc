@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 class GangStateFiles : public ::testing::Test {
  protected:
@@ -31,6 +32,7 @@ class GangStateFiles : public ::testing::Test {
     state.local_tasks = 2;
     for (size_t i = 0; i < wire::kTokenBytes; ++i) state.token.push_back(static_cast<char>(i * 17));
     state.tasks = {2, 3};
+    state.supervisors = {{2, 4711}};
     state.started_generation = 3;
     state.started_restore = 0;
     return state;
@@ -53,6 +55,7 @@ TEST_F(GangStateFiles, AGangComesBackAsItWas) {
   EXPECT_EQ(states[0].node, 1U);
   EXPECT_EQ(states[0].local_tasks, 2U);
   EXPECT_THAT(states[0].tasks, ElementsAre(2, 3));
+  EXPECT_THAT(states[0].supervisors, ElementsAre(Pair(2, 4711)));
   EXPECT_EQ(states[0].token, State().token);
   EXPECT_EQ(states[0].started_generation, 3U);
   EXPECT_EQ(states[0].started_restore, 0U) << "step 0 is a step, not the lack of one";
