@@ -84,7 +84,8 @@ TEST_F(EngineTest, GangsTakeTurnsHoweverManyShardsTheyWrite) {
   const auto last = std::find_if(written.rbegin(), written.rend(), is_ones).base();
   const auto meanwhile = std::count_if(first, last, [&](const std::string& name) { return !is_ones(name); });
   EXPECT_EQ(std::count_if(first, last, is_ones), static_cast<ptrdiff_t>(kChunks));
-  EXPECT_LE(meanwhile, static_cast<ptrdiff_t>(2 * kChunks)) << "without turns about eight times as many";
+  EXPECT_LT(meanwhile, static_cast<ptrdiff_t>(kShards / 2 * kChunks))
+      << "in turns about kChunks, without kShards times that";
 }
 
 TEST_F(EngineTest, WritesBehindTheTrainerAndReadsBeside) {
