@@ -156,10 +156,33 @@ TEST(Reconnect, AnUnknownMessageOfANewerMusterdIsPassedOver) {
   rig.Expect<wire::Stopped>(Type::kStopped);
 }
 
+// Else its program would be killed when musterd is there again: by musterd's clock it has been away for too long.
+TEST(Reconnect, OneThatWasSuspendedMeanwhileSaysSoUntilItIsWelcome) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Stop(1);  // signals come to it from now on
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  kill(rig.supervisor(), SIGTSTP);
+  rig.Disconnect();
+  EXPECT_EQ(rig.Accept().reconnecting, static_cast<uint32_t>(wire::Known::kReconnecting));
+  kill(rig.supervisor(), SIGCONT);
+  rig.Disconnect();
+  EXPECT_EQ(rig.Accept().reconnecting, static_cast<uint32_t>(wire::Known::kResumed));
+  rig.Welcome();
+  rig.Stop(2);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  rig.Disconnect();
+  EXPECT_EQ(rig.Accept().reconnecting, static_cast<uint32_t>(wire::Known::kReconnecting));
+}
+
+// Long enough for a program to be started within it on a busy machine.
+constexpr uint32_t kLeaseMs = 2000;
+
 TEST(Lease, SilenceOnAnOpenSocketKillsTheProgram) {
   Rig rig;
   rig.Launch();
-  rig.Welcome(200);
+  rig.Welcome(kLeaseMs);
   rig.Start(1, "setsid sleep 60 & echo $!; sleep 60");
   const pid_t pid = rig.ExpectExecuted(1);
   const pid_t helper = std::stoi(rig.ReadStdout("\n"));
@@ -177,11 +200,11 @@ TEST(Lease, SilenceOnAnOpenSocketKillsTheProgram) {
 TEST(Lease, AnyMessageRenewsIt) {
   Rig rig;
   rig.Launch();
-  rig.Welcome(400);
+  rig.Welcome(kLeaseMs);
   rig.Start(1, "sleep 60");
   const pid_t pid = rig.ExpectExecuted(1);
-  for (int i = 0; i < 10; ++i) {
-    EXPECT_FALSE(rig.Next(milliseconds(100)));
+  for (int i = 0; i < 15; ++i) {
+    EXPECT_FALSE(rig.Next(milliseconds(kLeaseMs / 10)));
     rig.Stop(0);  // of a generation long past
   }
   EXPECT_TRUE(IsAlive(pid));
@@ -213,15 +236,15 @@ void HandOver(Rig& rig, const Page& page) {
 TEST(Lease, BeatsOnAPageRenewItAndEndWhenTheyDo) {
   Rig rig;
   rig.Launch();
-  rig.Welcome(600);
+  rig.Welcome(kLeaseMs);
   const Page page;
   HandOver(rig, page);
   rig.Expect<wire::BeatPageHandover>(Type::kBeatPageRead);
   rig.Start(1, "sleep 60");
   const pid_t pid = rig.ExpectExecuted(1);
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 15; ++i) {
     page.Beat();
-    EXPECT_FALSE(rig.Next(milliseconds(100)));
+    EXPECT_FALSE(rig.Next(milliseconds(kLeaseMs / 10)));
   }
   EXPECT_TRUE(IsAlive(pid));
   const auto exited = rig.Expect<wire::Exited>(Type::kExited);
@@ -271,44 +294,26 @@ TEST(Lease, OfZeroNeverEnds) {
 TEST(Lease, StandsStillWhileTheJobIsSuspended) {
   Rig rig;
   rig.Launch();
-  rig.Welcome(400);
+  rig.Welcome(kLeaseMs);
   rig.Start(1, "trap : TSTP; while :; do sleep 0.05; done");
   const pid_t pid = rig.ExpectExecuted(1);
   kill(rig.supervisor(), SIGTSTP);
-  EXPECT_FALSE(rig.Next(milliseconds(1000)));
+  EXPECT_FALSE(rig.Next(milliseconds(2 * kLeaseMs)));
   EXPECT_TRUE(IsAlive(pid));
   kill(rig.supervisor(), SIGCONT);
   EXPECT_EQ(WTERMSIG(rig.Expect<wire::Exited>(Type::kExited).wait_status), SIGKILL);  // it runs again
 }
 
-// Else its program would be killed when musterd is there again: by musterd's clock it has been away for too long.
-TEST(Reconnect, OneThatWasSuspendedMeanwhileSaysSoUntilItIsWelcome) {
-  Rig rig;
-  rig.Launch();
-  rig.Welcome();
-  kill(rig.supervisor(), SIGTSTP);
-  rig.Disconnect();
-  EXPECT_EQ(rig.Accept().reconnecting, static_cast<uint32_t>(wire::Known::kReconnecting));
-  kill(rig.supervisor(), SIGCONT);
-  rig.Disconnect();
-  EXPECT_EQ(rig.Accept().reconnecting, static_cast<uint32_t>(wire::Known::kResumed));
-  rig.Welcome();
-  rig.Stop(1);
-  rig.Expect<wire::Stopped>(Type::kStopped);
-  rig.Disconnect();
-  EXPECT_EQ(rig.Accept().reconnecting, static_cast<uint32_t>(wire::Known::kReconnecting));
-}
-
 TEST(Lease, StartsAnewAfterTheSupervisorItselfWasStopped) {
   Rig rig;
   rig.Launch();
-  rig.Welcome(300);
+  rig.Welcome(kLeaseMs);
   rig.Start(1, "sleep 60");
   const pid_t pid = rig.ExpectExecuted(1);
   kill(rig.supervisor(), SIGSTOP);
-  EXPECT_FALSE(rig.Next(milliseconds(1500)));
+  EXPECT_FALSE(rig.Next(milliseconds(2 * kLeaseMs)));
   kill(rig.supervisor(), SIGCONT);
-  EXPECT_FALSE(rig.Next(milliseconds(100)));
+  EXPECT_FALSE(rig.Next(milliseconds(kLeaseMs / 10)));
   EXPECT_TRUE(IsAlive(pid));
   EXPECT_EQ(WTERMSIG(rig.Expect<wire::Exited>(Type::kExited).wait_status), SIGKILL);
 }
