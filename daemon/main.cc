@@ -19,13 +19,13 @@
 #include <memory>
 #include <thread>
 
+#include "base/backtrace.h"
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
 #include "daemon/agent/memory_grants.h"
-#include "daemon/base/backtrace.h"
 #include "daemon/beat/beat.h"
-#include "daemon/beat/memory.h"
+#include "daemon/beat/locked_memory.h"
 #include "daemon/config/config.h"
 #include "daemon/health/kernel_log.h"
 #include "daemon/partner/tier.h"

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/wire/gang_options.h"
-#include "spank-plugin/components.h"
+#include "spank-plugin/component_list.h"
 #include "spank-plugin/front_end.h"
 #include "spank-plugin/no_kill.h"
-#include "spank-plugin/options.h"
+#include "spank-plugin/plugin_options.h"
+#include "wire/gang_options.h"
 
 // srun's own variable of the MPIR debugger interface; there is none in the other programs that load the
 // plugin.

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "spank-plugin/front_end.h"
-#include "spank-plugin/slurm.h"
+#include "spank-plugin/spank_header.h"
 
 namespace muster::plugin {
 namespace {

@@ -1,8 +1,8 @@
 // The symbols that Slurm looks for, and nothing but the way to the context's own file.
 #include "spank-plugin/local.h"
-#include "spank-plugin/options.h"
+#include "spank-plugin/plugin_options.h"
 #include "spank-plugin/remote.h"
-#include "spank-plugin/slurm.h"
+#include "spank-plugin/spank_header.h"
 
 extern "C" {
 

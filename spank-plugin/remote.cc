@@ -10,9 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "spank-plugin/components.h"
+#include "spank-plugin/component_list.h"
 #include "spank-plugin/local.h"
-#include "spank-plugin/options.h"
+#include "spank-plugin/plugin_options.h"
 #include "spank-plugin/supervisor/anchors.h"
 #include "spank-plugin/supervisor/supervisor.h"
 

@@ -1,7 +1,7 @@
 // The plugin in slurmstepd: in the task that was forked for the user's program.
 #pragma once
 
-#include "spank-plugin/slurm.h"
+#include "spank-plugin/spank_header.h"
 
 namespace muster::plugin {
 

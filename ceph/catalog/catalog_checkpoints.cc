@@ -5,12 +5,12 @@
 #include <thread>
 #include <utility>
 
+#include "base/crash_point.h"
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/checkpoint_entry.h"
 #include "ceph/catalog/digest.h"
 #include "ceph/catalog/head_entries.h"
 #include "ceph/catalog/object_names.h"
-#include "daemon/base/crash_point.h"
 
 namespace muster {
 namespace {

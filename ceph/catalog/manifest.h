@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "ceph/catalog/fence.h"
-#include "daemon/base/result.h"
 
 namespace muster {
 

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "ceph/client/bytes.h"
+#include "ceph/client/client_session.h"
 #include "ceph/client/device_copies.h"
 #include "ceph/client/name_table.h"
-#include "ceph/client/session.h"
 #include "ceph/client/shard_view.h"
 #include "ceph/client/slice_source.h"
 #include "ceph/muster.h"

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster::client {
 

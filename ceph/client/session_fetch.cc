@@ -1,7 +1,7 @@
 // The part of Session that asks for checkpoints, and takes the answers.
 #include <string.h>
 
-#include "ceph/client/session.h"
+#include "ceph/client/client_session.h"
 #include "ceph/client/wire_text.h"
 
 namespace muster::client {

@@ -1,5 +1,5 @@
 // The part of Session that knows the staging memory: which is free, which is given up, and how much there may be of it.
-#include "ceph/client/session.h"
+#include "ceph/client/client_session.h"
 #include "ceph/client/wire_text.h"
 
 namespace muster::client {

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ceph/client/session.h"
+#include "ceph/client/client_session.h"
 
 namespace muster::client {
 

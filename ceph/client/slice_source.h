@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "ceph/client/array.h"
-#include "ceph/client/session.h"
+#include "ceph/client/client_session.h"
 #include "ceph/client/shard_reader.h"
 #include "ceph/client/slice.h"
 #include "ceph/client/slice_copy.h"

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster::client {
 

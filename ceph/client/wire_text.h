@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ceph/client/connection.h"
+#include "ceph/client/client_connection.h"
 #include "ceph/muster.h"
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster::client {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "ceph/catalog/manifest.h"
-#include "daemon/base/result.h"
 
 struct ZSTD_CCtx_s;
 struct ZSTD_DCtx_s;

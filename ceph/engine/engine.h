@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "ceph/catalog/manifest.h"
 #include "ceph/engine/staged_memory.h"
 #include "ceph/store/store.h"
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
 
 namespace muster {
 

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/crash_point.h"
 #include "ceph/catalog/digest.h"
 #include "ceph/engine/shard_memory.h"
-#include "daemon/base/crash_point.h"
 
 namespace muster {
 namespace {

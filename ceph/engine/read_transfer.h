@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "ceph/engine/engine.h"
 #include "ceph/engine/transfer.h"
-#include "daemon/base/unique_fd.h"
 
 namespace muster {
 

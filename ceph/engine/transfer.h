@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "ceph/base/worker_pool.h"
+#include "base/worker_pool.h"
 #include "ceph/engine/chunk_codec.h"
 #include "ceph/engine/depth.h"
 #include "ceph/engine/engine.h"

@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/crash_point.h"
 #include "ceph/catalog/digest.h"
 #include "ceph/catalog/object_names.h"
 #include "ceph/engine/encoding_choice.h"
-#include "daemon/base/crash_point.h"
 
 namespace muster {
 namespace {

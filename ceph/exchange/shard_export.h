@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "ceph/exchange/safetensors.h"
 #include "ceph/exchange/shard_index.h"
-#include "daemon/base/result.h"
 
 namespace muster {
 

@@ -7,8 +7,8 @@
 
 #include "ceph/catalog/json_fields.h"
 #include "ceph/exchange/exact_text.h"
+#include "ceph/exchange/leaf_tree.h"
 #include "ceph/exchange/leaf_types.h"
-#include "ceph/exchange/tree.h"
 
 namespace muster {
 namespace {

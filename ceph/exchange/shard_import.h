@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "ceph/exchange/safetensors.h"
 #include "ceph/exchange/shard_export.h"
 #include "ceph/exchange/shard_index.h"
-#include "daemon/base/result.h"
 
 namespace muster {
 

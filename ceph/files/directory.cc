@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "ceph/files/tree.h"
+#include "ceph/files/directory_tree.h"
 
 namespace muster::files {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace muster::files {
 

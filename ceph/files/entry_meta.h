@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 
 namespace muster::files {
 

@@ -1,6 +1,6 @@
 // muster-files: checkpoints for a program that knows nothing of Muster (--gang=files=yes). Started by the supervisor for
 // each generation, as the user, beside the program: lays out the newest checkpoint before the program starts, then saves
-// what it closes. daemon/wire/files.h says how it is called.
+// what it closes. wire/files_protocol.h says how it is called.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "ceph/files/directory.h"
-#include "ceph/files/member.h"
+#include "ceph/files/saving_member.h"
 #include "ceph/files/watcher.h"
 #include "ceph/muster.h"
-#include "daemon/wire/files.h"
+#include "wire/files_protocol.h"
 
 namespace {
 

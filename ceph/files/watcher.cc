@@ -14,8 +14,8 @@
 #include <memory>
 #include <optional>
 
+#include "ceph/files/directory_tree.h"
 #include "ceph/files/step_name.h"
-#include "ceph/files/tree.h"
 
 namespace muster::files {
 namespace {

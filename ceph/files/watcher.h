@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "ceph/files/member.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "ceph/files/saving_member.h"
 #include "ceph/muster.h"
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
 
 namespace muster::files {
 

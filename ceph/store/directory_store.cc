@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "ceph/base/worker_pool.h"
+#include "base/worker_pool.h"
 #include "ceph/store/backend.h"
 #include "ceph/store/file_tree.h"
 #include "ceph/store/names.h"

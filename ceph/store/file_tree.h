@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 

@@ -4,8 +4,8 @@
 
 #include <string_view>
 
+#include "base/result.h"
 #include "ceph/store/store.h"
-#include "daemon/base/result.h"
 
 namespace muster {
 

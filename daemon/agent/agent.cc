@@ -9,7 +9,7 @@
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
-#include "daemon/auth/session.h"
+#include "daemon/auth/auth_session.h"
 #include "daemon/service/checkpoint_exchange.h"
 
 namespace muster {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "daemon/agent/context.h"
+#include "daemon/agent/agent_context.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/local_socket.h"
 

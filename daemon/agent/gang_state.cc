@@ -12,9 +12,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "daemon/auth/session.h"
-#include "daemon/base/unique_fd.h"
-#include "daemon/wire/wire.h"
+#include "base/unique_fd.h"
+#include "daemon/auth/auth_session.h"
+#include "wire/wire.h"
 
 namespace muster {
 namespace {

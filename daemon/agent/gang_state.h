@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/failed_saves.h"
-#include "daemon/base/gang_job.h"
+#include "daemon/gang_job/failed_saves.h"
+#include "daemon/gang_job/gang_job.h"
 
 namespace muster {
 

@@ -7,10 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "ceph/catalog/manifest.h"
 #include "ceph/engine/staged_memory.h"
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
 
 namespace muster {
 

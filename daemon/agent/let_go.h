@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "daemon/base/worker.h"
+#include "base/worker.h"
 
 namespace muster {
 

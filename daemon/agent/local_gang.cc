@@ -17,7 +17,7 @@
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
-#include "daemon/auth/session.h"
+#include "daemon/auth/auth_session.h"
 #include "daemon/partner/gang_partner.h"
 #include "daemon/rpc/link.h"
 

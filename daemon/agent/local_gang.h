@@ -16,22 +16,22 @@
 #include <tuple>
 #include <vector>
 
-#include "daemon/agent/context.h"
-#include "daemon/agent/environment.h"
+#include "daemon/agent/agent_context.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/held_shards.h"
 #include "daemon/agent/local_socket.h"
 #include "daemon/agent/manifest_cache.h"
+#include "daemon/agent/member_environment.h"
 #include "daemon/agent/memory_grants.h"
 #include "daemon/agent/port_lease.h"
 #include "daemon/agent/shard_reports.h"
-#include "daemon/base/failed_saves.h"
-#include "daemon/base/gang_job.h"
-#include "daemon/base/recent_steps.h"
 #include "daemon/beat/beat.h"
+#include "daemon/gang_job/failed_saves.h"
+#include "daemon/gang_job/gang_job.h"
+#include "daemon/gang_job/recent_steps.h"
 #include "daemon/hang/sampler.h"
 #include "daemon/proto/muster.pb.h"
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster {
 

@@ -7,6 +7,8 @@
 #include <random>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/crash_point.h"
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
 #include "ceph/muster.h"
@@ -14,11 +16,9 @@
 #include "daemon/agent/let_go.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/send.h"
-#include "daemon/auth/session.h"
-#include "daemon/base/clock.h"
-#include "daemon/base/crash_point.h"
-#include "daemon/base/status_codes.h"
+#include "daemon/auth/auth_session.h"
 #include "daemon/proto/shard_message.h"
+#include "wire/status_codes.h"
 
 namespace muster {
 namespace {

@@ -7,9 +7,9 @@
 #include <csignal>
 #include <utility>
 
+#include "base/clock.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/local_socket.h"
-#include "daemon/base/clock.h"
 #include "daemon/beat/key.h"
 #include "daemon/hang/stacks.h"
 #include "daemon/health/kernel_log.h"

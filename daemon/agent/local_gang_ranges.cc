@@ -9,7 +9,7 @@
 #include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/local_gang.h"
-#include "daemon/base/status_codes.h"
+#include "wire/status_codes.h"
 
 namespace muster {
 

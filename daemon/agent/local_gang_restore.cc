@@ -13,14 +13,14 @@
 #include <optional>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/crash_point.h"
 #include "ceph/catalog/catalog.h"
 #include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/let_go.h"
 #include "daemon/agent/local_gang.h"
-#include "daemon/base/clock.h"
-#include "daemon/base/crash_point.h"
-#include "daemon/base/status_codes.h"
+#include "wire/status_codes.h"
 
 namespace muster {
 namespace {

@@ -9,10 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/send.h"
-#include "daemon/base/clock.h"
 #include "daemon/proto/node_table.h"
 #include "daemon/rpc/link.h"
 #include "daemon/slurm/local_job.h"

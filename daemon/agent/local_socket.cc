@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster {
 

@@ -11,9 +11,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "daemon/base/loop.h"
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
+#include "base/loop.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "daemon/health/files.h"
+#include "daemon/health/small_files.h"
 
 namespace muster {
 namespace {

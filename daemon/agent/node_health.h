@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/base/loop.h"
-#include "daemon/base/worker.h"
+#include "base/loop.h"
+#include "base/worker.h"
 #include "daemon/health/check.h"
 
 namespace muster {

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/gang_job.h"
-#include "daemon/base/result.h"
-#include "daemon/wire/wire.h"
+#include "base/result.h"
+#include "daemon/gang_job/gang_job.h"
+#include "wire/wire.h"
 
 namespace muster {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 

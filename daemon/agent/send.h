@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "daemon/agent/local_socket.h"
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster {
 

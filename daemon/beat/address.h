@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 
 namespace muster {
 

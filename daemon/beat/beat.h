@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/loop.h"
-#include "daemon/base/result.h"
+#include "base/loop.h"
+#include "base/result.h"
 #include "daemon/beat/address.h"
 #include "daemon/lease/types.h"
 

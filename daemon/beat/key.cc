@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "daemon/auth/session.h"
+#include "daemon/auth/auth_session.h"
 
 namespace muster {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/wire/wire.h"
+#include "base/unique_fd.h"
+#include "wire/wire.h"
 
 namespace muster {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "daemon/base/clock.h"
-#include "daemon/base/unique_fd.h"
+#include "base/clock.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 namespace {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 namespace {

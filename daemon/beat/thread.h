@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 #include "daemon/beat/batch.h"
 #include "daemon/beat/beat.h"
 #include "daemon/beat/page.h"

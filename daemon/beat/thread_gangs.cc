@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "daemon/beat/thread.h"
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster {
 namespace {

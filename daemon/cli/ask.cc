@@ -7,7 +7,7 @@
 #include <iostream>
 #include <utility>
 
-#include "daemon/rpc/ask.h"
+#include "daemon/rpc/ask_daemon.h"
 
 namespace muster::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "daemon/config/config.h"
 #include "daemon/proto/muster.pb.h"
 

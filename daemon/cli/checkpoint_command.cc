@@ -11,7 +11,7 @@
 #include "daemon/cli/checkpoint_transfer.h"
 #include "daemon/cli/commit.h"
 #include "daemon/cli/musterd_session.h"
-#include "daemon/wire/gang_options.h"
+#include "wire/gang_options.h"
 
 namespace muster::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "daemon/cli/musterd_session.h"
 
 namespace muster::cli {

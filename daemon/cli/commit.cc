@@ -13,9 +13,9 @@
 #include <memory>
 #include <thread>
 
+#include "base/unique_fd.h"
+#include "ceph/files/directory_tree.h"
 #include "ceph/files/step_name.h"
-#include "ceph/files/tree.h"
-#include "daemon/base/unique_fd.h"
 
 namespace muster::cli {
 namespace {

@@ -11,12 +11,12 @@
 #include <span>
 #include <utility>
 
+#include "ceph/exchange/leaf_tree.h"
 #include "ceph/exchange/shard_export.h"
-#include "ceph/exchange/tree.h"
 #include "daemon/cli/checkpoint_transfer.h"
 #include "daemon/cli/file_copy.h"
 #include "daemon/cli/progress.h"
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster::cli {
 namespace {

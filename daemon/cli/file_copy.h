@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace muster::cli {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ceph/muster.h"
-#include "daemon/base/status_codes.h"
+#include "wire/status_codes.h"
 
 namespace muster::cli {
 

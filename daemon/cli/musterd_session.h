@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
-#include "daemon/wire/wire.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "wire/wire.h"
 
 namespace muster::cli {
 

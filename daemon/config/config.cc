@@ -13,7 +13,7 @@
 #include <sstream>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 #include "daemon/gang/cause.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 
 namespace muster {
 

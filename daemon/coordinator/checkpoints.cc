@@ -7,10 +7,10 @@
 #include <memory>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/crash_point.h"
 #include "ceph/catalog/object_names.h"
-#include "daemon/base/clock.h"
-#include "daemon/base/crash_point.h"
-#include "daemon/config/retention.h"
+#include "daemon/config/configured_retention.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/proto/shard_message.h"
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <utility>
 
-#include "daemon/base/clock.h"
+#include "base/clock.h"
 #include "daemon/coordinator/roles.h"
 #include "daemon/health/kernel_fact.h"
 #include "daemon/rpc/link.h"

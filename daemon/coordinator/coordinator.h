@@ -16,17 +16,17 @@
 #include <utility>
 #include <vector>
 
+#include "base/loop.h"
+#include "base/worker.h"
 #include "ceph/catalog/catalog.h"
-#include "daemon/base/failed_saves.h"
-#include "daemon/base/gang_job.h"
-#include "daemon/base/loop.h"
-#include "daemon/base/recent_steps.h"
-#include "daemon/base/worker.h"
 #include "daemon/beat/beat.h"
-#include "daemon/coordinator/context.h"
+#include "daemon/coordinator/coordinator_context.h"
 #include "daemon/coordinator/record.h"
 #include "daemon/coordinator/removals.h"
 #include "daemon/gang/gang.h"
+#include "daemon/gang_job/failed_saves.h"
+#include "daemon/gang_job/gang_job.h"
+#include "daemon/gang_job/recent_steps.h"
 #include "daemon/hang/detector.h"
 #include "daemon/hang/stragglers.h"
 #include "daemon/proto/muster.pb.h"

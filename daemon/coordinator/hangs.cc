@@ -7,7 +7,7 @@
 #include <chrono>
 #include <utility>
 
-#include "daemon/base/clock.h"
+#include "base/clock.h"
 #include "daemon/coordinator/coordinator.h"
 
 namespace muster {

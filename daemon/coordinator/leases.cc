@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "daemon/base/clock.h"
+#include "base/clock.h"
 #include "daemon/beat/key.h"
 #include "daemon/beat/probe.h"
 #include "daemon/coordinator/coordinator.h"

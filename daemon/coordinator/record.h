@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/base/gang_job.h"
-#include "daemon/base/result.h"
+#include "base/result.h"
+#include "daemon/gang_job/gang_job.h"
 
 namespace muster {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/worker.h"
 #include "ceph/catalog/catalog.h"
-#include "daemon/base/worker.h"
 
 namespace muster {
 

@@ -1,8 +1,8 @@
 // Which roles a gang has, from its components.
 #pragma once
 
-#include "daemon/base/gang_job.h"
 #include "daemon/gang/gang.h"
+#include "daemon/gang_job/gang_job.h"
 
 namespace muster {
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <utility>
 
-#include "daemon/base/clock.h"
+#include "base/clock.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/rpc/link.h"
 

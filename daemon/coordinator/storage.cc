@@ -6,8 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "ceph/catalog/stored_bytes.h"
-#include "daemon/base/clock.h"
 #include "daemon/coordinator/coordinator.h"
 
 namespace muster {

@@ -16,7 +16,7 @@
 //
 // gang.cc dispatches, nodes.cc knows which nodes there are, placement.cc which of them make up a generation,
 // members.cc what became of the members, generations.cc how one ends and the next begins, recovery.cc what a
-// coordinator or a node that comes back finds, planned.cc drains, growth and the job's end, report.cc words.
+// coordinator or a node that comes back finds, planned.cc drains, growth and the job's end, gang_report.cc words.
 #pragma once
 
 #include <cstdint>
@@ -256,7 +256,7 @@ class Gang {
   [[nodiscard]] bool Planned() const;
   [[nodiscard]] bool CanRequeue() const;
 
-  // report.cc
+  // gang_report.cc
   [[nodiscard]] Fault MemberFault(uint32_t task, const Exit& exit) const;
   [[nodiscard]] std::string Who(uint32_t task) const;  // "rank 3 on n1"
   [[nodiscard]] std::string Missing() const;

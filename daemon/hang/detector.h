@@ -28,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/hang/report.h"
+#include "daemon/hang/progress_report.h"
 
 namespace muster::hang {
 

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster::hang {
 namespace {

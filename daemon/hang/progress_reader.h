@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster::hang {
 

@@ -17,10 +17,10 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/base/loop.h"
-#include "daemon/base/unique_fd.h"
-#include "daemon/base/worker.h"
-#include "daemon/hang/report.h"
+#include "base/loop.h"
+#include "base/unique_fd.h"
+#include "base/worker.h"
+#include "daemon/hang/progress_report.h"
 
 namespace muster::hang {
 

@@ -16,7 +16,7 @@
 #include <memory>
 #include <utility>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster::hang {
 namespace {

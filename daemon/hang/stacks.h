@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/loop.h"
+#include "base/loop.h"
 
 namespace muster::hang {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "daemon/hang/detector.h"
-#include "daemon/hang/report.h"
+#include "daemon/hang/progress_report.h"
 
 namespace muster::hang {
 

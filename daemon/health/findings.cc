@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "daemon/health/files.h"
+#include "daemon/health/small_files.h"
 
 namespace muster {
 namespace {

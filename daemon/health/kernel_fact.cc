@@ -4,7 +4,7 @@
 #include <charconv>
 #include <initializer_list>
 
-#include "daemon/health/files.h"
+#include "daemon/health/small_files.h"
 
 namespace muster {
 namespace {

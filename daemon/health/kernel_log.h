@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/loop.h"
-#include "daemon/base/unique_fd.h"
+#include "base/loop.h"
+#include "base/unique_fd.h"
 #include "daemon/health/kernel_fact.h"
 
 namespace muster {

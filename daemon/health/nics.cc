@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "daemon/health/files.h"
 #include "daemon/health/findings.h"
+#include "daemon/health/small_files.h"
 
 namespace muster {
 namespace {

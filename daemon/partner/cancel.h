@@ -7,8 +7,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 

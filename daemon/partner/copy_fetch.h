@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "ceph/catalog/manifest.h"
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
 #include "daemon/partner/cancel.h"
 #include "daemon/partner/copies.h"
 

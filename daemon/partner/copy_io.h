@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "ceph/catalog/manifest.h"
-#include "daemon/base/result.h"
 #include "daemon/partner/stream.h"
 
 namespace muster {

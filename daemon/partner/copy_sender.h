@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "daemon/partner/cancel.h"
 #include "daemon/partner/own_shards.h"
 

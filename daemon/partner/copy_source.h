@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "ceph/catalog/manifest.h"
-#include "daemon/base/result.h"
 #include "daemon/partner/cancel.h"
 #include "daemon/partner/copies.h"
 #include "daemon/partner/stream.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ceph/base/worker_pool.h"
+#include "base/worker_pool.h"
 #include "daemon/partner/cancel.h"
 #include "daemon/partner/copy_fetch.h"
 #include "daemon/partner/copy_sender.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "daemon/partner/cancel.h"
 #include "daemon/partner/copies.h"
 #include "daemon/partner/copy_fetch.h"

@@ -17,7 +17,7 @@ namespace {
 // A node hears of a commit a little after another.
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
 constexpr auto kAskSeldom = std::chrono::milliseconds(1'000);
-// All members of a slot: those that have answered do not wait for ever (server.cc).
+// All members of a slot: those that have answered do not wait for ever (partner_server.cc).
 constexpr auto kAskFor = std::chrono::seconds(10);
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "daemon/partner/cancel.h"
 #include "daemon/partner/parity_group.h"
 #include "daemon/partner/parity_parts.h"

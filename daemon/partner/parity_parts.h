@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "ceph/catalog/manifest.h"
-#include "daemon/base/result.h"
 #include "daemon/partner/chunk_memory.h"
 #include "daemon/partner/copies.h"
 #include "daemon/partner/parity_group.h"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/result.h"
 #include "ceph/catalog/manifest.h"
-#include "daemon/base/result.h"
 #include "daemon/partner/copies.h"
 #include "daemon/partner/own_shards.h"
 #include "daemon/partner/parity_parts.h"

@@ -9,9 +9,9 @@
 #include <span>
 #include <string>
 
-#include "daemon/auth/session.h"
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "daemon/auth/auth_session.h"
 #include "daemon/partner/cancel.h"
 #include "daemon/proto/partner.pb.h"
 

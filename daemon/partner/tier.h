@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "daemon/base/worker.h"
+#include "base/worker.h"
 #include "daemon/config/config.h"
-#include "daemon/partner/server.h"
+#include "daemon/partner/partner_server.h"
 #include "daemon/partner/stock.h"
 #include "daemon/partner/topology.h"
 

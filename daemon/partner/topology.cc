@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/base/hostlist.h"
+#include "base/hostlist.h"
 
 namespace muster {
 namespace {

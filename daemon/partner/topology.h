@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 
 namespace muster {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/base/hostlist.h"
+#include "base/hostlist.h"
 
 namespace muster {
 namespace {

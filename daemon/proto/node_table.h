@@ -1,7 +1,7 @@
 // The nodes of a Start in few bytes: at 2,048 nodes x 8 tasks some 5 KB, and 120 KB as a list of NodeSpec. Pure functions.
 #pragma once
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "daemon/proto/muster.pb.h"
 
 namespace muster {

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
+#include "base/result.h"
 #include "ceph/catalog/manifest.h"
-#include "daemon/base/result.h"
 #include "daemon/proto/muster.pb.h"
 
 namespace muster {

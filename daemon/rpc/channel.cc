@@ -4,7 +4,7 @@
 
 #include "daemon/auth/munge.h"
 #include "daemon/proto/shard_message.h"
-#include "daemon/rpc/ask.h"
+#include "daemon/rpc/ask_daemon.h"
 
 namespace muster {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 
 namespace muster {
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/auth/session.h"
-#include "daemon/base/worker.h"
+#include "base/worker.h"
+#include "daemon/auth/auth_session.h"
 #include "daemon/proto/muster.grpc.pb.h"
 #include "daemon/rpc/channel.h"
 

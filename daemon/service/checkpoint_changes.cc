@@ -9,7 +9,7 @@
 #include "ceph/catalog/catalog.h"
 #include "daemon/coordinator/record.h"
 #include "daemon/gang/gang.h"
-#include "daemon/wire/gang_options.h"
+#include "wire/gang_options.h"
 
 namespace muster {
 namespace {

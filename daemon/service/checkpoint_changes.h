@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "base/result.h"
 #include "ceph/catalog/retention.h"
-#include "daemon/base/result.h"
 #include "daemon/service/checkpoint_queries.h"
 
 namespace muster {

@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "ceph/catalog/object_names.h"
 #include "ceph/catalog/stored_bytes.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
-#include "daemon/base/clock.h"
-#include "daemon/base/gang_job.h"
-#include "daemon/base/status_codes.h"
-#include "daemon/config/retention.h"
+#include "daemon/config/configured_retention.h"
+#include "daemon/gang_job/gang_job.h"
 #include "daemon/service/new_checkpoint.h"
+#include "wire/status_codes.h"
 
 namespace muster {
 namespace {

@@ -12,15 +12,15 @@
 #include <string>
 #include <string_view>
 
+#include "base/loop.h"
+#include "base/worker.h"
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/manifest.h"
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/local_socket.h"
-#include "daemon/base/loop.h"
-#include "daemon/base/worker.h"
 #include "daemon/config/config.h"
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster {
 

@@ -12,9 +12,9 @@
 #include "ceph/catalog/catalog.h"
 #include "ceph/engine/shard_memory.h"
 #include "ceph/exchange/exact_text.h"
+#include "ceph/exchange/leaf_tree.h"
 #include "ceph/exchange/shard_export.h"
 #include "ceph/exchange/shard_index.h"
-#include "ceph/exchange/tree.h"
 
 namespace muster {
 namespace {

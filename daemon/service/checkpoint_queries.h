@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
+#include "base/result.h"
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
-#include "daemon/base/result.h"
 
 namespace muster {
 

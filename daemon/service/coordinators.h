@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "daemon/base/loop.h"
+#include "base/loop.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/rpc/link.h"
 

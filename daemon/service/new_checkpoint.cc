@@ -8,9 +8,9 @@
 #include <optional>
 #include <utility>
 
+#include "base/clock.h"
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
-#include "daemon/base/clock.h"
 #include "daemon/coordinator/record.h"
 #include "daemon/gang/gang.h"
 

@@ -6,11 +6,11 @@
 #include <memory>
 #include <string>
 
+#include "base/result.h"
 #include "ceph/catalog/fence.h"
 #include "ceph/catalog/manifest.h"
 #include "ceph/catalog/retention.h"
 #include "ceph/store/store.h"
-#include "daemon/base/result.h"
 
 namespace muster {
 

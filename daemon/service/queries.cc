@@ -12,15 +12,15 @@
 
 #include "ceph/catalog/catalog.h"
 #include "daemon/agent/agent.h"
-#include "daemon/base/gang_job.h"
-#include "daemon/config/retention.h"
+#include "daemon/config/configured_retention.h"
 #include "daemon/gang/gang.h"
+#include "daemon/gang_job/gang_job.h"
 #include "daemon/proto/muster.pb.h"
 #include "daemon/service/checkpoint_changes.h"
 #include "daemon/service/checkpoint_queries.h"
 #include "daemon/service/storage_report.h"
 #include "daemon/slurm/slurm.h"
-#include "daemon/wire/gang_options.h"
+#include "wire/gang_options.h"
 
 namespace muster {
 namespace {

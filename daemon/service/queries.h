@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "base/worker.h"
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
-#include "daemon/base/worker.h"
 #include "daemon/rpc/link.h"
 #include "daemon/service/coordinators.h"
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "base/result.h"
 #include "ceph/store/store.h"
-#include "daemon/base/result.h"
 
 namespace muster {
 

@@ -16,7 +16,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 #include "daemon/slurm/messages.h"
 
 namespace muster::slurm {

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "daemon/slurm/slurm.h"
 
 namespace muster::slurm {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/loop.h"
+#include "base/loop.h"
 #include "daemon/slurm/helper_process.h"
 
 namespace muster::slurm {

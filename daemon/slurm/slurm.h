@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/loop.h"
-#include "daemon/base/result.h"
+#include "base/loop.h"
+#include "base/result.h"
 
 namespace muster {
 

@@ -15,7 +15,7 @@
 #include "net/collectives/gloo_mesh.h"
 #include "net/collectives/local_address.h"
 #include "net/rendezvous/client.h"
-#include "net/rendezvous/server.h"
+#include "net/rendezvous/rendezvous_server.h"
 
 namespace muster {
 namespace {

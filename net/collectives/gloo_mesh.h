@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "net/rendezvous/client.h"
 
 namespace muster {

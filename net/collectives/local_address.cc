@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 namespace {

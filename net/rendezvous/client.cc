@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "net/rendezvous/server.h"
+#include "net/rendezvous/rendezvous_server.h"
 
 namespace muster::rendezvous {
 

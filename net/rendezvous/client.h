@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
-#include "net/rendezvous/message.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "net/rendezvous/rendezvous_message.h"
 #include "net/rendezvous/socket.h"
 
 namespace muster::rendezvous {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "daemon/base/status_codes.h"
+#include "wire/status_codes.h"
 
 namespace muster::train {
 namespace {

@@ -12,11 +12,11 @@
 #include <memory>
 #include <string>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "net/collectives/collectives.h"
-#include "net/train/layout.h"
 #include "net/train/muster_api.h"
 #include "net/train/state.h"
+#include "net/train/weight_layout.h"
 
 namespace muster::train {
 

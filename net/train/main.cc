@@ -15,7 +15,7 @@
 #include "net/train/checkpoint.h"
 #include "net/train/data.h"
 #include "net/train/matrix.h"
-#include "net/train/options.h"
+#include "net/train/train_options.h"
 #include "net/train/trainer.h"
 
 namespace muster::train {

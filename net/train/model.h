@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "net/train/data.h"
-#include "net/train/layout.h"
+#include "net/train/weight_layout.h"
 
 namespace muster::train {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "net/train/layout.h"
+#include "net/train/weight_layout.h"
 
 namespace muster::train {
 

@@ -6,11 +6,11 @@
 #include <functional>
 #include <string>
 
-#include "daemon/base/result.h"
+#include "base/result.h"
 #include "net/collectives/collectives.h"
 #include "net/train/checkpoint.h"
 #include "net/train/data.h"
-#include "net/train/layout.h"
+#include "net/train/weight_layout.h"
 
 namespace muster::train {
 

@@ -3,7 +3,7 @@
 // these.
 #pragma once
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster::supervisor {
 

@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/wire/wire.h"
+#include "base/unique_fd.h"
+#include "wire/wire.h"
 
 namespace muster::supervisor {
 

@@ -1,4 +1,4 @@
-// The end of a program whose directories are checkpoints (files.h).
+// The end of a program whose directories are checkpoints (files_process.h).
 #include "spank-plugin/supervisor/supervisor.h"
 
 namespace muster::supervisor {

@@ -9,8 +9,8 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include "daemon/wire/files.h"
-#include "spank-plugin/supervisor/files.h"
+#include "spank-plugin/supervisor/files_process.h"
+#include "wire/files_protocol.h"
 
 namespace muster::supervisor {
 namespace {

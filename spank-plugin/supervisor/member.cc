@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "spank-plugin/supervisor/message.h"
+#include "spank-plugin/supervisor/supervisor_message.h"
 
 namespace muster::supervisor {
 namespace {

@@ -4,7 +4,7 @@
 #include <sys/types.h>
 #include <termios.h>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 #include "spank-plugin/supervisor/host.h"
 #include "spank-plugin/supervisor/signals.h"
 

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster::supervisor {
 

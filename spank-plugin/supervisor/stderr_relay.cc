@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "spank-plugin/supervisor/clock.h"
+#include "spank-plugin/supervisor/supervisor_clock.h"
 
 namespace muster::supervisor {
 

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster::supervisor {
 

@@ -2,24 +2,24 @@
 // One thread, one poll loop; nothing in it sleeps or blocks but that poll.
 //
 // supervisor.cc decides (musterd's messages, deaths, what is reported when), drain.cc when a program that has ended with 0
-// counts as ended, loop.cc waits and times, signalling.cc handles Slurm's signals.
+// counts as ended, supervisor_loop.cc waits and times, signalling.cc handles Slurm's signals.
 #pragma once
 
 #include <stdint.h>
 #include <sys/signalfd.h>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/wire/wire.h"
+#include "base/unique_fd.h"
 #include "spank-plugin/supervisor/beat_page.h"
-#include "spank-plugin/supervisor/clock.h"
-#include "spank-plugin/supervisor/connection.h"
-#include "spank-plugin/supervisor/files.h"
+#include "spank-plugin/supervisor/files_process.h"
 #include "spank-plugin/supervisor/host.h"
 #include "spank-plugin/supervisor/member.h"
-#include "spank-plugin/supervisor/message.h"
-#include "spank-plugin/supervisor/process.h"
+#include "spank-plugin/supervisor/process_facts.h"
 #include "spank-plugin/supervisor/signals.h"
 #include "spank-plugin/supervisor/stderr_relay.h"
+#include "spank-plugin/supervisor/supervisor_clock.h"
+#include "spank-plugin/supervisor/supervisor_connection.h"
+#include "spank-plugin/supervisor/supervisor_message.h"
+#include "wire/wire.h"
 
 namespace muster::supervisor {
 
@@ -77,7 +77,7 @@ class Supervisor {
   void EndDrain(int wait_status);
   void OnFilesEnd(int wait_status);
 
-  // loop.cc
+  // supervisor_loop.cc
   bool Step();        // waits once and handles what came; true in a new child
   bool ReadSocket();  // true in a new child
   void Disconnect();

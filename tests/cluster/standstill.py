@@ -1,4 +1,4 @@
-"""What tests do with a musterd that stands still at a point of a save, a commit or a restore (daemon/base/crash_point.h)."""
+"""What tests do with a musterd that stands still at a point of a save, a commit or a restore (base/crash_point.h)."""
 
 import signal
 from collections.abc import Iterator

@@ -51,7 +51,7 @@ class FaultCase(ClusterCase):
 
 
 class Crash(FaultCase):
-    """kill -9 of musterd at each point of a save, a commit and a restore (daemon/base/crash_point.h)."""
+    """kill -9 of musterd at each point of a save, a commit and a restore (base/crash_point.h)."""
 
     def arm(self, node: str, point: str) -> None:
         """Restarts a node's musterd under the running gang, so that it dies at a point."""

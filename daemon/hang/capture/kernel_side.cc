@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string>
 
-#include "daemon/hang/capture/process.h"
+#include "daemon/hang/capture/observed_process.h"
 
 namespace muster::capture {
 namespace {

@@ -19,10 +19,10 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 #include "daemon/hang/capture/kernel_side.h"
 #include "daemon/hang/capture/native.h"
-#include "daemon/hang/capture/process.h"
+#include "daemon/hang/capture/observed_process.h"
 #include "daemon/hang/capture/python.h"
 
 namespace muster::capture {

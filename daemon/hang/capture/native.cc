@@ -10,7 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "daemon/hang/capture/process.h"
+#include "daemon/hang/capture/observed_process.h"
 
 namespace muster::capture {
 namespace {

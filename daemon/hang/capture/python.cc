@@ -21,8 +21,8 @@
 #include <string>
 #include <utility>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/hang/capture/process.h"
+#include "base/unique_fd.h"
+#include "daemon/hang/capture/observed_process.h"
 
 extern char** environ;
 

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "daemon/hang/capture/native.h"
-#include "daemon/hang/capture/process.h"
+#include "daemon/hang/capture/observed_process.h"
 
 namespace muster::capture {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/worker.h"
+#include "base/worker.h"
 #include "daemon/proto/muster.pb.h"
 #include "daemon/rpc/link.h"
 

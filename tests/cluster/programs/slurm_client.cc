@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/loop.h"
+#include "base/loop.h"
 #include "daemon/slurm/local_job.h"
 #include "daemon/slurm/messages.h"
 #include "daemon/slurm/slurm.h"

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "ceph/exchange/leaf_tree.h"
 #include "ceph/exchange/safetensors.h"
 #include "ceph/exchange/shard_export.h"
 #include "ceph/exchange/shard_import.h"
 #include "ceph/exchange/shard_index.h"
-#include "ceph/exchange/tree.h"
 
 namespace muster {
 namespace {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/wire/wire.h"
+#include "base/unique_fd.h"
+#include "wire/wire.h"
 
 namespace muster {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
+#include "base/unique_fd.h"
 #include "ceph/muster.h"
-#include "daemon/base/unique_fd.h"
 #include "tests/unit/ceph/libmuster_rig.h"
 
 namespace muster {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "ceph/base/worker_pool.h"
+#include "base/worker_pool.h"
 #include "ceph/store/store.h"
 
 namespace muster {

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include "ceph/exchange/leaf_tree.h"
 #include "ceph/exchange/safetensors.h"
 #include "ceph/exchange/shard_export.h"
 #include "ceph/exchange/shard_import.h"
-#include "ceph/exchange/tree.h"
 
 namespace {
 

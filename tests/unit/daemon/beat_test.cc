@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "daemon/beat/key.h"
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster {
 namespace {

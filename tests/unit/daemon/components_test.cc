@@ -1,9 +1,9 @@
-#include "daemon/base/components.h"
+#include "daemon/gang_job/components.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/base/gang_job.h"
+#include "daemon/gang_job/gang_job.h"
 
 namespace muster {
 namespace {

@@ -10,7 +10,7 @@
 #include <regex>
 #include <sstream>
 
-#include "daemon/config/retention.h"
+#include "daemon/config/configured_retention.h"
 
 namespace muster {
 namespace {

@@ -11,18 +11,18 @@
 #include <string_view>
 #include <thread>
 
+#include "base/loop.h"
+#include "base/worker.h"
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
 #include "daemon/agent/port_lease.h"
-#include "daemon/base/loop.h"
-#include "daemon/base/worker.h"
 #include "daemon/config/config.h"
 #include "daemon/rpc/link.h"
 #include "daemon/service/checkpoint_exchange.h"
 #include "daemon/service/coordinators.h"
-#include "daemon/wire/wire.h"
 #include "tests/unit/ceph/temporary_directory.h"
+#include "wire/wire.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "daemon/agent/environment.h"
+#include "daemon/agent/member_environment.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

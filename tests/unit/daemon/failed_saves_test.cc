@@ -1,4 +1,4 @@
-#include "daemon/base/failed_saves.h"
+#include "daemon/gang_job/failed_saves.h"
 
 #include <gtest/gtest.h>
 

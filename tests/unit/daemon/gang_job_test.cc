@@ -1,4 +1,4 @@
-#include "daemon/base/gang_job.h"
+#include "daemon/gang_job/gang_job.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

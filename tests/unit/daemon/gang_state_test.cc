@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "daemon/wire/wire.h"
 #include "tests/unit/ceph/temporary_directory.h"
+#include "wire/wire.h"
 
 namespace muster {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <optional>
 
+#include "ceph/client/client_session.h"
 #include "ceph/client/progress_page.h"
-#include "ceph/client/session.h"
 #include "daemon/hang/progress_reader.h"
 
 namespace muster::hang {

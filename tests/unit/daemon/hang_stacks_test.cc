@@ -16,7 +16,7 @@
 #include <sstream>
 #include <string>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 extern char** environ;
 

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "daemon/agent/port_lease.h"
-#include "daemon/auth/session.h"
+#include "daemon/auth/auth_session.h"
 #include "daemon/proto/muster.grpc.pb.h"
-#include "daemon/rpc/ask.h"
+#include "daemon/rpc/ask_daemon.h"
 #include "tests/unit/daemon/private_munge.h"
 
 namespace muster {

@@ -16,8 +16,8 @@
 #include <mutex>
 #include <thread>
 
-#include "daemon/wire/wire.h"
 #include "tests/unit/ceph/temporary_directory.h"
+#include "wire/wire.h"
 
 namespace muster {
 namespace {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "daemon/auth/auth_session.h"
 #include "daemon/auth/munge.h"
-#include "daemon/auth/session.h"
 #include "tests/unit/daemon/private_munge.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster {
 

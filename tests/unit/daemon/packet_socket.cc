@@ -7,7 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "daemon/wire/wire.h"
+#include "wire/wire.h"
 
 namespace muster {
 namespace {

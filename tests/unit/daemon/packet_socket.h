@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 

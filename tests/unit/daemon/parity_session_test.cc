@@ -12,7 +12,7 @@
 #include "daemon/beat/address.h"
 #include "daemon/partner/group_fetch.h"
 #include "daemon/partner/parity_builder.h"
-#include "daemon/partner/server.h"
+#include "daemon/partner/partner_server.h"
 #include "tests/unit/daemon/partner_peers.h"
 
 namespace muster {

@@ -16,7 +16,7 @@
 #include "daemon/partner/copy_fetch.h"
 #include "daemon/partner/copy_io.h"
 #include "daemon/partner/copy_sender.h"
-#include "daemon/partner/server.h"
+#include "daemon/partner/partner_server.h"
 #include "daemon/partner/stream.h"
 #include "daemon/proto/shard_message.h"
 #include "tests/unit/daemon/partner_peers.h"

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <thread>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace muster {
 namespace {

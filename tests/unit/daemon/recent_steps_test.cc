@@ -1,4 +1,4 @@
-#include "daemon/base/recent_steps.h"
+#include "daemon/gang_job/recent_steps.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The codes of messages between daemons. Who may open a session is MUNGE's word: link_test.cc.
-#include "daemon/auth/session.h"
+#include "daemon/auth/auth_session.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "ceph/files/layout.h"
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
+#include "ceph/files/directory_layout.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // A shard becomes a directory again, or nothing does.
-#include "ceph/files/layout.h"
+#include "ceph/files/directory_layout.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -10,8 +10,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/unique_fd.h"
 #include "ceph/files/entry_meta.h"
-#include "daemon/base/unique_fd.h"
 #include "tests/unit/ceph/temporary_directory.h"
 
 namespace muster::files {

@@ -1,5 +1,5 @@
 // Reading and removing a step's directory, friendly and hostile ones.
-#include "ceph/files/tree.h"
+#include "ceph/files/directory_tree.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 #include "tests/unit/ceph/temporary_directory.h"
 
 namespace muster::files {

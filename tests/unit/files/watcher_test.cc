@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
+#include "base/unique_fd.h"
 #include "tests/unit/ceph/libmuster_rig.h"
 
 namespace muster::files {

@@ -1,4 +1,4 @@
-#include "net/train/options.h"
+#include "net/train/train_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

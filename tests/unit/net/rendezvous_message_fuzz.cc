@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "net/rendezvous/message.h"
+#include "net/rendezvous/rendezvous_message.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using muster::rendezvous::Decode;

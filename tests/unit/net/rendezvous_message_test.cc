@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "net/rendezvous/message.h"
+#include "net/rendezvous/rendezvous_message.h"
 
 namespace muster::rendezvous {
 namespace {

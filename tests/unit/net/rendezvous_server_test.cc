@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "net/rendezvous/client.h"
-#include "net/rendezvous/server.h"
+#include "net/rendezvous/rendezvous_server.h"
 
 namespace muster::rendezvous {
 namespace {

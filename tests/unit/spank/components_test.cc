@@ -1,5 +1,5 @@
 // What srun leaves for a heterogeneous step's tasks, and what they make of it; with a stand-in for Slurm's environment.
-#include "spank-plugin/components.h"
+#include "spank-plugin/component_list.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/base/components.h"
+#include "daemon/gang_job/components.h"
 
 namespace {
 

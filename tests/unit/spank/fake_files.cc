@@ -1,4 +1,4 @@
-// Stands in for muster-files (daemon/wire/files.h) in files_test.cc: writes what happens to it into BASE/log, and does as
+// Stands in for muster-files (wire/files_protocol.h) in files_test.cc: writes what happens to it into BASE/log, and does as
 // BASE/how says: "fail", "die", "wait" (drains when BASE/go is there), or nothing.
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "daemon/wire/files.h"
+#include "wire/files_protocol.h"
 
 namespace wire = muster::wire;
 

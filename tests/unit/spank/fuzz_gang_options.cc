@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-#include "daemon/wire/gang_options.h"
+#include "wire/gang_options.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   muster::wire::GangOptions options;

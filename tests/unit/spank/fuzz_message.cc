@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "spank-plugin/supervisor/message.h"
+#include "spank-plugin/supervisor/supervisor_message.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using muster::supervisor::Message;

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "daemon/wire/gang_options.h"
-#include "spank-plugin/supervisor/message.h"
+#include "spank-plugin/supervisor/supervisor_message.h"
+#include "wire/gang_options.h"
 
 namespace muster::supervisor {
 namespace {

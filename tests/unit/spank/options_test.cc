@@ -1,5 +1,5 @@
 // The plugin's option and arguments, with a stand-in for the three functions of Slurm's that they call.
-#include "spank-plugin/options.h"
+#include "spank-plugin/plugin_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What /proc says about real processes.
-#include "spank-plugin/supervisor/process.h"
+#include "spank-plugin/supervisor/process_facts.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

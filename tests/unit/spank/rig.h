@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/wire/wire.h"
+#include "base/unique_fd.h"
 #include "spank-plugin/supervisor/supervisor.h"
+#include "wire/wire.h"
 
 namespace muster::supervisor {
 

@@ -1,0 +1,447 @@
+#include "ceph/client/client_session.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "ceph/client/wire_text.h"
+
+namespace muster::client {
+namespace {
+
+constexpr int64_t kAttemptPause = 100 * kMillisecond;
+constexpr int64_t kGreetingTimeout = 10 * kSecond;
+constexpr int64_t kProgressPause = 100 * kMillisecond;
+constexpr int64_t kAdvancePause = 10 * kMillisecond;
+
+int StatusOf(uint32_t refusal) {
+  switch (static_cast<wire::Refusal>(refusal)) {
+    case wire::Refusal::kVersion:
+    case wire::Refusal::kMalformed:
+      return MUSTER_E_PROTOCOL;
+    case wire::Refusal::kDenied:
+    case wire::Refusal::kStaleGeneration:
+      return MUSTER_E_DENIED;
+    case wire::Refusal::kNoGang:
+      return MUSTER_E_NO_GANG;
+    case wire::Refusal::kDisabled:
+      return MUSTER_E_STORE;
+    case wire::Refusal::kInvalid:
+      return MUSTER_E_INVALID;
+  }
+  return MUSTER_E_DENIED;
+}
+
+}  // namespace
+
+int64_t Now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
+}
+
+int Session::Fail(int status, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(error_, sizeof(error_), format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+// ---- moving on ----
+
+int Session::Open() {
+  if (const int status = identity_.Read(error_, sizeof(error_)); status != MUSTER_OK) return status;
+  away_since_ = Now();
+  const int status =
+      Until(Now() + kConnectTimeout, [](Session* self) { return self->link_ == Link::kReady; });
+  if (status != MUSTER_E_TIMEOUT) return status;
+  return Trouble(kNever);
+}
+
+int Session::Advance() {
+  Step();
+  return Trouble(Now());
+}
+
+// Why nothing can be done any more, as of `now`; MUSTER_OK while there is hope.
+int Session::Trouble(int64_t now) {
+  if (link_ == Link::kRefused) return Fail(refused_status_, "%s", refused_text_);
+  if (link_ == Link::kReady || now - away_since_ < ReconnectTimeout()) return MUSTER_OK;
+  // One who calls seldom has been away for long, and asks only now.
+  if (link_ == Link::kGreeting && greetings_ == 1 && now - greeted_at_ < kGreetingTimeout) return MUSTER_OK;
+  if (refused_status_ == MUSTER_E_NO_GANG) return Fail(MUSTER_E_NO_GANG, "%s", refused_text_);
+  return Fail(MUSTER_E_UNREACHABLE, "musterd does not answer on %s: %s (is %s running on this node?)",
+              identity_.socket,
+              away_error_ != 0 ? strerror(away_error_) : "it closes the connection or says nothing",
+              wire::kUnit);
+}
+
+int64_t Session::ReconnectTimeout() const {
+  return welcome_.reconnect_ms != 0 ? welcome_.reconnect_ms * kMillisecond : kReconnectTimeout;
+}
+
+int Session::UntilCall(int64_t deadline, bool (*done)(void*, Session*), void* what) {
+  for (;;) {
+    Step();
+    if (done(what, this)) return MUSTER_OK;
+    const int64_t now = Now();
+    if (const int status = Trouble(now); status != MUSTER_OK) return status;
+    if (now >= deadline) return Fail(MUSTER_E_TIMEOUT, "the time is over");
+    // Wake up for what only the clock brings: the next attempt to connect, the end of patience.
+    int64_t wait = link_ == Link::kDown ? next_attempt_ - now : kSecond;
+    if (wait > deadline - now) wait = deadline - now;
+    if (wait < 0) wait = 0;
+    connection_.Wait(static_cast<int>(wait / kMillisecond) + 1, WantsRoom());
+  }
+}
+
+void Session::Step() {
+  // What has come counts, however long ago: a program may call seldom.
+  Receive();
+  const int64_t now = Now();
+  if (link_ == Link::kGreeting && now - greeted_at_ > kGreetingTimeout) Down(0);
+  if (link_ == Link::kDown && now >= next_attempt_) {
+    Connect(now);
+    Receive();
+  }
+  if (link_ == Link::kReady) Flush();
+}
+
+void Session::Connect(int64_t now) {
+  next_attempt_ = now + kAttemptPause;
+  if (const int error = connection_.Open(identity_.socket); error != 0) {
+    away_error_ = error;
+    return;
+  }
+  struct {
+    wire::ClientHello body;
+    char gang[sizeof(identity_.gang)];
+  } hello{};
+  const size_t gang_bytes = strlen(identity_.gang);
+  wire::SetHeader(&hello.body, wire::Type::kClientHello, gang_bytes);
+  memcpy(hello.body.token, identity_.token, sizeof(hello.body.token));
+  hello.body.generation = identity_.generation;
+  hello.body.rank = identity_.rank;
+  hello.body.gang_bytes = static_cast<uint32_t>(gang_bytes);
+  memcpy(reinterpret_cast<char*>(&hello) + sizeof(hello.body), identity_.gang, gang_bytes);
+  if (const int error = connection_.Send(&hello, sizeof(hello.body) + gang_bytes); error != 0)
+    return Down(error);
+  link_ = Link::kGreeting;
+  greeted_at_ = now;
+  ++greetings_;
+}
+
+void Session::Down(int error) {
+  if (link_ == Link::kReady) away_since_ = Now();
+  connection_.Close();
+  link_ = Link::kDown;
+  away_error_ = error;
+  fetching_.sent = false;
+}
+
+void Session::Refuse(int status, const char* text, size_t size) {
+  connection_.Close();
+  link_ = Link::kRefused;
+  refused_status_ = status;
+  CopyText(refused_text_, sizeof(refused_text_), text, size);
+}
+
+// ---- what musterd says ----
+
+void Session::Receive() {
+  while (connection_.open()) {
+    switch (connection_.Receive()) {
+      case Connection::Received::kNothing:
+        return;
+      case Connection::Received::kClosed:
+        Down(0);
+        return;
+      case Connection::Received::kTooLong: {
+        const char* text = wire::CheckText(wire::Check::kSize);
+        Refuse(MUSTER_E_PROTOCOL, text, strlen(text));
+        return;
+      }
+      case Connection::Received::kPacket:
+        break;
+    }
+    wire::Header header;
+    const wire::Check check = wire::CheckHeader(connection_.packet(), connection_.packet_size(), &header);
+    if (check != wire::Check::kOk) {
+      char text[160];
+      const int n =
+          snprintf(text, sizeof(text), "musterd and this libmuster do not understand each other: %s",
+                   wire::CheckText(check));
+      Refuse(MUSTER_E_PROTOCOL, text, static_cast<size_t>(n));
+      return;
+    }
+    Take(header);
+  }
+}
+
+void Session::Take(const wire::Header& header) {
+  switch (static_cast<wire::Type>(header.type)) {
+    case wire::Type::kClientWelcome:
+      return OnWelcome();
+    case wire::Type::kRefused:
+      return OnRefused();
+    case wire::Type::kShardDurable:
+      return OnDurable();
+    case wire::Type::kShardDelayed:
+      return OnDelayed();
+    case wire::Type::kCommitted:
+      return OnCommitted();
+    case wire::Type::kRestored:
+      return OnRestored();
+    case wire::Type::kRangeRead:
+      return OnRangeRead();
+    case wire::Type::kDescribed:
+      return OnDescribed();
+    case wire::Type::kMemoryAnswer:
+      return OnMemoryAnswer();
+    case wire::Type::kNotify: {
+      wire::Notify notify;
+      if (wire::ReadBody(connection_.packet(), connection_.packet_size(), &notify)) flags_ |= notify.flags;
+      return;
+    }
+    case wire::Type::kPageWanted:
+      page_wanted_ = page_.Open();
+      return;
+    default:
+      return;  // a newer musterd may say more than this library knows
+  }
+}
+
+void Session::OnWelcome() {
+  wire::ClientWelcome welcome{};
+  if (!wire::ReadGrownBody(connection_.packet(), connection_.packet_size(), wire::kFirstClientWelcome,
+                           &welcome) ||
+      link_ != Link::kGreeting) {
+    return;
+  }
+  if (!welcomed_) committed_ = welcome.restore_step;
+  welcome_ = welcome;
+  welcomed_ = true;
+  link_ = Link::kReady;
+  greetings_ = 0;
+  away_error_ = 0;
+  refused_status_ = 0;
+  page_wanted_ = false;  // until this musterd says so
+  page_sent_ = false;
+  Resend();
+}
+
+void Session::OnRefused() {
+  wire::Refused refused;
+  WireText text;
+  if (!ReadWithText(connection_, &refused, &text)) return Down(0);
+  if (static_cast<wire::Refusal>(refused.reason) != wire::Refusal::kNoGang) {
+    return Refuse(StatusOf(refused.reason), text.data, text.size);
+  }
+  // A musterd that has just been restarted does not know its gangs yet: their supervisors are on the way to
+  // it.
+  Down(0);
+  next_attempt_ = Now() + kAttemptPause;
+  refused_status_ = MUSTER_E_NO_GANG;
+  text.CopyTo(refused_text_);
+}
+
+void Session::OnDurable() {
+  wire::ShardDurable durable;
+  WireText text;
+  if (!ReadWithText(connection_, &durable, &text)) return;
+  for (Staging& staging : stagings_) {
+    if (staging.use == Staging::Use::kHanded && staging.step == durable.step)
+      staging.use = Staging::Use::kFree;
+  }
+  SaveRecord* record = saves_.Find(durable.step);
+  if (record == nullptr || record->state > SaveState::kDurable) return;
+  if (durable.status != MUSTER_OK && record->again) {
+    // What was durable before may count all the same.
+    record->state = SaveState::kDurable;
+    record->lost = true;
+    record->ask = KnowsOutcomes();
+    return;
+  }
+  record->state = durable.status == MUSTER_OK ? SaveState::kDurable : SaveState::kFailed;
+  record->status = CheckedStatus(durable.status);
+  text.CopyTo(record->text);
+}
+
+void Session::OnDelayed() {
+  wire::ShardDelayed delayed;
+  WireText text;
+  if (!ReadWithText(connection_, &delayed, &text)) return;
+  SaveRecord* record = saves_.Find(delayed.step);
+  if (record == nullptr || record->state != SaveState::kSent) return;
+  record->delayed = delayed.status != MUSTER_OK;
+  text.CopyTo(record->text);
+}
+
+void Session::OnCommitted() {
+  wire::Committed committed;
+  WireText text;
+  if (!ReadWithText(connection_, &committed, &text)) return;
+  if (committed.status == MUSTER_OK && (committed_ == wire::kNoStep || committed.step > committed_)) {
+    committed_ = committed.step;
+  }
+  SaveRecord* record = saves_.Find(committed.step);
+  if (record == nullptr || record->state == SaveState::kCommitted) return;
+  for (Staging& staging : stagings_) {
+    // It has not been handed over again, and need not be.
+    if (staging.step == committed.step && HandOver(&staging)) staging.use = Staging::Use::kFree;
+  }
+  record->ask = false;
+  record->state = committed.status == MUSTER_OK ? SaveState::kCommitted : SaveState::kFailed;
+  record->status = CheckedStatus(committed.status);
+  text.CopyTo(record->text);
+}
+
+// ---- what the program says ----
+
+void Session::Commit(Staging* staging) {
+  staging->use = Staging::Use::kHanded;
+  staging->give_up = staging->gave_up = false;
+  staging->holds = true;
+  saves_.Add(staging->step);
+  Step();
+}
+
+int Session::ReportProgress(uint64_t step) {
+  const int64_t now = Now();
+  progress_ = step;
+  progress_waiting_ = true;
+  page_.Write(step, now);
+  // One who calls thousands of times a second is not to make as many system calls.
+  if (now < next_advance_ && link_ == Link::kReady) return MUSTER_OK;
+  next_advance_ = now + kAdvancePause;
+  Step();
+  // What is said is on the page, or goes with the next connection: it needs no musterd now.
+  return link_ == Link::kRefused ? Trouble(now) : MUSTER_OK;
+}
+
+// After a new welcome: musterd may be another process, which knows of no save. What the memory still holds
+// and is not committed is handed over again; the objects are written a second time with the same bytes.
+void Session::Resend() {
+  for (size_t i = 0; i < saves_.kept(); ++i) {
+    SaveRecord& record = saves_.at(i);
+    if (record.state > SaveState::kDurable) continue;
+    bool held = false;
+    for (Staging& staging : stagings_) {
+      if (!staging.holds || staging.step != record.step || staging.use == Staging::Use::kFilling) continue;
+      staging.use = Staging::Use::kHanded;
+      staging.give_up = staging.gave_up = false;
+      held = true;
+    }
+    record.delayed = false;
+    if (held) {
+      record.again |= record.state == SaveState::kDurable;
+      record.state = SaveState::kQueued;
+    } else {
+      record.lost = true;
+      record.ask = KnowsOutcomes();
+    }
+  }
+}
+
+// Whether `staging` holds a save that waits to be handed over.
+bool Session::HandOver(Staging* staging) {
+  if (staging->use != Staging::Use::kHanded) return false;
+  const SaveRecord* record = saves_.Find(staging->step);
+  return record != nullptr && record->state == SaveState::kQueued;
+}
+
+bool Session::WantsRoom() {
+  if (link_ != Link::kReady) return false;
+  for (Staging& staging : stagings_) {
+    if (HandOver(&staging) || (staging.give_up && !staging.gave_up)) return true;
+  }
+  for (size_t i = 0; i < saves_.kept(); ++i) {
+    if (saves_.at(i).ask) return true;
+  }
+  return (fetching_.active && !fetching_.sent) || (memory_.active && !memory_.sent);
+}
+
+void Session::Flush() {
+  for (;;) {
+    Staging* next = nullptr;
+    for (Staging& staging : stagings_) {
+      if (HandOver(&staging) && (next == nullptr || staging.step < next->step)) next = &staging;
+    }
+    if (next == nullptr) break;
+    wire::Save save{};
+    wire::SetHeader(&save, wire::Type::kSave);
+    save.step = next->step;
+    save.bytes = next->bytes;
+    const int error = connection_.Send(&save, sizeof(save), next->fd());
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    saves_.Find(next->step)->state = SaveState::kSent;
+  }
+  for (Staging& staging : stagings_) {
+    if (!staging.give_up || staging.gave_up) continue;
+    wire::GiveUp give_up{};
+    wire::SetHeader(&give_up, wire::Type::kGiveUp);
+    give_up.step = staging.step;
+    const int error = connection_.Send(&give_up, sizeof(give_up));
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    staging.gave_up = true;
+  }
+  for (size_t i = 0; i < saves_.kept(); ++i) {
+    SaveRecord& record = saves_.at(i);
+    if (!record.ask) continue;
+    wire::AskOutcome ask{};
+    wire::SetHeader(&ask, wire::Type::kAskOutcome);
+    ask.step = record.step;
+    const int error = connection_.Send(&ask, sizeof(ask));
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    record.ask = false;
+  }
+  if (fetching_.active && !fetching_.sent) {
+    const int error = SendRequest();
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    fetching_.sent = true;
+  }
+  if (memory_.active && !memory_.sent) {
+    wire::AskMemory ask{};
+    wire::SetHeader(&ask, wire::Type::kAskMemory);
+    ask.number = memory_.number;
+    ask.bytes = memory_.bytes;
+    const int error = connection_.Send(&ask, sizeof(ask), memory_.fd);
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    memory_.sent = true;
+  }
+  if (page_wanted_ && !page_sent_) {
+    const int error = SendPage();
+    if (error == EAGAIN) return;
+    if (error != 0) return Down(error);
+    page_sent_ = true;
+  }
+  if (!page_sent_) SendProgress();
+}
+
+int Session::SendPage() {
+  wire::PageHandover handover{};
+  wire::SetHeader(&handover, wire::Type::kProgressPage);
+  return connection_.Send(&handover, sizeof(handover), page_.fd());
+}
+
+void Session::SendProgress() {
+  const int64_t now = Now();
+  if (!progress_waiting_ || now < next_progress_) return;
+  wire::Progress progress{};
+  wire::SetHeader(&progress, wire::Type::kProgress);
+  progress.step = progress_;
+  const int error = connection_.Send(&progress, sizeof(progress));
+  if (error != 0 && error != EAGAIN) return Down(error);
+  if (error == 0) progress_waiting_ = false;
+  next_progress_ = now + kProgressPause;
+}
+
+}  // namespace muster::client

@@ -1,0 +1,86 @@
+#include "daemon/gang_job/gang_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/hostlist.h"
+
+namespace muster {
+
+std::string GangJob::Id() const {
+  return restart_count == 0 ? fmt::format("{}.{}", job_id, step_id)
+                            : fmt::format("{}.{}-r{}", job_id, step_id, restart_count);
+}
+
+std::string GangJob::Key() const {
+  return options.name[0] != '\0' ? fmt::format("name-{}", options.name)
+                                 : fmt::format("job-{}.{}", job_id, step_id);
+}
+
+std::string GangJob::Space() const {
+  return SpaceOf(uid);
+}
+
+const wire::GangOptions& GangJob::OptionsOf(uint32_t node) const {
+  return components.list.empty() ? options : components.list[components.of_node[node]].options;
+}
+
+uint32_t GangJob::JobOf(uint32_t node) const {
+  return components.list.empty() ? job_id : components.list[components.of_node[node]].job_id;
+}
+
+std::vector<uint32_t> GangJob::CandidateNodes() const {
+  std::vector<uint32_t> order;
+  for (const Component& component : components.list)
+    order.insert(order.end(), component.nodes.begin(), component.nodes.end());
+  if (components.list.empty()) {
+    for (uint32_t node = 0; node < hosts.size(); ++node) order.push_back(node);
+  }
+  if (order.empty()) return {0};
+  std::rotate(order.begin(), order.begin() + 1, order.end());
+  return order;
+}
+
+Status GangJob::CompleteComponents() {
+  auto parsed = ParseComponents(components_text, hosts);
+  if (!parsed) return parsed.error();
+  if (parsed->job_id != job_id) return Error{Errc::kInvalid, "the step's components are another job's"};
+  if (Status good = CheckRoles(*parsed); !good) return good;
+  auto merged = MergeOptions(parsed->list);
+  if (!merged) return merged.error();
+  components = *std::move(parsed);
+  options = *merged;
+  options_text = components.list.front().options_text;
+  task_count = components.TaskCount();
+  return {};
+}
+
+Status GangJob::Complete() {
+  auto expanded = ExpandHostlist(node_list);
+  if (!expanded) return expanded.error();
+  hosts = *std::move(expanded);
+  if (!components_text.empty()) return CompleteComponents();
+  std::array<char, wire::kMaxOptionError> reason{};
+  if (!wire::ParseGangOptions(options_text.data(), options_text.size(), &options, reason.data(),
+                              reason.size()) ||
+      !wire::CheckNodes(options, static_cast<uint32_t>(hosts.size()), reason.data(), reason.size())) {
+    return Error{Errc::kInvalid, reason.data()};
+  }
+  if (options.after[0] != '\0') {
+    return Error{Errc::kInvalid, fmt::format("--gang: after={}: this step has only the role {}",
+                                             options.after, options.role)};
+  }
+  if (task_count == 0 || task_count > (1U << 24) || task_count < hosts.size()) {
+    return Error{Errc::kInvalid, fmt::format("{} tasks on {} nodes is not a step", task_count, hosts.size())};
+  }
+  return {};
+}
+
+std::string SpaceOf(uint32_t uid) {
+  return fmt::format("u{}", uid);
+}
+
+}  // namespace muster

@@ -1,0 +1,59 @@
+// Which Slurm step a gang is, and the names that follow from it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "daemon/gang_job/components.h"
+#include "wire/gang_options.h"
+
+namespace muster {
+
+struct GangJob {
+  uint32_t job_id = 0;  // of a heterogeneous one the first component's
+  uint32_t step_id = 0;
+  uint32_t restart_count = 0;  // SLURM_RESTART_COUNT
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint32_t task_count = 0;
+  std::string node_list;           // Slurm's expression
+  std::vector<std::string> hosts;  // expanded: by node index
+  std::string options_text;        // --gang's value; with components the first one's
+  wire::GangOptions options;       // with components what they say together (MergeOptions)
+  std::string components_text;     // "": the step has one component
+  Components components;
+
+  // "12.0", after a requeue "12.0-r1".
+  [[nodiscard]] std::string Id() const;
+  // Of its record and checkpoints: name=KEY if given, else the step's, the same after a requeue.
+  [[nodiscard]] std::string Key() const;
+  // The store's space of the user.
+  [[nodiscard]] std::string Space() const;
+  // What the node's own component says; of a step of one component `options`.
+  [[nodiscard]] const wire::GangOptions& OptionsOf(uint32_t node) const;
+  // The Slurm job that has this node: its component's.
+  [[nodiscard]] uint32_t JobOf(uint32_t node) const;
+  // Who may coordinate, in order: the job's nodes, of several components the first one's first; the batch host (where
+  // the script and srun live) last.
+  [[nodiscard]] std::vector<uint32_t> CandidateNodes() const;
+
+  // Fills what follows from node_list, options_text and components_text, and checks that all of it is consistent.
+  [[nodiscard]] Status Complete();
+
+ private:
+  [[nodiscard]] Status CompleteComponents();
+};
+
+// Who coordinates a gang, as the agent of one of its nodes knows it.
+struct KnownCoordinator {
+  uint32_t node = 0;
+  uint64_t term = 0;     // 0: none has been heard of
+  bool heard = false;    // its lease is good here
+  std::string beat_key;  // the gang's for beats, with a term
+};
+
+std::string SpaceOf(uint32_t uid);
+
+}  // namespace muster

@@ -1,0 +1,83 @@
+#include "spank-plugin/plugin_options.h"
+
+#include <string.h>
+
+#include "wire/gang_options.h"
+#include "wire/wire.h"
+
+namespace muster::plugin {
+namespace {
+
+constexpr char kArguments[] = "socket=PATH, signals=tasks|all, wait=SECONDS (0..3600)";
+
+constinit GangOption gang;
+constinit char value[wire::kMaxOptions + 1] = "";
+constinit char error[wire::kMaxOptionError] = "";
+
+int OnGang(int /*val*/, const char* argument, int remote) {
+  // Slurm 22.05 hands an absent argument on as "(null)" in some of its ways between the contexts.
+  if (argument == nullptr || strcmp(argument, "(null)") == 0) argument = "";
+  wire::GangOptions parsed;
+  const size_t size = strlen(argument);
+  if (!wire::ParseGangOptions(argument, size, &parsed, error, sizeof(error))) {
+    if (remote == 0) {
+      slurm_error("%s", error);
+      return -1;
+    }
+    // Slurm would log this and start the program without its gang. The task is to fail instead.
+    gang.error = error;
+  } else {
+    memcpy(value, argument, size + 1);
+    gang.error = "";
+  }
+  gang.value = value;
+  gang.given = true;
+  ++gang.times;
+  return 0;
+}
+
+const char* Value(const char* argument, const char* key) {
+  const size_t size = strlen(key);
+  return strncmp(argument, key, size) == 0 ? argument + size : nullptr;
+}
+
+}  // namespace
+
+int RegisterGangOption(spank_t spank) {
+  static char name[] = "gang";
+  static char info[] = "key=value,...";
+  static char usage[] =
+      "run the tasks as a gang that Muster restarts together after a fault; "
+      "keys: restarts=N, join=DURATION, spares=N, min=N, grow=yes|no, hang=DURATION|off, grace=DURATION, "
+      "requeue=yes|no, role=NAME, kind=KIND, after=ROLE[:done], name=KEY, files=yes|no";
+  constexpr int kOptionalArgument = 2;
+  static spank_option option = {name, info, usage, kOptionalArgument, 0, OnGang};
+  return spank_option_register(spank, &option);
+}
+
+const GangOption& Gang() {
+  return gang;
+}
+
+Arguments ReadArguments(int argc, char** argv, bool complain) {
+  Arguments arguments{wire::kDefaultSocket};
+  for (int i = 0; i < argc; ++i) {
+    bool good = false;
+    if (const char* path = Value(argv[i], "socket=")) {
+      good = path[0] == '/';
+      if (good) arguments.socket = path;
+    } else if (const char* signals = Value(argv[i], "signals=")) {
+      good = strcmp(signals, "tasks") == 0 || strcmp(signals, "all") == 0;
+      if (good) arguments.forward_signals = signals[0] == 't';
+    } else if (const char* wait = Value(argv[i], "wait=")) {
+      good = wire::detail::ParseNumber(wait, strlen(wait), 0, 3600, &arguments.wait_seconds);
+    }
+    if (!good && complain) {
+      slurm_error("muster: plugstack.conf: '%s' is not an argument of spank_muster.so; they are %s", argv[i],
+                  kArguments);
+    }
+  }
+  return arguments;
+}
+
+}  // namespace muster::plugin

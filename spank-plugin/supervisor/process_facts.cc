@@ -1,0 +1,144 @@
+#include "spank-plugin/supervisor/process_facts.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+namespace muster::supervisor {
+namespace {
+
+constexpr unsigned long kForkedWithoutExec = 0x40;  // PF_FORKNOEXEC of the kernel's sched.h
+constexpr int kCoreFlag = 0x80;                     // WCOREFLAG of a wait status
+
+// Reads a small file below `dir_fd` as a string; false when it cannot.
+bool ReadText(int dir_fd, const char* path, char* text, size_t size) {
+  const UniqueFd fd(openat(dir_fd, path, O_RDONLY | O_CLOEXEC));
+  const ssize_t got = fd.valid() ? read(fd.get(), text, size - 1) : -1;
+  text[got > 0 ? got : 0] = '\0';
+  return got > 0;
+}
+
+bool ReadOf(int proc_fd, pid_t pid, const char* file, char* text, size_t size) {
+  char path[64];
+  snprintf(path, sizeof(path), "%d/%s", pid, file);
+  return ReadText(proc_fd, path, text, size);
+}
+
+// Field `number` (from 1, as proc(5) counts) of /proc/PID/stat, which must be behind the name in parentheses.
+const char* StatField(const char* stat, int number) {
+  const char* at = strrchr(stat, ')');
+  for (int field = 2; at != nullptr && field < number; ++field) at = strchr(at + 1, ' ');
+  return at != nullptr ? at + 1 : "0";
+}
+
+}  // namespace
+
+ProgramName NameOf(int proc_fd, pid_t pid) {
+  ProgramName name;
+  char text[64];
+  if (!ReadOf(proc_fd, pid, "comm", text, sizeof(text))) return name;
+  text[strcspn(text, "\n")] = '\0';
+  snprintf(name.text, sizeof(name.text), "%.15s", text);
+  return name;
+}
+
+bool HasExecuted(int proc_fd, pid_t pid) {
+  char stat[1024];
+  if (!ReadOf(proc_fd, pid, "stat", stat, sizeof(stat))) return false;
+  return (strtoul(StatField(stat, 9), nullptr, 10) & kForkedWithoutExec) == 0;
+}
+
+bool MayDumpCore(int proc_fd, pid_t pid) {
+  char pattern[4];
+  // A pattern that names a program is followed whatever the limit is.
+  if (ReadText(proc_fd, "sys/kernel/core_pattern", pattern, sizeof(pattern)) && pattern[0] == '|')
+    return true;
+  rlimit limit{};
+  return prlimit(pid, RLIMIT_CORE, nullptr, &limit) != 0 || limit.rlim_cur != 0;
+}
+
+int CoreDumpStatus(int proc_fd, pid_t pid) {
+  char text[4096];
+  if (!ReadOf(proc_fd, pid, "status", text, sizeof(text))) return 0;
+  const char* dumping = strstr(text, "\nCoreDumping:\t");
+  if (dumping == nullptr || dumping[strlen("\nCoreDumping:\t")] != '1') return 0;
+  // Kernels before 5.16 do not show the signal here yet.
+  const int signal = ReadOf(proc_fd, pid, "stat", text, sizeof(text)) ? atoi(StatField(text, 52)) & 0x7f : 0;
+  return (signal != 0 ? signal : SIGABRT) | kCoreFlag;
+}
+
+bool Children::Open(int proc_fd) {
+  list_.reset(openat(proc_fd, "thread-self/children", O_RDONLY | O_CLOEXEC));
+  return list_.valid();
+}
+
+int Children::Visit(bool kill_them) const {
+  char text[4096];
+  off_t at = 0;
+  int count = 0;
+  for (;;) {
+    const ssize_t got = pread(list_.get(), text, sizeof(text) - 1, at);
+    if (got <= 0) return count;
+    text[got] = '\0';
+    // Each number is followed by a space; one that is cut off at the buffer's end is read again.
+    const char* last = strrchr(text, ' ');
+    if (last == nullptr) return count;
+    for (char* number = text; number < last;) {
+      const long pid = strtol(number, &number, 10);
+      ++number;
+      if (pid <= 0) continue;
+      ++count;
+      if (kill_them) kill(static_cast<pid_t>(pid), SIGKILL);
+    }
+    at += last + 1 - text;
+  }
+}
+
+int Children::Kill() const {
+  return Visit(true);
+}
+int Children::Count() const {
+  return Visit(false);
+}
+
+void OomCounter::Open(int proc_fd, int cgroups_fd) {
+  char groups[4096];
+  if (cgroups_fd < 0 || !ReadText(proc_fd, "self/cgroup", groups, sizeof(groups))) return;
+  // Lines are ID:CONTROLLERS:PATH; v2's is 0::PATH.
+  char* state = nullptr;
+  for (char* line = strtok_r(groups, "\n", &state); line != nullptr; line = strtok_r(nullptr, "\n", &state)) {
+    char* controllers = strchr(line, ':');
+    char* path = controllers != nullptr ? strchr(controllers + 1, ':') : nullptr;
+    if (path == nullptr) continue;
+    *path++ = '\0';
+    const bool v2 = controllers[1] == '\0';
+    if (!v2 && strcmp(controllers + 1, "memory") != 0) continue;
+    char name[4200];
+    snprintf(name, sizeof(name), v2 ? ".%s/memory.events" : "memory%s/memory.oom_control", path);
+    const int fd = openat(cgroups_fd, name, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) file_.reset(fd);
+    if (!v2 && file_.valid()) break;
+  }
+  seen_ = Read();
+}
+
+long OomCounter::Read() const {
+  char text[1024];
+  const ssize_t got = file_.valid() ? pread(file_.get(), text, sizeof(text) - 1, 0) : -1;
+  if (got <= 0) return 0;
+  text[got] = '\0';
+  const char* kills = strstr(text, "oom_kill ");
+  return kills != nullptr ? atol(kills + strlen("oom_kill ")) : 0;
+}
+
+bool OomCounter::Advanced() {
+  const long now = Read();
+  const bool advanced = now > seen_;
+  seen_ = now;
+  return advanced;
+}
+
+}  // namespace muster::supervisor

@@ -1,0 +1,56 @@
+// Facts about processes, read through the /proc that was open before any container plugin ran.
+#pragma once
+
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "base/unique_fd.h"
+
+namespace muster::supervisor {
+
+// The name of the program in `pid`, also when it is a zombie; "" when it cannot be read.
+struct ProgramName {
+  char text[16] = "";
+};
+ProgramName NameOf(int proc_fd, pid_t pid);
+
+// Whether the process has exec'd since it was forked; true also for a zombie that had.
+bool HasExecuted(int proc_fd, pid_t pid);
+
+// Whether the kernel would write a core for the process: asked once after its exec, for most jobs say no.
+bool MayDumpCore(int proc_fd, pid_t pid);
+
+// When the process is writing its core, the wait status that it will have, else 0. The kernel tells nobody
+// when a dump begins, so this is asked at intervals.
+int CoreDumpStatus(int proc_fd, pid_t pid);
+
+// The children of this process, which is a subreaper: every descendant becomes one when its parent dies. Only
+// this process reaps them, so a listed pid cannot have become another process.
+class Children {
+ public:
+  // False: the kernel does not tell (CONFIG_PROC_CHILDREN).
+  bool Open(int proc_fd);
+  // Sends SIGKILL to all of them; returns how many there were.
+  int Kill() const;
+  // How many there are, zombies included.
+  [[nodiscard]] int Count() const;
+
+ private:
+  int Visit(bool kill_them) const;
+  UniqueFd list_;
+};
+
+// Counts the processes that the kernel's OOM killer took in this process's memory cgroup (v1 or v2).
+class OomCounter {
+ public:
+  void Open(int proc_fd, int cgroups_fd);
+  // Whether there was one since the last call (or since Open).
+  bool Advanced();
+
+ private:
+  [[nodiscard]] long Read() const;
+  UniqueFd file_;
+  long seen_ = 0;
+};
+
+}  // namespace muster::supervisor
