@@ -1,50 +1,52 @@
-// muster.h's errors and Muster's own, one for the other.
+// What the `status` of an answer says, and Muster's own kinds of errors, one for the other.
 #pragma once
 
+#include <stdint.h>
+
 #include "base/result.h"
-#include "ceph/muster.h"
+#include "wire/wire.h"
 
-namespace muster {
+namespace muster::wire {
 
-// The muster_error of a failure.
-inline int StatusOf(Errc code) {
+// The code of a failure.
+inline StatusCode StatusOf(Errc code) {
   switch (code) {
     case Errc::kInvalid:
-      return MUSTER_E_INVALID;
+      return kStatusInvalid;
     case Errc::kNotFound:
-      return MUSTER_E_NOT_FOUND;
+      return kStatusNotFound;
     case Errc::kCorrupt:
-      return MUSTER_E_CORRUPT;
+      return kStatusCorrupt;
     case Errc::kDenied:
-      return MUSTER_E_DENIED;
+      return kStatusDenied;
     case Errc::kExhausted:
     case Errc::kUnavailable:
     case Errc::kConflict:
     case Errc::kInternal:
-      return MUSTER_E_STORE;
+      return kStatusStore;
   }
-  return MUSTER_E_STORE;
+  return kStatusStore;
 }
 
-// The failure that a muster_error other than MUSTER_OK is.
-inline Errc ErrcOf(int status) {
+// The failure that a code other than kStatusOk stands for, also one of muster.h that no answer has.
+inline Errc ErrcOf(int32_t status) {
   switch (status) {
-    case MUSTER_E_INVALID:
+    case kStatusInvalid:
       return Errc::kInvalid;
-    case MUSTER_E_NOT_FOUND:
+    case kStatusNotFound:
       return Errc::kNotFound;
-    case MUSTER_E_CORRUPT:
+    case kStatusCorrupt:
       return Errc::kCorrupt;
-    case MUSTER_E_DENIED:
+    case kStatusDenied:
       return Errc::kDenied;
-    case MUSTER_E_BUSY:
+    case kStatusBusy:
       return Errc::kConflict;
-    case MUSTER_E_TOO_LARGE:
-    case MUSTER_E_NO_MEMORY:
+    case kStatusTooLarge:
+    case kStatusNoMemory:
       return Errc::kExhausted;
     default:
       return Errc::kUnavailable;
   }
 }
 
-}  // namespace muster
+}  // namespace muster::wire

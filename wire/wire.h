@@ -322,7 +322,21 @@ struct AskMemory {
   uint64_t bytes;
 };
 
-// status: 0 when there is room for it, else a muster_error. Tail: text of the error.
+// What the `status` of an answer says: 0 or an error. The numbers are those of enum muster_error (ceph/muster.h), as
+// ceph/client/wire_text.h checks.
+enum StatusCode : int32_t {
+  kStatusOk = 0,
+  kStatusDenied = -3,
+  kStatusInvalid = -4,
+  kStatusNotFound = -5,
+  kStatusCorrupt = -6,
+  kStatusTooLarge = -7,
+  kStatusBusy = -8,
+  kStatusStore = -10,
+  kStatusNoMemory = -11,
+};
+
+// status: 0 when there is room for it, else a StatusCode. Tail: text of the error.
 struct MemoryAnswer {
   Header header;
   uint64_t number;
@@ -330,7 +344,7 @@ struct MemoryAnswer {
   uint32_t text_bytes;
 };
 
-// status: 0, or a muster_error of muster.h. Tail: text of the error.
+// status: a StatusCode. Tail: text of the error.
 struct ShardDurable {
   Header header;
   uint64_t step;
@@ -338,7 +352,7 @@ struct ShardDurable {
   uint32_t text_bytes;
 };
 
-// status: 0 when the store takes it again, else a muster_error. Tail: text of the error.
+// status: 0 when the store takes it again, else a StatusCode. Tail: text of the error.
 struct ShardDelayed {
   Header header;
   uint64_t step;
@@ -432,7 +446,7 @@ struct CommandCommit {
   Header header;
 };
 
-// status: 0, or a muster_error of muster.h. Tail: text of the error.
+// status: a StatusCode. Tail: text of the error.
 struct CommandAnswer {
   Header header;
   uint64_t step;   // of the checkpoint

@@ -10,6 +10,17 @@
 
 namespace muster::client {
 
+constexpr bool IsSame(int wire, int error) {
+  return wire == error;
+}
+static_assert(IsSame(wire::kStatusOk, MUSTER_OK) && IsSame(wire::kStatusDenied, MUSTER_E_DENIED) &&
+              IsSame(wire::kStatusInvalid, MUSTER_E_INVALID) &&
+              IsSame(wire::kStatusNotFound, MUSTER_E_NOT_FOUND) &&
+              IsSame(wire::kStatusCorrupt, MUSTER_E_CORRUPT) &&
+              IsSame(wire::kStatusTooLarge, MUSTER_E_TOO_LARGE) && IsSame(wire::kStatusBusy, MUSTER_E_BUSY) &&
+              IsSame(wire::kStatusStore, MUSTER_E_STORE) &&
+              IsSame(wire::kStatusNoMemory, MUSTER_E_NO_MEMORY));
+
 // A status that came over the wire.
 inline int CheckedStatus(int32_t status) {
   return status <= MUSTER_OK && status >= MUSTER_E_DEVICE ? status : MUSTER_E_STORE;

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/agent/command_connections.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/auth_session.h"
-#include "daemon/service/checkpoint_exchange.h"
 
 namespace muster {
 
@@ -83,7 +83,7 @@ void Agent::OnPacket(LocalConnection& connection, Packet packet) {
   const auto peer = peers_.find(&connection);
   if (peer != peers_.end()) {
     if (peer->second.role == Role::kCommand)
-      return context_.exchange->Handle(connection, header, std::move(packet));
+      return context_.commands->Handle(connection, header, std::move(packet));
     const auto gang = peer->second.gang.lock();
     if (!gang) return Refuse(connection, wire::Refusal::kNoGang, "the gang is over");
     if (peer->second.role == Role::kSupervisor) return gang->SupervisorPacket(connection, header, packet);
@@ -95,8 +95,8 @@ void Agent::OnPacket(LocalConnection& connection, Packet packet) {
     case wire::Type::kClientHello:
       return OnClientHello(connection, packet);
     case wire::Type::kCommandHello:
-      if (context_.exchange != nullptr &&
-          context_.exchange->Hello(connection, {packet.bytes.data(), packet.bytes.size()})) {
+      if (context_.commands != nullptr &&
+          context_.commands->Hello(connection, {packet.bytes.data(), packet.bytes.size()})) {
         peers_[&connection] = Peer{Role::kCommand, {}};
       }
       return;
@@ -112,7 +112,7 @@ void Agent::OnClosed(LocalConnection& connection) {
   const auto gang = peer->second.gang.lock();
   const Role role = peer->second.role;
   peers_.erase(peer);
-  if (role == Role::kCommand) return context_.exchange->Closed(connection);
+  if (role == Role::kCommand) return context_.commands->Closed(connection);
   if (!gang) return;
   if (role == Role::kSupervisor) {
     gang->SupervisorClosed(connection);

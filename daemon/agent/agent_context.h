@@ -19,7 +19,7 @@
 namespace muster {
 
 class Beat;
-class CheckpointExchange;
+class CommandConnections;
 struct GangJob;
 class KernelLog;
 class MemoryGrants;
@@ -60,7 +60,7 @@ struct AgentContext {
   std::function<void(const GangJob& job, std::function<void(std::optional<RecordedCoordinator>)> done)>
       read_coordinator;
   Slurm* slurm = nullptr;                  // null in tests that have none
-  CheckpointExchange* exchange = nullptr;  // null in tests that have none
+  CommandConnections* commands = nullptr;  // null in tests that have none
   PartnerTier* partners = nullptr;         // null where no copies are kept
   // Null in tests where there is memory enough.
   std::shared_ptr<MemoryGrants> memory = nullptr;

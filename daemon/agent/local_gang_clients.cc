@@ -11,7 +11,6 @@
 #include "base/crash_point.h"
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
-#include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/let_go.h"
 #include "daemon/agent/local_gang.h"
@@ -234,24 +233,24 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) 
     SendResult(*client.connection, wire::Type::kShardDurable, answer, status, text);
   };
   if (client.generation != start_->generation() || client.generation <= stop_generation_) {
-    return refuse(MUSTER_E_DENIED, fmt::format("generation {} is over", client.generation));
+    return refuse(wire::kStatusDenied, fmt::format("generation {} is over", client.generation));
   }
   if (!Saves()) {
-    return refuse(MUSTER_E_DENIED, fmt::format("a checkpoint is made of the shards of those who train; a "
-                                               "member of role {} has none in it",
-                                               spec_.RoleOf(spec_.nodes[*place_])));
+    return refuse(wire::kStatusDenied, fmt::format("a checkpoint is made of the shards of those who train; a "
+                                                   "member of role {} has none in it",
+                                                   spec_.RoleOf(spec_.nodes[*place_])));
   }
-  if (save.step == wire::kNoStep) return refuse(MUSTER_E_INVALID, "that number is not a step");
+  if (save.step == wire::kNoStep) return refuse(wire::kStatusInvalid, "that number is not a step");
   if (const uint64_t most = LargestShard(context_.config); save.bytes == 0 || save.bytes > most) {
-    return refuse(MUSTER_E_TOO_LARGE,
+    return refuse(wire::kStatusTooLarge,
                   fmt::format("a shard of {} bytes; 1 to {} are allowed (max_shard_size, and {} chunks)",
                               save.bytes, most, kMaxShardChunks));
   }
   if (SavesOnTheirWay(client.rank, client.generation) >= kMaxSaving)
-    return refuse(MUSTER_E_BUSY, "two saves of this member are on their way already");
+    return refuse(wire::kStatusBusy, "two saves of this member are on their way already");
   // One content for one (generation, step, rank).
   if (!saved_[client.rank].Add(save.step)) {
-    return refuse(MUSTER_E_INVALID,
+    return refuse(wire::kStatusInvalid,
                   fmt::format("step {} has been saved in this generation already, or is below the last {}",
                               save.step, RecentSteps::kKept));
   }
@@ -290,7 +289,7 @@ void LocalGang::ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, 
     wire::ShardDelayed body{};
     body.step = step;
     SendResult(*client->connection, wire::Type::kShardDelayed, body,
-               status ? MUSTER_OK : StatusOf(status.error().code), found->second.delay);
+               status ? wire::kStatusOk : wire::StatusOf(status.error().code), found->second.delay);
   }
   if (status || delay_said_) return;
   delay_said_ = step;
@@ -415,7 +414,8 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
     wire::ShardDurable answer{};
     answer.step = step;
     SendResult(*client->connection, wire::Type::kShardDurable, answer,
-               shard ? MUSTER_OK : StatusOf(shard.error().code), shard ? "" : shard.error().message);
+               shard ? wire::kStatusOk : wire::StatusOf(shard.error().code),
+               shard ? "" : shard.error().message);
   }
   if (!start_ || start_->generation() != generation) return;
   written.set_generation(generation);
@@ -480,7 +480,7 @@ void LocalGang::OnCommitted(const v1::Committed& committed) {
     wire::Committed body{};
     body.step = committed.step();
     SendResult(*connection, wire::Type::kCommitted, body,
-               committed.error().empty() ? MUSTER_OK : MUSTER_E_STORE, committed.error());
+               committed.error().empty() ? wire::kStatusOk : wire::kStatusStore, committed.error());
   }
 }
 

@@ -2,9 +2,9 @@
 #include <memory>
 #include <utility>
 
-#include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/local_gang.h"
+#include "wire/wire.h"
 
 namespace muster {
 namespace {
@@ -52,8 +52,8 @@ void LocalGang::MemoryAnswered(uint32_t rank, const wire::AskMemory& question,
 void LocalGang::AnswerMemory(const Client& client, const wire::AskMemory& question, const Status& status) {
   wire::MemoryAnswer answer{};
   answer.number = question.number;
-  SendResult(*client.connection, wire::Type::kMemoryAnswer, answer, status ? MUSTER_OK : MUSTER_E_NO_MEMORY,
-             status ? "" : status.error().message);
+  SendResult(*client.connection, wire::Type::kMemoryAnswer, answer,
+             status ? wire::kStatusOk : wire::kStatusNoMemory, status ? "" : status.error().message);
 }
 
 }  // namespace muster

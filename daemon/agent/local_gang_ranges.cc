@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/local_gang.h"
 #include "wire/status_codes.h"
@@ -19,11 +18,11 @@ void LocalGang::OnReadRange(Client& client, const wire::ReadRange& request) {
   answer.offset = request.offset;
   if (answer.step == wire::kNoStep && start_->restore()) answer.step = start_->restore_step();
   if (answer.step == wire::kNoStep) {
-    return SendResult(*client.connection, wire::Type::kRangeRead, answer, MUSTER_E_NOT_FOUND,
+    return SendResult(*client.connection, wire::Type::kRangeRead, answer, wire::kStatusNotFound,
                       fmt::format("gang {} has no checkpoint yet", job_.Id()));
   }
   if (client.restoring) {
-    return SendResult(*client.connection, wire::Type::kRangeRead, answer, MUSTER_E_BUSY,
+    return SendResult(*client.connection, wire::Type::kRangeRead, answer, wire::kStatusBusy,
                       "a restore of this member is on its way already");
   }
   client.restoring = true;
@@ -52,9 +51,10 @@ void LocalGang::ReadRangeTo(uint32_t rank, uint64_t generation, wire::RangeRead 
       asker->restoring = false;
       self->ShowSaving(rank);
       if (*shared) {
-        return SendResult(*asker->connection, wire::Type::kRangeRead, said, MUSTER_OK, "", (*shared)->get());
+        return SendResult(*asker->connection, wire::Type::kRangeRead, said, wire::kStatusOk, "",
+                          (*shared)->get());
       }
-      SendResult(*asker->connection, wire::Type::kRangeRead, said, StatusOf(shared->error().code),
+      SendResult(*asker->connection, wire::Type::kRangeRead, said, wire::StatusOf(shared->error().code),
                  shared->error().message);
     });
   };

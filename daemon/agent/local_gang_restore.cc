@@ -16,7 +16,6 @@
 #include "base/clock.h"
 #include "base/crash_point.h"
 #include "ceph/catalog/catalog.h"
-#include "ceph/muster.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/let_go.h"
 #include "daemon/agent/local_gang.h"
@@ -57,7 +56,7 @@ void LocalGang::OnRestore(Client& client, const wire::Restore& restore) {
   if (client.restoring) {
     wire::Restored body{};
     body.step = restore.step;
-    SendResult(*client.connection, wire::Type::kRestored, body, MUSTER_E_BUSY,
+    SendResult(*client.connection, wire::Type::kRestored, body, wire::kStatusBusy,
                "a restore of this member is on its way already");
     return;
   }
@@ -65,7 +64,7 @@ void LocalGang::OnRestore(Client& client, const wire::Restore& restore) {
   if (step == wire::kNoStep && start_->restore()) step = start_->restore_step();
   if (step == wire::kNoStep) {
     wire::Restored body{};
-    SendResult(*client.connection, wire::Type::kRestored, body, MUSTER_E_NOT_FOUND,
+    SendResult(*client.connection, wire::Type::kRestored, body, wire::kStatusNotFound,
                fmt::format("gang {} has no checkpoint yet", job_.Id()));
     return;
   }
@@ -205,9 +204,9 @@ void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, c
   body.step = step;
   body.bytes = shard.bytes;
   if (memory) {
-    SendResult(*client->connection, wire::Type::kRestored, body, MUSTER_OK, "", memory->get());
+    SendResult(*client->connection, wire::Type::kRestored, body, wire::kStatusOk, "", memory->get());
   } else {
-    SendResult(*client->connection, wire::Type::kRestored, body, StatusOf(memory.error().code),
+    SendResult(*client->connection, wire::Type::kRestored, body, wire::StatusOf(memory.error().code),
                memory.error().message);
   }
 }
@@ -230,11 +229,11 @@ void LocalGang::OnDescribe(Client& client, const wire::Describe& describe) {
   answer.step = describe.step;
   if (answer.step == wire::kNoStep && start_->restore()) answer.step = start_->restore_step();
   if (answer.step == wire::kNoStep) {
-    return SendResult(*client.connection, wire::Type::kDescribed, answer, MUSTER_E_NOT_FOUND,
+    return SendResult(*client.connection, wire::Type::kDescribed, answer, wire::kStatusNotFound,
                       fmt::format("gang {} has no checkpoint yet", job_.Id()));
   }
   if (client.restoring) {
-    return SendResult(*client.connection, wire::Type::kDescribed, answer, MUSTER_E_BUSY,
+    return SendResult(*client.connection, wire::Type::kDescribed, answer, wire::kStatusBusy,
                       "a restore of this member is on its way already");
   }
   client.restoring = true;
@@ -256,12 +255,12 @@ void LocalGang::DescribeTo(uint32_t rank, uint64_t generation, wire::Described a
     asker->restoring = false;
     self->ShowSaving(rank);
     if (!manifest) {
-      return SendResult(*asker->connection, wire::Type::kDescribed, answer, StatusOf(manifest.error().code),
-                        manifest.error().message);
+      return SendResult(*asker->connection, wire::Type::kDescribed, answer,
+                        wire::StatusOf(manifest.error().code), manifest.error().message);
     }
     answer.world_size = manifest->world_size;
     for (const Shard& shard : manifest->shards) answer.bytes += shard.bytes;
-    SendResult(*asker->connection, wire::Type::kDescribed, answer, MUSTER_OK, "");
+    SendResult(*asker->connection, wire::Type::kDescribed, answer, wire::kStatusOk, "");
   };
   context_.reader.Do([store = context_.store, &loop = context_.loop, space = job_.Space(), key = job_.Key(),
                       step = answer.step, done] {

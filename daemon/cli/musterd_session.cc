@@ -9,7 +9,6 @@
 #include <cstring>
 #include <vector>
 
-#include "ceph/muster.h"
 #include "wire/status_codes.h"
 
 namespace muster::cli {
@@ -103,8 +102,8 @@ Result<MusterdSession::Answer> MusterdSession::Receive() {
       !wire::ReadTail<wire::CommandAnswer, 1>(packet.data(), bytes, {answer.body.text_bytes}, text)) {
     return Error{Errc::kUnavailable, "musterd has answered with what this command does not understand"};
   }
-  if (answer.body.status != MUSTER_OK)
-    return Error{ErrcOf(answer.body.status), std::string(text[0], answer.body.text_bytes)};
+  if (answer.body.status != wire::kStatusOk)
+    return Error{wire::ErrcOf(answer.body.status), std::string(text[0], answer.body.text_bytes)};
   return answer;
 }
 

@@ -77,6 +77,10 @@ json GangRecord::Summary() const {
           {"finish_code", finish_code ? json(*finish_code) : json()}};
 }
 
+std::string GangRecord::IndexEntry() const {
+  return json{{"gang", gang}, {"job", job_id}, {"step", step_id}, {"created_ns", created_ns}}.dump();
+}
+
 std::string GangRecord::Encode() const {
   json document = Summary();
   json list = json::array();

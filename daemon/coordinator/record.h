@@ -73,6 +73,8 @@ struct GangRecord {
   static Result<GangRecord> Decode(const std::string& text);
   // As `muster status --json` shows it; without the events.
   [[nodiscard]] nlohmann::json Summary() const;
+  // What the store's list of gangs has of it (docs/formats.md): JSON.
+  [[nodiscard]] std::string IndexEntry() const;
 };
 
 }  // namespace muster

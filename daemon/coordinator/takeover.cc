@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 #include <utility>
@@ -117,14 +116,12 @@ bool Coordinator::AwaitsSuccessor() const {
 void Coordinator::TryTakeOver() {
   takeover_timer_ = 0;
   asked_at_ = Beat::Now();
-  const nlohmann::json index = {
-      {"gang", job_.Id()}, {"job", job_.job_id}, {"step", job_.step_id}, {"created_ns", created_ns_}};
   std::set<uint32_t> here;
   for (const auto& [node, agent] : agents_) {
     if (agent.link) here.insert(node);
   }
-  worker_->Do([weak = weak_from_this(), catalog = catalog_, record = Record(), index = index.dump(),
-               fresh_gang = origin_.fresh, promised = origin_.promised, after_term = origin_.after_term,
+  worker_->Do([weak = weak_from_this(), catalog = catalog_, record = Record(), fresh_gang = origin_.fresh,
+               promised = origin_.promised, after_term = origin_.after_term,
                newest = AwaitsSuccessor() ? origin_.known_term : UINT64_MAX, job = job_, self = self_,
                here = std::move(here), &loop = loop_] {
     // A foreign or damaged record is reported and left alone: nothing is written over it.
@@ -160,7 +157,7 @@ void Coordinator::TryTakeOver() {
     if (promised && head) {
       head = Succeed(*catalog, *std::move(head), after_term, named, weak);
     } else if (!promised && (head || fresh)) {
-      head = catalog->TakeOver(named, index, head ? std::optional(head->fence) : std::nullopt);
+      head = catalog->TakeOver(named, record.IndexEntry(), head ? std::optional(head->fence) : std::nullopt);
     }
     loop.Post([weak, head = std::move(head)]() mutable {
       if (const auto self = weak.lock()) self->TakenOver(std::move(head));

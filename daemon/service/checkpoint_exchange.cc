@@ -72,7 +72,7 @@ bool CheckpointExchange::Hello(LocalConnection& connection, std::string_view pac
   sessions_[&connection] = session;
   wire::CommandAnswer welcome{};
   welcome.bytes = LargestShard(config_);
-  Answer(session, welcome, MUSTER_OK, "");
+  Answer(session, welcome, wire::kStatusOk, "");
   return true;
 }
 
@@ -147,7 +147,7 @@ void CheckpointExchange::Work(std::function<std::function<void()>()> work) {
 void CheckpointExchange::Open(const SharedSession& session, std::string_view packet) {
   const auto question = ReadPacket<wire::CommandOpen>(packet);
   const auto key = question ? KeyIn(packet, *question) : std::nullopt;
-  if (!key) return Answer(session, {}, MUSTER_E_INVALID, "that is no gang's key");
+  if (!key) return Answer(session, {}, wire::kStatusInvalid, "that is no gang's key");
   Work([this, session, key = *key, step = question->step]() -> std::function<void()> {
     Catalog catalog(store_, session->space, key);
     CheckpointInfo entry;
@@ -157,7 +157,7 @@ void CheckpointExchange::Open(const SharedSession& session, std::string_view pac
     return [this, session, manifest, entry] {
       if (!*manifest) {
         const Error& error = manifest->error();
-        return Answer(session, {}, StatusOf(error.code), error.message);
+        return Answer(session, {}, wire::StatusOf(error.code), error.message);
       }
       wire::CommandAnswer answer{};
       answer.step = (*manifest)->step;
@@ -165,7 +165,7 @@ void CheckpointExchange::Open(const SharedSession& session, std::string_view pac
       answer.world_size = (*manifest)->world_size;
       session->opened = std::move(**manifest);
       session->entry = entry;
-      Answer(session, answer, MUSTER_OK, "");
+      Answer(session, answer, wire::kStatusOk, "");
     };
   });
 }
@@ -173,7 +173,7 @@ void CheckpointExchange::Open(const SharedSession& session, std::string_view pac
 void CheckpointExchange::ReadOrVerify(const SharedSession& session, const wire::CommandShard& question,
                                       bool read) {
   if (!session->opened || question.rank >= session->opened->world_size)
-    return Answer(session, {}, MUSTER_E_INVALID, "no checkpoint is open that has such a shard");
+    return Answer(session, {}, wire::kStatusInvalid, "no checkpoint is open that has such a shard");
   const Shard& shard = session->opened->shards[question.rank];
   wire::CommandAnswer answer{};
   answer.step = session->opened->step;
@@ -186,11 +186,11 @@ void CheckpointExchange::ReadOrVerify(const SharedSession& session, const wire::
     loop.Post([this, session, answer, alive, shared] {
       if (alive.expired()) return;
       if (!*shared) return CannotRead(session, answer, shared->error());
-      Answer(session, answer, MUSTER_OK, "", (*shared)->get());
+      Answer(session, answer, wire::kStatusOk, "", (*shared)->get());
     });
   };
   if (read && question.offset > shard.bytes)
-    return Answer(session, {}, MUSTER_E_INVALID,
+    return Answer(session, {}, wire::kStatusInvalid,
                   fmt::format("the shard of rank {} ends before", question.rank));
   if (read) {
     const uint64_t bytes = std::min({question.bytes, wire::kMaxCommandRead, shard.bytes - question.offset});
@@ -203,11 +203,11 @@ void CheckpointExchange::ReadOrVerify(const SharedSession& session, const wire::
 
 void CheckpointExchange::CannotRead(const SharedSession& session, const wire::CommandAnswer& answer,
                                     const Error& error) {
-  if (!session->opened) return Answer(session, answer, StatusOf(error.code), error.message);
+  if (!session->opened) return Answer(session, answer, wire::StatusOf(error.code), error.message);
   Work([this, session, answer, error, key = session->opened->key,
         entry = session->entry]() -> std::function<void()> {
     const Error why = UnlessRemoved(Catalog(store_, session->space, key), entry, error);
-    return [this, session, answer, why] { Answer(session, answer, StatusOf(why.code), why.message); };
+    return [this, session, answer, why] { Answer(session, answer, wire::StatusOf(why.code), why.message); };
   });
 }
 
@@ -217,13 +217,14 @@ void CheckpointExchange::Begin(const SharedSession& session, std::string_view pa
   const auto question = ReadPacket<wire::CommandBegin>(packet);
   const auto key = question ? KeyIn(packet, *question) : std::nullopt;
   if (!key || !key->starts_with("name-"))
-    return Answer(session, {}, MUSTER_E_INVALID, "that is no key of --gang=name=KEY");
+    return Answer(session, {}, wire::kStatusInvalid, "that is no key of --gang=name=KEY");
   if (question->step == wire::kNoStep || question->world_size == 0 ||
       question->world_size > kMaxImportedMembers) {
-    return Answer(session, {}, MUSTER_E_INVALID,
+    return Answer(session, {}, wire::kStatusInvalid,
                   fmt::format("a checkpoint has 1 to {} shards, and a step", kMaxImportedMembers));
   }
-  if (session->import) return Answer(session, {}, MUSTER_E_INVALID, "a checkpoint has been begun already");
+  if (session->import)
+    return Answer(session, {}, wire::kStatusInvalid, "a checkpoint has been begun already");
   Import import;
   import.key = *key;
   import.manifest.key = *key;
@@ -239,7 +240,8 @@ void CheckpointExchange::Begin(const SharedSession& session, std::string_view pa
     }
     return [this, session, import, fence] {
       if (!fence) {
-        const int code = fence.error().code == Errc::kConflict ? MUSTER_E_BUSY : StatusOf(fence.error().code);
+        const int code =
+            fence.error().code == Errc::kConflict ? wire::kStatusBusy : wire::StatusOf(fence.error().code);
         return Answer(session, {}, code, fence.error().message);
       }
       session->import = import;
@@ -247,30 +249,30 @@ void CheckpointExchange::Begin(const SharedSession& session, std::string_view pa
       wire::CommandAnswer answer{};
       answer.step = import.manifest.step;
       answer.world_size = import.manifest.world_size;
-      Answer(session, answer, MUSTER_OK, "");
+      Answer(session, answer, wire::kStatusOk, "");
     };
   });
 }
 
 void CheckpointExchange::Write(const SharedSession& session, const wire::CommandShard& question,
                                UniqueFd memory) {
-  if (!session->import) return Answer(session, {}, MUSTER_E_INVALID, "no checkpoint has been begun");
+  if (!session->import) return Answer(session, {}, wire::kStatusInvalid, "no checkpoint has been begun");
   Import& import = *session->import;
   if (question.rank >= import.manifest.world_size || import.shards.contains(question.rank))
-    return Answer(session, {}, MUSTER_E_INVALID, "that shard is not one that is missing");
+    return Answer(session, {}, wire::kStatusInvalid, "that shard is not one that is missing");
   if (const uint64_t most = LargestShard(config_); question.bytes == 0 || question.bytes > most) {
-    return Answer(session, {}, MUSTER_E_TOO_LARGE,
+    return Answer(session, {}, wire::kStatusTooLarge,
                   fmt::format("a shard of {} bytes; 1 to {} are allowed (max_shard_size, and {} chunks)",
                               question.bytes, most, kMaxShardChunks));
   }
   if (import.room && question.bytes > *import.room) {
-    return Answer(session, {}, MUSTER_E_TOO_LARGE,
+    return Answer(session, {}, wire::kStatusTooLarge,
                   fmt::format("it would take more than the {} bytes that the checkpoints of a user may take "
                               "(user_storage_limit; muster report storage)",
                               config_.user_storage_limit));
   }
   const auto staged = StagedMemory::Take(std::move(memory));
-  if (!staged) return Answer(session, {}, StatusOf(staged.error().code), staged.error().message);
+  if (!staged) return Answer(session, {}, wire::StatusOf(staged.error().code), staged.error().message);
   if (import.room) *import.room -= question.bytes;
   const Manifest& manifest = import.manifest;
   const std::string prefix = ShardPrefix(import.key, manifest.step, manifest.fence, question.rank);
@@ -280,20 +282,20 @@ void CheckpointExchange::Write(const SharedSession& session, const wire::Command
         loop.Post([this, session, alive, shard = std::move(shard)] {
           if (alive.expired()) return;
           session->write.reset();
-          if (!shard) return Answer(session, {}, StatusOf(shard.error().code), shard.error().message);
+          if (!shard) return Answer(session, {}, wire::StatusOf(shard.error().code), shard.error().message);
           wire::CommandAnswer answer{};
           answer.step = session->import->manifest.step;
           answer.bytes = shard->bytes;
           answer.world_size = session->import->manifest.world_size;
           session->import->shards.emplace(shard->rank, *shard);
-          Answer(session, answer, MUSTER_OK, "");
+          Answer(session, answer, wire::kStatusOk, "");
         });
       });
 }
 
 void CheckpointExchange::Commit(const SharedSession& session) {
   if (!session->import || session->import->shards.size() < session->import->manifest.world_size)
-    return Answer(session, {}, MUSTER_E_INVALID, "not all shards have been written");
+    return Answer(session, {}, wire::kStatusInvalid, "not all shards have been written");
   Manifest manifest = std::move(session->import->manifest);
   for (auto& [rank, shard] : session->import->shards) manifest.shards.push_back(std::move(shard));
   manifest.created_ns = RealtimeNs();
@@ -305,7 +307,7 @@ void CheckpointExchange::Commit(const SharedSession& session) {
     answer.bytes = manifest.TotalBytes();
     answer.world_size = manifest.world_size;
     return [this, session, answer, status] {
-      Answer(session, answer, status ? MUSTER_OK : StatusOf(status.error().code),
+      Answer(session, answer, status ? wire::kStatusOk : wire::StatusOf(status.error().code),
              status ? "" : status.error().message);
     };
   });

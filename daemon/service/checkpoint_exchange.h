@@ -18,6 +18,7 @@
 #include "ceph/catalog/manifest.h"
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
+#include "daemon/agent/command_connections.h"
 #include "daemon/agent/local_socket.h"
 #include "daemon/config/config.h"
 #include "wire/wire.h"
@@ -25,17 +26,15 @@
 namespace muster {
 
 // On the loop's thread only. Must outlive the connections.
-class CheckpointExchange {
+class CheckpointExchange final : public CommandConnections {
  public:
   CheckpointExchange(Loop& loop, const Config& config, std::shared_ptr<Store> store, Engine& engine);
   ~CheckpointExchange();
 
-  // The first packet of a connection; false: it was refused.
-  bool Hello(LocalConnection& connection, std::string_view packet);
-  // Each further one.
-  void Handle(LocalConnection& connection, const wire::Header& header, Packet packet);
+  bool Hello(LocalConnection& connection, std::string_view packet) override;
+  void Handle(LocalConnection& connection, const wire::Header& header, Packet packet) override;
   // A checkpoint that was begun and not committed is forgotten, and what it has in the store is removed. A write is given up.
-  void Closed(LocalConnection& connection);
+  void Closed(LocalConnection& connection) override;
 
   // Of one user at once; each may have a shard's memory on its way. One whose connection has gone counts until what it has
   // under way has ended, or memory would be on its way without limit.

@@ -57,7 +57,7 @@ Result<std::unique_ptr<Checkpoints>> Checkpoints::Open(const ModelConfig& model,
   if (code == MUSTER_E_NO_GANG && std::getenv("MUSTER_GANG") == nullptr)
     return std::unique_ptr<Checkpoints>();
   if (code != MUSTER_OK) {
-    return Error{ErrcOf(code), std::string("opening libmuster: ") + muster_last_error(nullptr)};
+    return Error{wire::ErrcOf(code), std::string("opening libmuster: ") + muster_last_error(nullptr)};
   }
   std::string shape = "width=" + std::to_string(model.width) + " depth=" + std::to_string(model.depth) +
                       " heads=" + std::to_string(model.heads) + " context=" + std::to_string(model.context);
@@ -65,7 +65,7 @@ Result<std::unique_ptr<Checkpoints>> Checkpoints::Open(const ModelConfig& model,
 }
 
 Error Checkpoints::Failed(const std::string& what, int code) const {
-  return Error{ErrcOf(code), what + ": " + muster_last_error(handle_.get())};
+  return Error{wire::ErrcOf(code), what + ": " + muster_last_error(handle_.get())};
 }
 
 // What both entries need, with room to spare for alignment and the index.
