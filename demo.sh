@@ -43,6 +43,8 @@ while (($# > 0)); do
     shift
 done
 require_root
+require_debian
+require_space 3
 
 trap setup_cleanup EXIT
 trap 'exit 130' INT
@@ -55,5 +57,5 @@ install_dependencies
 say "     everything is installed"
 say
 say "2. Build Muster"
-build dev
+build dev product
 exec /usr/bin/python3 -B "$root/tests/demo/demo.py" "${arguments[@]}"

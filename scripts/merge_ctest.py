@@ -15,6 +15,7 @@ from typing import Any
 
 # What a test declares and a renamed copy keeps.
 _KEPT = {
+    "COST",
     "ENVIRONMENT",
     "FAIL_REGULAR_EXPRESSION",
     "PASS_REGULAR_EXPRESSION",

@@ -21,6 +21,22 @@ require_root() {
     ((EUID == 0)) || die "run me as root: I install packages and make network, process and mount namespaces"
 }
 
+require_debian() {
+    local ID='' VERSION_ID='' PRETTY_NAME='another system'
+    # shellcheck disable=SC1091
+    [[ ! -r /etc/os-release ]] || source /etc/os-release
+    [[ $ID == debian && $VERSION_ID == 12 ]] || die "I need Debian 12, whose packages I install; this is $PRETTY_NAME"
+}
+
+# require_space GIB: in the file systems of the build and of temporary files.
+require_space() {
+    local directory free
+    for directory in "$root" "${TMPDIR:-/tmp}"; do
+        free=$(df --output=avail --block-size=1M "$directory" | tail -n 1)
+        ((free >= $1 * 1024)) || die "$((free / 1024)) GiB are free in the file system of $directory; I need $1 GiB"
+    done
+}
+
 # What is left of an interrupted step. Packages are never left half installed.
 setup_cleanup() {
     if [[ -n $setup_child ]]; then

@@ -1,0 +1,91 @@
+#!/usr/bin/python3
+"""What tests have come to: by label how many, how many failed, how long; and at the end what each failed one has printed.
+
+usage: test_report.py RESULTS...        of one run (as scripts/tests.sh leaves it in RESULTS.json and RESULTS.xml)
+       test_report.py --runs RESULTS... of several runs of the same tests, a line for each test
+"""
+
+import collections
+import json
+import pathlib
+import statistics
+import sys
+import xml.etree.ElementTree
+from dataclasses import dataclass
+
+# Of a failed test's output the end is printed again.
+_LINES = 150
+
+
+@dataclass
+class Outcome:
+    name: str
+    label: str
+    failed: bool
+    seconds: float
+    output: str
+
+
+def read(results: str) -> list[Outcome]:
+    """The outcomes of one run. A test that ctest was to run and that is not among the results has failed too."""
+    listed = json.loads(pathlib.Path(results + ".json").read_text(encoding="utf-8"))["tests"]
+    labels = {}
+    for test in listed:
+        values = [entry["value"] for entry in test["properties"] if entry["name"] == "LABELS"]
+        labels[test["name"]] = values[0][0] if values else "?"
+    found = []
+    file = pathlib.Path(results + ".xml")
+    cases = xml.etree.ElementTree.parse(file).getroot().iter("testcase") if file.exists() else ()
+    for case in cases:
+        failed = case.get("status") != "run"
+        output = case.findtext("system-out") or ""
+        name = case.get("name", "")
+        found.append(Outcome(name, labels.pop(name, "?"), failed, float(case.get("time", 0)), output))
+    found += [Outcome(name, label, True, 0.0, "it did not run") for name, label in labels.items()]
+    return found
+
+
+def _by_label(outcomes: list[Outcome]) -> str:
+    groups = collections.defaultdict(list)
+    for outcome in outcomes:
+        groups[outcome.label].append(outcome)
+    lines = [f"{'label':10} {'tests':>6} {'failed':>7} {'seconds':>8}  longest"]
+    for label, group in sorted(groups.items()):
+        longest = max(group, key=lambda o: o.seconds)
+        failed = sum(o.failed for o in group)
+        seconds = sum(o.seconds for o in group)
+        lines.append(f"{label:10} {len(group):6} {failed:7} {seconds:8.0f}  {longest.name} {longest.seconds:.0f}")
+    return "\n".join(lines)
+
+
+def _by_test(runs: list[list[Outcome]]) -> str:
+    groups = collections.defaultdict(list)
+    for outcomes in runs:
+        for outcome in outcomes:
+            groups[outcome.name].append(outcome)
+    width = max((len(name) for name in groups), default=4)
+    lines = [f"{'test':{width}} {'runs':>5} {'failed':>7} {'median s':>9} {'longest s':>10}"]
+    for name, group in sorted(groups.items()):
+        seconds = [o.seconds for o in group]
+        failed = sum(o.failed for o in group)
+        lines.append(f"{name:{width}} {len(group):5} {failed:7} {statistics.median(seconds):9.1f} {max(seconds):10.1f}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> None:
+    several = arguments[:1] == ["--runs"]
+    runs = [read(results) for results in arguments[several:]]
+    outcomes = [outcome for run in runs for outcome in run]
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    for outcome in failed:
+        print(f"== {outcome.name} failed; the end of what it has printed:")
+        print("\n".join("    " + line for line in outcome.output.splitlines()[-_LINES:]))
+    print("== Results")
+    print(_by_test(runs) if several else _by_label(outcomes))
+    if failed:
+        print("failed: " + ", ".join(sorted({outcome.name for outcome in failed})))
+    print(f"{len(outcomes) - len(failed)} passed, {len(failed)} failed")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,162 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # variables are used by those who source this
+# Runs tests so that nothing of them stays, for test.sh and tests/stability. To be sourced after setup.sh; the caller has
+# set -euo pipefail and calls begin_tests once, which sets the traps.
+
+run=       # the directory of this run: all temporary files and clusters of its tests
+namespace= # the process that holds the PID namespace in which the tests run
+beside=()  # processes that work beside the tests
+status=0   # 1 when a test has failed
+
+# The labels, and what has them. Those of the first kind need the product alone, those of the second kind other programs.
+cluster_labels=(check cluster chaos demo)
+program_labels=(unit sim asan tsan fuzz)
+
+begin_tests() {
+    trap end_tests EXIT
+    trap 'say "interrupted: removing what the tests have started"; exit 130' INT
+    trap 'say "interrupted: removing what the tests have started"; exit 143' TERM HUP
+    run=$(mktemp -d -t muster-test-XXXXXX)
+    export TMPDIR=$run TEST_TMPDIR=$run MUSTER_VC_DIR=$run
+    # Where the logs of a cluster go that a test has failed on.
+    export MUSTER_TEST_LOGS=${MUSTER_TEST_LOGS:-$root/build/test-logs}
+    rm -rf "$root/build/test-logs"
+}
+
+# Whatever a test has started dies with the PID namespace; what a dead cluster leaves on the host goes after that.
+end_tests() {
+    local process directory
+    setup_cleanup
+    for process in "${beside[@]}"; do
+        kill -TERM "$process" 2>/dev/null || true
+        wait "$process" 2>/dev/null || true
+    done
+    if [[ -n $namespace ]]; then
+        kill -KILL "$namespace" 2>/dev/null || true
+        wait "$namespace" 2>/dev/null || true
+    fi
+    [[ -n $run ]] || return 0
+    for directory in "$run"/muster-vc-*; do
+        if [[ -d $directory ]]; then
+            "$root/tests/cluster/vcluster" stop --name "${directory##*/muster-vc-}" || true
+        fi
+    done
+    rm -rf "$run"
+}
+
+# in_list WORD LIST...
+in_list() {
+    local word=$1 other
+    shift
+    for other; do
+        [[ $other != "$word" ]] || return 0
+    done
+    return 1
+}
+
+# start_beside COMMAND...: runs it beside the tests, with what they leave of the processors; its output goes to $run/beside.log.
+# Sets `beside`.
+start_beside() {
+    set -m
+    (
+        set +m
+        setup_child=
+        trap setup_cleanup EXIT
+        trap 'exit 143' TERM
+        chrt --idle --pid 0 "$BASHPID" || renice -n 19 -p "$BASHPID"
+        "$@"
+    ) >"$run/beside.log" 2>&1 </dev/null &
+    beside+=("$!")
+    set +m
+}
+
+# wait_beside: until that has ended. Shows what it has said; its exit status.
+wait_beside() {
+    local ended=0
+    wait "${beside[-1]}" || ended=$?
+    unset 'beside[-1]'
+    cat "$run/beside.log"
+    return "$ended"
+}
+
+# tree LABEL: what merge_ctest.py takes to find the tests that have it.
+tree() {
+    case $1 in
+    asan | tsan) printf '%s' "$1=$root/build-$1:unit" ;;
+    fuzz) printf '%s' "fuzz=$root/build-asan:fuzz" ;;
+    *) printf '%s' "$root/build" ;;
+    esac
+}
+
+# build_tests LABEL...: the programs of tests that have these labels.
+build_tests() {
+    local label dev=() asan=()
+    for label; do
+        case $label in
+        check) dev+=(product) ;;
+        cluster | chaos | demo) dev+=(product cluster_programs) ;;
+        unit) dev+=(unit_tests) ;;
+        sim) dev+=(sim_test) ;;
+        asan) asan+=(unit_tests) ;;
+        fuzz) asan+=(fuzzers) ;;
+        esac
+    done
+    if ((${#dev[@]} > 0)); then
+        say "== Building in build/"
+        build dev "${dev[@]}"
+    fi
+    if ((${#asan[@]} > 0)); then
+        say "== Building in build-asan/"
+        build asan "${asan[@]}"
+    fi
+    if in_list tsan "$@"; then
+        say "== Building in build-tsan/"
+        build tsan unit_tests
+    fi
+}
+
+# run_tests RESULTS PARALLEL OPTIONS -- LABEL...: those that have these labels, in one ctest with OPTIONS. What they have
+# come to is in RESULTS.xml and RESULTS.json then (scripts/test_report.py). Sets `status`.
+run_tests() {
+    local results=$1 parallel=$2 directory options=() label trees=() program
+    shift 2
+    while [[ $1 != -- ]]; do
+        options+=("$1")
+        shift
+    done
+    shift
+    directory=$run/${results##*/}
+    mkdir -p "$directory" "$(dirname "$results")"
+    for label; do
+        in_list "$(tree "$label")" "${trees[@]}" || trees+=("$(tree "$label")")
+    done
+    "$root/scripts/merge_ctest.py" "${trees[@]}" >"$directory/CTestTestfile.cmake"
+    options+=(-L "^($(IFS='|' && echo "$*"))$")
+    ctest --test-dir "$directory" --show-only=json-v1 "${options[@]}" >"$results.json"
+    grep -q '"LABELS"' "$results.json" || die "no test is called that"
+    # With a PID namespace of its own nothing that a test starts can outlive the run; its mounts, and what it leaves in
+    # /dev/shm, go with the mount namespace. MUSTER_VC_DIR gives the run's clusters names of their own.
+    # shellcheck disable=SC2016
+    program='mount -t tmpfs tmpfs /dev/shm && "$@" & wait $!'
+    set -m
+    unshare --mount --pid --fork --kill-child --mount-proc -- bash -c "$program" init env --default-signal=INT,QUIT \
+        ctest --test-dir "$directory" --output-on-failure --no-tests=error --parallel "$parallel" \
+        --output-junit "$results.xml" "${options[@]}" </dev/null &
+    namespace=$!
+    set +m
+    wait "$namespace" || status=1
+    namespace=
+    rm -rf "$directory"
+}
+
+# Clusters that a test has left are a failure. Sets `status`.
+check_nothing_left() {
+    local directory left=()
+    for directory in "$run"/muster-vc-*; do
+        [[ ! -d $directory ]] || left+=("${directory##*/muster-vc-}")
+    done
+    if ((${#left[@]} > 0)); then
+        say "A test has left these clusters behind: ${left[*]}"
+        status=1
+    fi
+}
