@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,8 @@ PROGRAMS = f"{BUILD_IN_NODE}/tests"  # where the C++ programs are, in a node
 
 # A deadline for what should take a moment, on a machine that is busy with something else.
 SOON = 120.0
+# The same for what Slurm does in its own time (SlurmdTimeout, KillWait, COMPLETING).
+SLURM = 180.0
 # When a node is lost. A busy machine may stand still for longer than the default limits, and then gangs start again
 # rightly: no test depends on that but those that are about these limits.
 PATIENT = {"beat": "500ms", "lease": "20s", "silence": "30s"}  # what all other tests have: not while a machine stands still
@@ -42,7 +45,33 @@ DEFAULT: dict[str, str] = {}
 # For a whole file: below ctest's limit, so that the cluster is taken down in order.
 FILE_TIMEOUT_S = 840
 
-_cluster: Cluster | None = None
+_cluster: "HurtCluster | None" = None
+_failed = True  # until a test has passed, and when one has not: the logs are kept then
+
+
+class HurtCluster(Cluster):
+    """A cluster that knows which nodes a test has hurt. One whose musterd is away for a while, or is started again, is none."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.hurt: set[str] = set()
+
+    def kill(self, node: str) -> None:
+        self.hurt.add(node)
+        super().kill(node)
+
+    def cut(self, node: str) -> None:
+        self.hurt.add(node)
+        super().cut(node)
+
+    def stop_daemon(self, node: str, daemon: str, signal_number: int = signal.SIGTERM, timeout: float = 15) -> None:
+        if daemon != "musterd":
+            self.hurt.add(node)
+        super().stop_daemon(node, daemon, signal_number, timeout)
+
+    def signal_daemon(self, node: str, daemon: str, signal_number: int) -> None:
+        self.hurt.add(node)
+        super().signal_daemon(node, daemon, signal_number)
 
 
 def start(
@@ -61,7 +90,7 @@ def start(
         options.setdefault("slurm", {"SlurmdTimeout": "60"})
     if "MUSTER_BUILD" in os.environ:
         options.setdefault("build", os.environ["MUSTER_BUILD"])
-    _cluster = Cluster(f"{name}-{os.getpid()}", settings=limits | (settings or {}), **options)
+    _cluster = HurtCluster(f"{name}-{os.getpid()}", settings=limits | (settings or {}), **options)
     unittest.addModuleCleanup(_stop)
     atexit.register(_stop)  # unittest forgets its cleanups when it is interrupted
     _cluster.start()
@@ -72,7 +101,7 @@ def _stop() -> None:
     global _cluster
     signal.alarm(0)
     if _cluster is not None:
-        keep = os.environ.get("MUSTER_TEST_LOGS")
+        keep = os.environ.get("MUSTER_TEST_LOGS") if _failed else None
         _cluster.stop(Path(keep) / _cluster.names.name if keep else None)
     _cluster = None
 
@@ -181,16 +210,20 @@ class Job:
         return path.read_text()
 
     def end(self) -> None:
-        """Cancels it if it still runs, and waits until Slurm has forgotten its processes."""
+        """Cancels it if it still runs. A job that outlives that is a failure of the test."""
         self.release()
-        if not self.running():
-            return
-        self._cluster.exec(CONTROLLER, ["scancel", "-n", self.name])
+
+        def gone() -> bool:
+            if self.running():  # one that is not in Slurm's queue yet is cancelled when it is
+                self._cluster.exec(CONTROLLER, ["scancel", "-n", self.name])
+            return not self.running()
+
         try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            wait_until(gone, SLURM, f"the end of {self.name}, which was cancelled", interval=0.5)
+        finally:
+            if self.running():
+                self._process.kill()
+                self._process.wait()
 
     def explain(self) -> str:
         """Its command and output, for whoever looks into a failure."""
@@ -210,15 +243,21 @@ class ClusterCase(unittest.TestCase):
     def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
         self.jobs: list[Job] = []
         self._log_marks = self._log_sizes()
+        self._expected_errors: list[str] = []
+        self.cluster.hurt.clear()
         before = _failures(result)
-        self.addCleanup(self._no_crash)  # the last of the cleanups
+        # The last of the cleanups, in this order: what a test has added comes before.
+        self.addCleanup(self._check_musterd)
+        self.addCleanup(self.end_jobs)
         done = super().run(result)
+        global _failed
+        _failed = _failures(result) > 0
         if _failures(result) > before:
             print(self._explain(), file=sys.stderr, flush=True)
         return done
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> HurtCluster:
         assert _cluster is not None
         return _cluster
 
@@ -229,8 +268,17 @@ class ClusterCase(unittest.TestCase):
         ClusterCase._number += 1
         job = Job(self.cluster, ClusterCase._number, argv, user, env or {})
         self.jobs.append(job)
-        self.addCleanup(job.end)
         return job
+
+    def end_jobs(self) -> None:
+        """Ends every job of this test."""
+        lasting = []
+        for job in self.jobs:
+            try:
+                job.end()
+            except ClusterError as error:
+                lasting.append(str(error))
+        self.assertEqual(lasting, [])
 
     def srun(
         self,
@@ -307,6 +355,50 @@ class ClusterCase(unittest.TestCase):
         walk = os.walk(self.cluster.directory / "store")
         return [Path(directory) / name for directory, _, names in walk for name in names]
 
+    # --- what a test breaks
+
+    def hurts(self, *nodes: str) -> None:
+        """Announces that Slurm may rightly hold these nodes DOWN or drained when the test is over: by what it does itself.
+        (What it does by the cluster's kill(), cut(), stop_daemon() and signal_daemon() is known.)"""
+        self.cluster.hurt.update(nodes)
+
+    def expect_error(self, pattern: str) -> None:
+        """Announces that musterd may log errors that match this. Any other, a crash, or a loop that stands still fails."""
+        self._expected_errors.append(pattern)
+
+    def mend(self) -> None:
+        """All nodes alive, plugged in and idle, all daemons running, no job left. A node that Slurm holds DOWN or drained
+        though the test has not hurt it is a failure."""
+        nodes = self.cluster.compute_nodes
+        hurt = set(self.cluster.hurt)
+        states = self.node_states()
+        wronged = {node: states[node] for node in nodes if node not in hurt and _OUT_OF_WORK.match(states.get(node, ""))}
+        alive = {entry["hostname"]: entry["state"] for entry in self.cluster.status()["nodes"]}
+        for node in nodes:
+            if alive[node] == "dead":
+                self.cluster.revive(node)
+            elif alive[node] == "cut":
+                self.cluster.heal(node)
+            for daemon in ("slurmd", "musterd"):
+                if self.cluster.daemon_pid(node, daemon) is None:
+                    self.cluster.start_daemon(node, daemon)
+        self.end_jobs()
+
+        def at_work() -> bool:
+            states = self.node_states()
+            for node in nodes:
+                if re.match(r"(down|drain|drng|idle\*|fail)", states.get(node, "")):
+                    self.cluster.exec(CONTROLLER, ["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+            return all(states.get(node, "").startswith("idle ") for node in nodes)
+
+        self.wait(at_work, "all nodes to be idle again", SLURM)
+        self.assertEqual(wronged, {}, "Slurm holds nodes out of work that the test has not hurt")
+
+    def node_states(self) -> dict[str, str]:
+        """Every node's state and reason, as in "down* muster: ..."."""
+        lines = self.cluster.exec(CONTROLLER, ["sinfo", "-h", "-N", "-o", "%N|%t|%E"]).stdout.splitlines()
+        return {line.split("|")[0]: " ".join(line.split("|")[1:]) for line in lines}
+
     # --- what a failure prints
 
     def _log_sizes(self) -> dict[Path, int]:
@@ -318,11 +410,13 @@ class ClusterCase(unittest.TestCase):
             log.seek(self._log_marks.get(path, 0))
             return log.read().decode(errors="replace").splitlines()
 
-    def _no_crash(self) -> None:
-        """A musterd that has crashed is a failure, also of a test that would have lost it anyway."""
+    def _check_musterd(self) -> None:
+        """A musterd that has crashed, or has logged an error that the test has not announced, is a failure, also of a test that
+        would have lost it anyway."""
         logs = (self.cluster.directory / "log").glob("*.musterd.log")
-        crashed = [f"{log.name}: {line}" for log in logs for line in self._since_the_test_began(log) if "has crashed:" in line]
-        self.assertEqual(crashed, [])
+        errors = [f"{log.name}: {line}" for log in logs for line in self._since_the_test_began(log) if _ERROR.search(line)]
+        unexpected = [line for line in errors if not any(re.search(pattern, line) for pattern in self._expected_errors)]
+        self.assertEqual(unexpected, [])
 
     def _explain(self) -> str:
         parts = [f"======== {self.id()} failed; what there is to know about it:"]
@@ -338,6 +432,12 @@ class ClusterCase(unittest.TestCase):
                 lines = [line for line in self._since_the_test_began(path) if "is committed" not in line][-40:]
                 parts.append(f"--- {path.name} since the test began:\n" + "\n".join("    " + line[:400] for line in lines))
         return "\n".join(parts) + "\n========"
+
+
+# States in which Slurm gives a node no job.
+_OUT_OF_WORK = re.compile(r"(down|drain|drng|fail)")
+# A line of musterd's log that tells of its own failure.
+_ERROR = re.compile(r"has crashed:|^\S+ \S+ (error|critical) ")
 
 
 def _failures(result: unittest.TestResult | None) -> int:

@@ -13,8 +13,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
+from harness import SLURM  # noqa: E402
 from vc.names import CONTROLLER  # noqa: E402
-from walkers import SLURM, WalkerCase, Walkers  # noqa: E402
+from walkers import WalkerCase, Walkers  # noqa: E402
 
 OLD_SCRIPT = 'echo "old script went on on $(hostname), run ${SLURM_RESTART_COUNT:-0}, code $code" >> {FILES}/after'
 

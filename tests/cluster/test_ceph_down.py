@@ -10,8 +10,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
+from harness import SLURM  # noqa: E402
 from vc.names import BUILD_IN_NODE  # noqa: E402
-from walkers import SLURM, WalkerCase, Walkers  # noqa: E402
+from walkers import WalkerCase, Walkers  # noqa: E402
 
 # Asks for the older of its checkpoints when it is told to.
 ASKS_LATER = f"""

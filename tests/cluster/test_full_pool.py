@@ -13,8 +13,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import ClusterCase, Job  # noqa: E402
-from walkers import SLURM  # noqa: E402
+from harness import SLURM, ClusterCase, Job  # noqa: E402
+
 
 MEMBERS = 4
 SHARD = 1_000_000

@@ -10,7 +10,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from walkers import SLURM, WalkerCase  # noqa: E402
+from harness import SLURM  # noqa: E402
+from walkers import WalkerCase  # noqa: E402
 
 
 def setUpModule() -> None:

@@ -9,8 +9,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import SOON  # noqa: E402
-from walkers import SLURM, WalkerCase, Walkers  # noqa: E402
+from harness import SLURM, SOON  # noqa: E402
+from walkers import WalkerCase, Walkers  # noqa: E402
 
 
 def setUpModule() -> None:

@@ -11,8 +11,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import MEMBER, Job, Record  # noqa: E402
-from walkers import SLURM, WalkerCase  # noqa: E402
+from harness import MEMBER, SLURM, Job, Record  # noqa: E402
+from walkers import WalkerCase  # noqa: E402
 
 # Each test gives its components their nodes, so that they are known, and not in the order of the components.
 Component = tuple[str, int, str, str]  # nodes, tasks, --gang, what the members do

@@ -11,11 +11,11 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import SOON, ClusterCase, Job  # noqa: E402
+from harness import SLURM, SOON, ClusterCase, Job  # noqa: E402
 from lives import set_target  # noqa: E402
 from pool import Rados  # noqa: E402
 from vc.names import SOURCE_IN_NODE  # noqa: E402
-from walkers import SLURM, WalkerCase  # noqa: E402
+from walkers import WalkerCase  # noqa: E402
 
 PROGRAMS = f"{SOURCE_IN_NODE}/tests/cluster/programs"
 ROWS, COLUMNS = 60, 40  # of programs/slicer.py

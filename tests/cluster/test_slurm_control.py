@@ -83,23 +83,11 @@ class Client:
 
 
 class SlurmControl(ClusterCase):
+    def setUp(self) -> None:
+        self.addCleanup(self.mend)
+
     def tearDown(self) -> None:
-        """All nodes alive, idle, and without a reason from here."""
-        for job in self.jobs:
-            job.end()
         self.cluster.exec(CONTROLLER, ["scancel", "-u", "trainer"])
-        for node in self.cluster.compute_nodes:
-            if next(n for n in self.cluster.status()["nodes"] if n["hostname"] == node)["state"] == "dead":
-                self.cluster.revive(node)
-
-        def idle() -> bool:
-            states = self.cluster.exec(CONTROLLER, ["sinfo", "-h", "-N", "-o", "%N %t"]).stdout.split()
-            for name, state in zip(states[::2], states[1::2], strict=True):
-                if state.startswith(("down", "drain", "drng")):
-                    self.cluster.exec(CONTROLLER, ["scontrol", "update", f"NodeName={name}", "State=RESUME"])
-            return states[1::2] == ["idle"] * NODES
-
-        self.wait(idle, "all nodes to be idle")
 
     # --- jobs
 

@@ -31,18 +31,6 @@ class StaleWriter(ClusterCase):
         names = Rados(self.cluster, "trainer").list(f"data/job-{keeper.job.gang}/{step}.")
         return [name for name in names if re.search(rf"/{step}\.\d+\.{generation}/", name)]
 
-    def mend(self) -> None:
-        """All nodes are idle again."""
-        for job in self.jobs:
-            job.end()
-
-        def idle() -> bool:
-            self.cluster.exec("ctl", ["scontrol", "update", "NodeName=n[1-4]", "State=RESUME"])
-            states = self.cluster.exec("ctl", ["sinfo", "-h", "-N", "-o", "%t"]).stdout.split()
-            return states == ["idle"] * 4
-
-        self.wait(idle, "all nodes to be idle", SOON * 2)
-
     def wakes_up_late(self, node: str, point: str, started: int) -> None:
         """A node's musterd stands still at a point of the save of step 4 until the gang has saved two more without it."""
         self.addCleanup(self.mend)

@@ -5,12 +5,9 @@ import re
 import time
 from typing import Any
 
-from harness import PYTHON, SOON, SOURCE_IN_NODE, ClusterCase, Job, Record
+from harness import PYTHON, SLURM, SOON, SOURCE_IN_NODE, ClusterCase, Job, Record
 from lives import Life, check_generations, read_lives, set_target
 from vc.names import CONTROLLER
-
-# Deadline for what Slurm does in its own time (SlurmdTimeout, KillWait, COMPLETING).
-SLURM = 180.0
 
 _NUMBERS, _EVERY = 60, 5
 
@@ -148,11 +145,6 @@ class WalkerCase(ClusterCase):
 
     # --- Slurm
 
-    def node_states(self) -> dict[str, str]:
-        """Every node's state and reason, as in "down* muster: ..."."""
-        lines = self.cluster.exec(CONTROLLER, ["sinfo", "-h", "-N", "-o", "%N|%t|%E"]).stdout.splitlines()
-        return {line.split("|")[0]: " ".join(line.split("|")[1:]) for line in lines}
-
     def job_state(self, job: Job) -> str:
         return self.cluster.exec(CONTROLLER, ["squeue", "-h", "-t", "all", "-j", job.id, "-o", "%T"]).stdout.strip()
 
@@ -171,29 +163,3 @@ class WalkerCase(ClusterCase):
         """Programs of a gang on a node: those that have its environment."""
         search = f"grep -lsz '^MUSTER_GANG={job.id}\\.' /proc/[0-9]*/environ | cut -d/ -f3"
         return self.cluster.exec(node, ["bash", "-c", search]).stdout.split()
-
-    # --- the cluster after a test
-
-    def mend(self) -> None:
-        """All nodes alive, plugged in and idle, all daemons running."""
-        for job in self.jobs:
-            job.end()
-        nodes = self.cluster.compute_nodes
-        for node in nodes:
-            state = {entry["hostname"]: entry["state"] for entry in self.cluster.status()["nodes"]}[node]
-            if state == "dead":
-                self.cluster.revive(node)
-            elif state == "cut":
-                self.cluster.heal(node)
-            for daemon in ("slurmd", "musterd"):
-                if self.cluster.daemon_pid(node, daemon) is None:
-                    self.cluster.start_daemon(node, daemon)
-
-        def whole() -> bool:
-            states = self.node_states()
-            for node in nodes:
-                if re.match(r"(down|drain|drng|idle\*|fail)", states.get(node, "")):
-                    self.cluster.exec(CONTROLLER, ["scontrol", "update", f"NodeName={node}", "State=RESUME"])
-            return all(states.get(node, "").startswith("idle ") for node in nodes)
-
-        self.wait(whole, "all nodes to be idle again", SLURM)
