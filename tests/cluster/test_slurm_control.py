@@ -314,6 +314,7 @@ class SlurmControl(ClusterCase):
         self.assertIn("DRAIN", self.node("n5"))
         self.good(client.ask("resume n5"))
         self.assertNotIn("DRAIN", self.node("n5"))
+        self.hurts("n5")
         self.cluster.exec(CONTROLLER, ["scontrol", "update", "NodeName=n5", "State=DRAIN", "Reason=RMA"])
         refused = client.ask("resume n5")
         self.assertEqual(refused["code"], DENIED, refused)
