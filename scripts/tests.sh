@@ -21,6 +21,15 @@ begin_tests() {
     # Where the logs of a cluster go that a test has failed on.
     export MUSTER_TEST_LOGS=${MUSTER_TEST_LOGS:-$root/build/test-logs}
     rm -rf "$root/build/test-logs"
+    export MUSTER_TEST_SEED=${MUSTER_TEST_SEED:-$(test_seed)}
+    say "MUSTER_TEST_SEED=$MUSTER_TEST_SEED"
+}
+
+# test_seed: where this commit's random schedules begin (tests/support/test_seed.h).
+test_seed() {
+    local commit
+    commit=$(git -C "$root" -c safe.directory="$root" rev-parse HEAD 2>/dev/null) || commit=0000001
+    printf '%d' "$((16#${commit:0:7}))"
 }
 
 # Whatever a test has started dies with the PID namespace; what a dead cluster leaves on the host goes after that.

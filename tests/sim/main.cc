@@ -1,4 +1,7 @@
-// sim_test --seeds 1-5000         runs these schedules; prints what they have reached, asserts a floor on it
+// sim_test --fresh 5000 [--skip N] runs so many schedules, the first of which MUSTER_TEST_SEED says; prints what they have
+//                                 reached, asserts a floor on it
+// sim_test --seeds 1-5000         the same of these schedules
+// sim_test --pinned               schedules that have found something once (pinned.h)
 // sim_test --seed 17 [--trace]    one of them; --trace shows what happens in it
 // sim_test --replay 20            so many schedules run twice have byte-equal traces
 // sim_test --mutation NAME        a planted bug is found within the budget of --seeds
@@ -8,7 +11,9 @@
 #include <string>
 #include <utility>
 
+#include "tests/sim/pinned.h"
 #include "tests/sim/simulation.h"
+#include "tests/support/test_seed.h"
 
 namespace muster::sim {
 namespace {
@@ -39,7 +44,17 @@ int RunOne(uint64_t seed, bool trace, Bug bug) {
   return failure.empty() ? 0 : Fail(seed, failure);
 }
 
+int RunPinned() {
+  for (const uint64_t seed : kPinned) {
+    Coverage coverage;
+    Simulation simulation(seed, false, Bug::kNone, coverage);
+    if (const std::string failure = simulation.Run(); !failure.empty()) return Fail(seed, failure);
+  }
+  return 0;
+}
+
 int RunMany(uint64_t first, uint64_t last) {
+  std::cout << "schedules " << first << " to " << last << "\n";
   Coverage coverage;
   for (uint64_t seed = first; seed <= last; ++seed) {
     Simulation simulation(seed, false, Bug::kNone, coverage);
@@ -81,6 +96,8 @@ int Mutate(const std::string& name) {
 
 int Main(int count, char** arguments) {
   uint64_t seed = 0;
+  uint64_t skip = 0;
+  uint64_t fresh = 0;
   bool trace = false;
   Bug bug = Bug::kNone;
   for (int i = 1; i < count; ++i) {
@@ -98,6 +115,14 @@ int Main(int count, char** arguments) {
       const size_t dash = value.find('-');
       return RunMany(std::strtoull(value.c_str(), nullptr, 10),
                      std::strtoull(value.c_str() + dash + 1, nullptr, 10));
+    } else if (name == "--fresh") {
+      fresh = std::strtoull(value.c_str(), nullptr, 10);
+      ++i;
+    } else if (name == "--skip") {
+      skip = std::strtoull(value.c_str(), nullptr, 10);
+      ++i;
+    } else if (name == "--pinned") {
+      return RunPinned();
     } else if (name == "--replay") {
       return Replay(std::strtoull(value.c_str(), nullptr, 10));
     } else if (name == "--mutation") {
@@ -107,6 +132,7 @@ int Main(int count, char** arguments) {
       return 2;
     }
   }
+  if (fresh != 0) return RunMany(FirstSchedule() + skip, FirstSchedule() + skip + fresh - 1);
   return RunOne(seed, trace, bug);
 }
 
