@@ -248,7 +248,8 @@ void Coordinator::OverAlready(const GangRecord& record) {
 }
 
 void Coordinator::Refuse(const std::string& text) {
-  spdlog::error("{}", text);
+  // What a requeued job has left behind is refused in the course of things.
+  spdlog::log(job_is_over_ ? spdlog::level::warn : spdlog::level::err, "{}", text);
   refusal_ = text;
   auto message = NewMessage();
   message.mutable_refused()->set_text(text);
@@ -272,6 +273,7 @@ void Coordinator::Deposed(const std::string& why) {
       if (!self || self->deposed_) return;
       if (!read) return self->StepDown("");  // nobody knows whose it is
       if (record && record->gang == self->job_.Id()) return self->StepDown(record->coordinator);
+      if (self->end_durable_) return self->StepDown("");  // a later job of the same name goes on from here
       self->Refuse(fmt::format(
           "gang {}: another coordinator has taken over {} ({}); does another job use the same name=KEY?",
           self->job_.Id(), self->job_.Key(), why));

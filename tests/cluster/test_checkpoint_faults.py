@@ -327,6 +327,7 @@ class Damage(FaultCase):
         keeper.finish()
 
     def test_a_damaged_fence_is_left_alone_and_nothing_is_loaded_or_committed_under_it(self) -> None:
+        self.expect_error("cannot take its record over")
         keeper = Keeper(self, 4, "restarts=1")
         keeper.commit(1, 2)
         rados = Rados(self.cluster, "trainer")

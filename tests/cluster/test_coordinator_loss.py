@@ -176,6 +176,7 @@ class Record(CoordinatorCase):
         return path, path.read_bytes()
 
     def check_left_alone(self, change: str, text: str) -> None:
+        self.expect_error("cannot take its record over")
         name = f"{change}{os.getpid()}"
         path, content = self.spoil(name, change)
         again = self.walk(f"name={name},join=5s", nodes=2, tasks=4)

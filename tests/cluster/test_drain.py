@@ -26,6 +26,7 @@ def setUpModule() -> None:
 
 class DrainCase(WalkerCase):
     def node(self, action: str, node: str, *words: str) -> None:
+        self.hurts(node)
         done = self.cluster.exec(CONTROLLER, ["muster", "node", action, node, *words])
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
@@ -107,6 +108,7 @@ class Sick(DrainCase):
         victim = gang.started(1, 6)[4]
         self.assertEqual(victim.host, "n3")
         gang.commits(1)
+        self.hurts("n3")
         self.cluster.exec("n3", ["ip", "link", "set", NIC, "down"])
         self.addCleanup(self.cluster.exec, "n3", ["ip", "link", "set", NIC, "up"])
         self.kill_member(victim)
@@ -122,6 +124,7 @@ class Sick(DrainCase):
 
     def test_a_node_that_is_sick_before_the_gang_starts_is_left_out(self) -> None:
         """Row: GPU, NIC, host sick."""
+        self.hurts("n3")
         self.cluster.exec("n3", ["ip", "link", "set", NIC, "down"])
         self.addCleanup(self.cluster.exec, "n3", ["ip", "link", "set", NIC, "up"])
         self.cluster.restart_daemon("n3", "musterd")  # what it found a moment ago counts for a while

@@ -34,6 +34,7 @@ class StaleWriter(ClusterCase):
     def wakes_up_late(self, node: str, point: str, started: int) -> None:
         """A node's musterd stands still at a point of the save of step 4 until the gang has saved two more without it."""
         self.addCleanup(self.mend)
+        self.expect_error("the main loop has stood still")
         keeper = Keeper(self, 8, gang="spares=1", nodes=4)
         keeper.commit(1, 2, 3)
         arm(self, node, point)
