@@ -15,7 +15,7 @@ from vc.names import BUILD_IN_NODE, SOURCE_IN_NODE  # noqa: E402
 
 PACKETS = f'import sys; sys.path.insert(0, "{SOURCE_IN_NODE}/tests/cluster/programs"); from packets import *\n'
 GANG_KEYS = ("restarts=N", "join=DURATION", "spares=N", "min=N", "grow=yes|no", "hang=DURATION|off", "grace=DURATION",
-             "requeue=yes|no", "role=NAME", "kind=tracked|", "after=ROLE[:done]", "name=KEY")  # fmt: skip
+             "requeue=yes|no", "role=NAME", "kind=tracked|", "after=ROLE[:done]", "name=KEY", "files=yes|no")  # fmt: skip
 
 
 def setUpModule() -> None:

@@ -194,7 +194,7 @@ wire::GangOptions Parsed(const std::string& value) {
 TEST(GangOptions, EveryKeyIsKept) {
   const wire::GangOptions all = Parsed(
       "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,requeue=no,role=log,kind=sidecar,"
-      "after=worker:done,name=run");
+      "after=worker:done,name=run,files=yes");
   EXPECT_EQ(all.restarts, 7U);
   EXPECT_EQ(all.join_seconds, 120U);
   EXPECT_EQ(all.spares, 2U);
@@ -209,6 +209,7 @@ TEST(GangOptions, EveryKeyIsKept) {
   EXPECT_STREQ(all.after, "worker");
   EXPECT_TRUE(all.after_done);
   EXPECT_STREQ(all.name, "run");
+  EXPECT_TRUE(all.files);
   EXPECT_TRUE(Parsed("hang=off").hang_off);
   EXPECT_FALSE(Parsed("after=ps").after_done);
 }
@@ -223,6 +224,7 @@ TEST(GangOptions, WhatIsNotGivenHasItsDefault) {
   EXPECT_FALSE(none.hang_off);
   EXPECT_EQ(none.grace_seconds, 30U);
   EXPECT_TRUE(none.requeue);
+  EXPECT_FALSE(none.files);
   EXPECT_STREQ(none.after, "");
   EXPECT_EQ(none.kind, wire::RoleKind::kTracked);
 }
