@@ -14,9 +14,8 @@ from pathlib import Path
 
 from support.report import Report, median
 from vc import Cluster, ClusterError
-from vc.names import BUILD_IN_NODE
+from vc.slurm import plugstack_line
 
-_PLUGIN = f"required {BUILD_IN_NODE}/lib/spank_muster.so"
 _LOOP = """
 import json, subprocess, sys, time
 took = []
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> Report:
         found = re.search(r"job allocation (\d+)", allocated.stderr)
         if not found:
             raise ClusterError(f"no allocation: {allocated.stderr}")
-        words = ["/usr/bin/python3", "-c", _LOOP, str(args.pairs), _PLUGIN]
+        words = ["/usr/bin/python3", "-c", _LOOP, str(args.pairs), plugstack_line()]
         done = cluster.user("ctl", words, env={"SLURM_JOB_ID": found[1]}, timeout=60 + 2 * args.pairs)
         cluster.user("ctl", ["scancel", found[1]])
         if done.returncode != 0:

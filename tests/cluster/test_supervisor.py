@@ -21,11 +21,11 @@ import harness  # noqa: E402
 from harness import SOON, ClusterCase, Job, now  # noqa: E402
 from vc import Cluster  # noqa: E402
 from vc.names import BUILD_IN_NODE  # noqa: E402
+from vc.slurm import plugstack_line  # noqa: E402
 
 KILL_WAIT_S = 5  # of the virtual cluster's slurm.conf
 RECONNECT_S = 3
 PLUGINS = [f"required {BUILD_IN_NODE}/tests/{name}.so" for name in ("mount_namespace", "memory_limit")]
-MUSTER_PLUGIN = f"{BUILD_IN_NODE}/lib/spank_muster.so"
 
 
 def setUpModule() -> None:
@@ -109,7 +109,7 @@ class Signals(ClusterCase):
     def test_under_linuxproc_which_reaches_all_processes_itself_a_signal_also_arrives_once(self) -> None:
         options = {"nodes": 1, "ceph": False, "slurm": {"ProctrackType": "proctrack/linuxproc"}}
         with Cluster(f"lp-{os.getpid()}", **options) as cluster:
-            (cluster.directory / "etc/slurm/plugstack.conf").write_text(f"required {MUSTER_PLUGIN} signals=all\n")
+            (cluster.directory / "etc/slurm/plugstack.conf").write_text(f"{plugstack_line()} signals=all\n")
             code = "import signal\nfor s in (1, 10, 12): signal.signal(s, lambda n, f: print('got', n, flush=True))\n"
             code += "print('ready', flush=True)\nwhile True: signal.pause()"
             srun = ["srun", "--unbuffered", "--gang", "/usr/bin/python3", "-c", code]

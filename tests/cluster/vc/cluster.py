@@ -328,7 +328,7 @@ class Cluster:
         with contextlib.suppress(ValueError):
             (self.directory / "tmp" / self.directory.relative_to("/tmp")).mkdir(parents=True)
         users.write(self.names, {name: self.network.address(name) for name in self.all_nodes})
-        plugins = [*self.options.plugins, *([f"required {slurm.PLUGIN}"] if self.options.muster else [])]
+        plugins = [*self.options.plugins, *([slurm.plugstack_line()] if self.options.muster else [])]
         slurm.write_config(
             self.names,
             self.network,

@@ -4,11 +4,12 @@ import os
 import pwd
 
 from . import host
-from .names import BUILD_IN_NODE, CONTROLLER, Names
+from .names import BUILD_IN_NODE, CONTROLLER, REPOSITORY, Names
 from .network import Network
 from .node import Daemon
 
 PLUGIN = f"{BUILD_IN_NODE}/lib/spank_muster.so"
+_PLUGSTACK = REPOSITORY / "packaging" / "slurm" / "muster.conf"
 MUNGE_SOCKET = "/run/munge/munge.socket.2"
 SLURMCTLD_PORT = 6817
 _CONTROLLER_LOG = f"{CONTROLLER}.slurmctld.log"
@@ -20,6 +21,14 @@ MUNGED = Daemon(
     + [f"--socket={MUNGE_SOCKET}", "--key-file=/etc/munge/munge.key", "--seed-file=/run/munge/seed"]
     + ["--pid-file=/run/munge/munged.pid", "--num-threads=2"],
 )
+
+
+def plugstack_line() -> str:
+    """The line of plugstack.conf that sites have, with this build's plugin."""
+    lines = [line for line in _PLUGSTACK.read_text().splitlines() if line and not line.startswith("#")]
+    if len(lines) != 1 or "spank_muster.so" not in lines[0]:
+        raise host.ClusterError(f"{_PLUGSTACK} has not one line with spank_muster.so")
+    return lines[0].replace("spank_muster.so", PLUGIN)
 
 
 def slurmctld() -> Daemon:
