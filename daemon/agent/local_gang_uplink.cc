@@ -433,7 +433,7 @@ void LocalGang::Dismiss(const std::string& why) {
   finish_->set_has_code(true);
   finish_->set_code(1);
   for (auto& [task, member] : members_) {
-    if (member.connection != nullptr) Refuse(*member.connection, wire::Refusal::kInvalid, "muster: " + why);
+    if (member.connection != nullptr) Refuse(*member.connection, wire::Refusal::kInvalid, why);
   }
   MaybeOver();
 }
