@@ -232,7 +232,7 @@ void AddCheckpointCommand(CLI::App* app, const Common* common, int* result) {
   const auto add_one = [&](CLI::App* command, const char* about) {
     CLI::Option_group* one = command->add_option_group("which");
     one->add_option("--step", options->step, about)->check(Digits());
-    one->add_option("--name", options->pinned, "The one that is pinned under this name")->check(Key("NAME"));
+    one->add_option("--name", options->pinned, "Name of a pinned checkpoint")->check(Key("NAME"));
     return one;
   };
   const auto ask = [=](Question::Kind kind, std::string (*table)(const json&)) {
@@ -242,48 +242,50 @@ void AddCheckpointCommand(CLI::App* app, const Common* common, int* result) {
     return [=] { *result = Do(*common, *options, what, table); };
   };
 
-  add_of("list", "List them")->callback(ask(Question::CHECKPOINT_LIST, CheckpointTable));
+  add_of("list", "List a gang's checkpoints")->callback(ask(Question::CHECKPOINT_LIST, CheckpointTable));
 
-  CLI::App* show = add_of("show", "What one consists of");
-  add_one(show, "This step's; else the newest good one")->require_option(0, 1);
-  show->add_option("--rank", options->rank, "Whose entries are shown, when there are many")->check(Digits());
+  CLI::App* show = add_of("show", "Show a checkpoint's shards and tensors");
+  add_one(show, "Step number (default: the newest good checkpoint)")->require_option(0, 1);
+  show->add_option("--rank", options->rank, "Rank whose entries are shown when there are many")
+      ->check(Digits());
   show->callback(work(AskOfOne<Question::CHECKPOINT_SHOW>, CheckpointText));
 
-  CLI::App* verify = add_of("verify", "Read every byte and check it; exit code 1: bad");
-  add_one(verify, "Only this step's")->require_option(0, 1);
+  CLI::App* verify = add_of("verify", "Read and check every byte; exit 1 if a checkpoint is bad");
+  add_one(verify, "Only the checkpoint of this step")->require_option(0, 1);
   verify->callback(work(Verify, VerifyTable));
 
-  CLI::App* pin = add_of("pin", "Keep one under a name: nothing removes it any more");
-  add_step(pin, "Its step")->required();
-  pin->add_option("--name", options->name, "Name, by which it is found then")->required()->check(Key("NAME"));
+  CLI::App* pin = add_of("pin", "Keep a checkpoint under a name until it is unpinned");
+  add_step(pin, "Step number")->required();
+  pin->add_option("--name", options->name, "Name by which other commands find it")
+      ->required()
+      ->check(Key("NAME"));
   pin->callback(work(AskOfOne<Question::CHECKPOINT_PIN>, PinText));
 
-  CLI::App* unpin = add_of("unpin", "Let retention have it again");
-  add_one(unpin, "Its step")->require_option(1);
+  CLI::App* unpin = add_of("unpin", "Unpin a checkpoint");
+  add_one(unpin, "Step number")->require_option(1);
   unpin->callback(work(AskOfOne<Question::CHECKPOINT_UNPIN>, PinText));
 
-  CLI::App* remove = add_of("delete", "Remove one");
-  add_one(remove, "Its step")->require_option(1);
+  CLI::App* remove = add_of("delete", "Delete a checkpoint");
+  add_one(remove, "Step number")->require_option(1);
   remove->callback(work(AskOfOne<Question::CHECKPOINT_DELETE>, RemovedText));
 
   CLI::App* prune =
-      add_of("prune", "Remove those that the configuration does not keep, or all but the newest");
-  prune->add_option("--keep", options->keep, "How many of the newest good ones stay")
+      add_of("prune", "Delete checkpoints that the configuration does not keep, or all but the newest");
+  prune->add_option("--keep", options->keep, "How many of the newest good checkpoints to keep")
       ->check(CLI::Range(1, 1'000'000));
   prune->callback(work(AskOfOne<Question::CHECKPOINT_PRUNE>, RemovedText));
 
-  CLI::App* give = add_of("export", "Write one as safetensors files, one for each member");
-  add_one(give, "This step's; else the newest good one")->require_option(0, 1);
-  give->add_option("--to", options->directory, "Directory, made when it is not there")->required();
+  CLI::App* give = add_of("export", "Write a checkpoint as safetensors files, one for each member");
+  add_one(give, "Step number (default: the newest good checkpoint)")->require_option(0, 1);
+  give->add_option("--to", options->directory, "Directory; created if it is missing")->required();
   give->callback(work(Export, ExportText));
 
-  CLI::App* take = add("import", "Make one of safetensors files, one for each member");
-  take->add_option("--name", options->name, "KEY of --gang=name=KEY, which starts from it")
+  CLI::App* take = add("import", "Make a checkpoint from safetensors files, one for each member");
+  take->add_option("--name", options->name, "Jobs with --gang=name=KEY start from the checkpoint")
       ->required()
       ->check(Key("KEY"));
-  add_step(take, "Its step")->required();
-  take->add_option("files", options->files, "Exported files, or others in the order of the ranks")
-      ->required();
+  add_step(take, "Step number")->required();
+  take->add_option("files", options->files, "safetensors files in the order of the ranks")->required();
   take->callback(work(Import, ImportText));
 
   AddCommitCommand(checkpoint, common, result);

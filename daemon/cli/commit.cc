@@ -77,7 +77,8 @@ Result<Answered> Commit(const std::string& directory, uint32_t wait_seconds) {
     if (!committed.is_null() || std::chrono::steady_clock::now() >= end) break;
     std::this_thread::sleep_for(kPause);
   }
-  if (committed.is_null() && wait_seconds > 0) why = fmt::format("it is none yet, after {} s", wait_seconds);
+  if (committed.is_null() && wait_seconds > 0)
+    why = fmt::format("it is not committed yet, after {} s", wait_seconds);
   Answered answered{{{"directory", name}, {"step", *step}, {"committed", committed}, {"reason", why}}};
   if (wait_seconds > 0 && committed != true) answered.code = kBadFinding;
   return answered;
@@ -103,7 +104,7 @@ void AddCommitCommand(CLI::App* checkpoint, const Common* common, int* result) {
   commit->fallthrough();
   commit->add_option("directory", options->directory, "MUSTER_CHECKPOINT_DIR/step-N")->required();
   commit->add_option("--wait", options->wait_seconds,
-                     "Wait so many seconds for what becomes of it; exit code 1: bad");
+                     "Wait up to this many seconds for the commit; exit 1 if it fails");
   commit->callback([=] {
     const auto answered = Commit(options->directory, options->wait_seconds);
     *result = answered ? Print(*common, *answered, Text) : Fail(answered.error());

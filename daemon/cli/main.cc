@@ -29,8 +29,8 @@ int main(int argc, char** argv) {
   };
   int result = 0;
 
-  CLI::App* status = add(&app, "status", "What gangs are doing");
-  status->add_option("job", job, "Only this job's")->check(muster::cli::JobName());
+  CLI::App* status = add(&app, "status", "Show what gangs are doing");
+  status->add_option("job", job, "Only gangs of this job")->check(muster::cli::JobName());
   const auto of_job = [&](Question::Kind kind) {
     Question question;
     question.set_kind(kind);
@@ -39,16 +39,16 @@ int main(int argc, char** argv) {
   };
   status->callback([&] { result = Show(common, of_job(Question::STATUS), muster::StatusTable); });
 
-  CLI::App* events = add(&app, "events", "What has happened to a gang");
+  CLI::App* events = add(&app, "events", "Show what happened to a gang");
   events->add_option("job", job, "Job")->required()->check(muster::cli::JobName());
   events->callback([&] { result = Show(common, of_job(Question::EVENTS), muster::EventsTable); });
 
   muster::cli::AddCheckpointCommand(&app, &common, &result);
 
-  CLI::App* report = add(&app, "report", "What is used");
+  CLI::App* report = add(&app, "report", "Show what is used");
   report->require_subcommand(1);
-  CLI::App* storage = add(report, "storage", "What checkpoints take of the store");
-  storage->add_flag("--all", all, "Of all users (root only)");
+  CLI::App* storage = add(report, "storage", "Storage used by checkpoints");
+  storage->add_flag("--all", all, "All users (root only)");
   storage->callback([&] {
     Question question;
     question.set_kind(Question::STORAGE);
@@ -67,11 +67,11 @@ int main(int argc, char** argv) {
   };
   CLI::App* drain = add(nodes, "drain",
                         "Checkpoint the gangs there, move them to their spares, and drain the node in Slurm");
-  drain->add_option("node", node, "NodeName")->required();
-  drain->add_option("--reason", reason, "Why, for Slurm and the gangs' histories");
+  drain->add_option("node", node, "Slurm's NodeName")->required();
+  drain->add_option("--reason", reason, "Reason, shown in Slurm and in the gangs' events");
   drain->callback([&] { result = Show(common, of_node(Question::NODE_DRAIN), muster::NodeText); });
-  CLI::App* resume = add(nodes, "resume", "Let gangs and Slurm use it again");
-  resume->add_option("node", node, "NodeName")->required();
+  CLI::App* resume = add(nodes, "resume", "Let gangs and Slurm use the node again");
+  resume->add_option("node", node, "Slurm's NodeName")->required();
   resume->callback([&] { result = Show(common, of_node(Question::NODE_RESUME), muster::NodeText); });
 
   try {

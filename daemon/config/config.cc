@@ -114,7 +114,8 @@ const std::vector<Key>& Keys() {
            "What a restarted musterd must know of running gangs; on a tmpfs.", IsPath),
       Text("listen_address", &Config::listen_address,
            "Address on which other nodes' daemons reach this one."),
-      Number("port", Kind::kCount, &Config::port, 1, 65'535, "TCP port for that, the same on all nodes."),
+      Number("port", Kind::kCount, &Config::port, 1, 65'535,
+             "Port between daemons, TCP and UDP; the same on all nodes."),
       Text("node_name", &Config::node_name,
            "This node's Slurm NodeName; empty: the host's name up to the first dot.", Anything),
       Text("service_user", &Config::service_user, "The user besides root whose daemons are trusted."),
@@ -198,8 +199,7 @@ const std::vector<Key>& Keys() {
       Number("time_limit_margin", Kind::kDuration, &Config::time_limit_margin_ms, 0, 86'400'000,
              "How long before its time limit a job is asked for a checkpoint and requeued; 0: never."),
       Text("enabled", &Config::enabled,
-           "Whether jobs get gangs. With no, --gang is as if it had not been said. The same on all nodes.",
-           IsYesOrNo),
+           "no: --gang is ignored, and jobs run as plain Slurm jobs. The same on all nodes.", IsYesOrNo),
       Text("exit_codes", &Config::exit_codes,
            "What programs' exit codes mean here, as in \"75=infrastructure, 143=preemption\": user, "
            "infrastructure, preemption or time_limit; 128 + N is a death by signal N. The others: the "
