@@ -25,7 +25,8 @@
  * When musterd is restarted the library finds it again and hands over what was on its way: no save is lost as long as
  * the program calls in now and then. All calls but muster_progress give up with MUSTER_E_UNREACHABLE when it has been away
  * for as long as its `reconnect` (30 s), and muster_open after 10 s.
- * Errors: every call returns MUSTER_OK or a negative muster_error; muster_last_error has the sentence. */
+ * Errors: every call returns MUSTER_OK or a negative muster_error; muster_last_error has the sentence.
+ * "Since 0.N" is the version of the symbols, MUSTER_0.N in libmuster.so, and not a release of Muster. */
 #ifndef MUSTER_H
 #define MUSTER_H
 
@@ -87,7 +88,7 @@ MUSTER_API uint64_t muster_generation(const muster_handle* m);
 /* The step that this generation starts from, MUSTER_LATEST when there is no checkpoint. The same on every member. */
 MUSTER_API uint64_t muster_restore_step(const muster_handle* m);
 
-/* Says that this member has entered `step`. For every step: it writes to memory that musterd reads (some 50 ns), and
+/* Says that this member has entered `step`. For every step: it writes to memory that musterd reads (about 0.2 us), and
  * makes at most a hundred system calls a second. Muster learns from it how long a step takes, finds a gang that hangs,
  * names the member that did not enter the step, and marks members that are slower than the rest. Call it where a step's
  * own work is done and the wait for the other members begins (before the collective), else all seem equally slow. In a

@@ -28,7 +28,7 @@ struct GangOptions {
   uint32_t spares = 0;         // nodes of the step whose tasks wait to replace a lost node's, 0..1024
   uint32_t min_nodes = 0;      // the gang goes on with so many when it has no spare, 1..65536; 0: it does not
   uint32_t hang_seconds = 0;   // no progress for so long is a hang, 1..86400; 0: learned from the steps
-  uint32_t grace_seconds = 30;         // from SIGTERM to SIGKILL in a planned stop, 0..3600
+  uint32_t grace_seconds = 30;         // how long a drain waits for a checkpoint, 0..3600
   bool hang_off = false;               // no hang is looked for
   bool grow = false;                   // a gang that has shrunk takes nodes back at its next checkpoint
   bool requeue = true;                 // the job may be requeued when it cannot go on in its allocation
