@@ -6,7 +6,7 @@
 //   MUSTER_STOP_AT=engine.chunk_written:3        SIGSTOP at the third, and only there
 //
 // The variables are read once, when the program starts. Without them a point costs two comparisons. Tests in
-// tests/cluster pass each of them (most in test_checkpoint_faults.py). Thread-safe.
+// tests/cluster pass each of them (most in test_checkpoint_crashes.py). Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -36,6 +36,10 @@ class Keeper:
         self.case.wait(there, f"{name} of all members")
         return set(self._values(name))
 
+    def committed(self, step: int) -> list[str]:
+        """What members have written that know this step to be committed."""
+        return self._values(f"committed.{step}")
+
     def allow(self, *steps: int) -> None:
         for step in steps:
             (self.job.files / f"step.{step}").touch()

@@ -127,6 +127,9 @@ class Down(WalkerCase):
         self.cluster.kill("n1")  # n2 coordinates, n3 is the spare
         self.assertIn("muster: node n1 is lost", self.wait_for_state("n1", "down", SLURM))
         self.cluster.revive("n1")
+        # Its record comes first, and that cannot be written.
+        gang.stays(3)
+        self.assertEqual(gang.job.records(2), [])
         self.signal_ceph(signal.SIGCONT)
         gang.started(2, 4, timeout=SLURM)
         gang.finish(4, timeout=SLURM)

@@ -1,6 +1,5 @@
 #!/usr/bin/python3
-"""Checkpoints on Ceph under faults: what is torn or damaged is never loaded, the one before is, and the result is the
-same to the last bit."""
+"""Checkpoints on Ceph that are damaged are never loaded, the one before is, and the result is the same to the last bit."""
 
 import hashlib
 import json
@@ -14,182 +13,19 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import fault_case  # noqa: E402
 import harness  # noqa: E402
-from harness import PYTHON, SOURCE_IN_NODE, SOON, ClusterCase, Job  # noqa: E402
-from keepers import RANKS, THIRD, Keeper  # noqa: E402
+from fault_case import COORDINATOR, OTHER, STILL, FaultCase  # noqa: E402
+from harness import SOON, SOURCE_IN_NODE, ClusterCase, Job  # noqa: E402
+from keepers import RANKS, Keeper  # noqa: E402
 from object_names import rank_and_chunk  # noqa: E402
 from pool import Rados  # noqa: E402
 
-# The gang's nodes: srun runs on ctl, the coordinator is the step's second node.
-COORDINATOR, OTHER = "n2", "n1"
-STILL = 1_000_000  # bytes of a member's state that never change, in the tests of shared chunks
-KEPT = 3
 TEXT = "/usr/share/common-licenses/GPL-3"
 
 
 def setUpModule() -> None:
-    # From the store, always: what is damaged there is to be found. test_recovery.py has the other ways.
-    settings = {"chunk_size": "64KiB", "keep_checkpoints": str(KEPT), "collect_pause": "1s", "recovery_memory": "0", "partner_memory": "0"}
-    harness.start("faults", nodes=3, settings=settings)
-
-
-class FaultCase(ClusterCase):
-    def checkpoints(self, job: Job) -> dict[int, dict[str, object]]:
-        listed = self.muster_json("checkpoint", "list", job.gang)["checkpoints"]
-        return {entry["step"]: entry for entry in listed}
-
-    def verify(self, job: Job, bad: int | None = None) -> str:
-        """`muster checkpoint verify` finds this one step bad, and no other; gives its reason."""
-        found = self.muster_json("checkpoint", "verify", job.gang, code=0 if bad is None else 1)["checkpoints"]
-        self.assertEqual([entry["step"] for entry in found if not entry["verified"]], [] if bad is None else [bad])
-        self.assertGreater(len(found), 0)
-        reasons = [entry["reason"] for entry in found if not entry["verified"]]
-        return str(reasons[0]) if reasons else ""
-
-    def generations(self, job: Job) -> int:
-        return int(self.status(job)["generation"])
-
-
-class Crash(FaultCase):
-    """kill -9 of musterd at each point of a save, a commit and a restore (base/crash_point.h)."""
-
-    def arm(self, node: str, point: str) -> None:
-        """Restarts a node's musterd under the running gang, so that it dies at a point."""
-        self.cluster.stop_daemon(node, "musterd")
-        self.cluster.start_daemon(node, "musterd", env={"MUSTER_CRASH_AT": point})
-        self.addCleanup(self.make_sure_it_runs, node)
-
-    def make_sure_it_runs(self, node: str) -> None:
-        self.cluster.stop_daemon(node, "musterd")
-        self.cluster.start_daemon(node, "musterd")
-
-    def wait_for_crash(self, node: str, point: str) -> None:
-        self.wait(lambda: self.cluster.daemon_pid(node, "musterd") is None, f"musterd on {node} to die at {point}")
-
-    def save_survives(self, node: str, point: str, committed: bool, still: int = 0) -> None:
-        keeper = Keeper(self, 10, still=still)
-        keeper.commit(1, 2, 3)
-        # The gang runs on while its musterd dies and comes back, and the checkpoint is committed in the end.
-        self.arm(node, point)
-        keeper.allow(4)
-        self.wait_for_crash(node, point)
-        self.cluster.start_daemon(node, "musterd")
-        keeper.commit(4)
-        keeper.commit(5)
-        self.verify(keeper.job)
-        self.assertEqual(self.generations(keeper.job), 1, "musterd's death restarts nothing")
-        # The same death together with a member's: what was torn is not loaded.
-        self.arm(node, point)
-        keeper.allow(6)
-        self.wait_for_crash(node, point)
-        keeper.forbid(6)
-        keeper.kill_one()
-        self.cluster.start_daemon(node, "musterd")
-        self.assertEqual(keeper.started(2), 6 if committed else 5)
-        self.assertEqual(sorted(self.checkpoints(keeper.job))[-1], 6 if committed else 5)
-        self.verify(keeper.job)
-        texts = self.event_texts(keeper.job, "restore")
-        self.assertIn(f"generation 2 starts from the checkpoint of step {6 if committed else 5}", texts)
-        keeper.commit(6, 7)
-        keeper.commit(8, 9)
-        self.verify(keeper.job)
-        if still > 0:
-            self.check_shared(keeper)
-        keeper.finish()
-        self.assertEqual(self.generations(keeper.job), 2)
-        listed = self.checkpoints(keeper.job)
-        self.assertEqual(sorted(listed), [8, 9, 10])
-        self.assertEqual({entry["state"] for entry in listed.values()}, {"good"})
-
-    def check_shared(self, keeper: Keeper) -> None:
-        """The last three checkpoints share the chunks in which nothing changes, and nothing else is left."""
-        rados = Rados(self.cluster, "trainer")
-        # Of 200,000 bytes that change, the structure and the index, in chunks of 64 KiB.
-        own = RANKS * (200_000 // 65536 + 4) + 1
-        most = RANKS * (STILL // 65536) + 3 * own
-
-        def collected() -> bool:
-            return len(rados.list(f"data/job-{keeper.job.gang}/")) <= most
-
-        self.assertLessEqual(len(rados.list(f"data/job-{keeper.job.gang}/9.")), own)
-        self.wait(collected, "what was torn to be removed")
-
-    def restore_survives(self, node: str, point: str) -> None:
-        keeper = Keeper(self, 4)
-        keeper.commit(1, 2)
-        self.arm(node, point)
-        keeper.kill_one()
-        self.wait_for_crash(node, point)
-        self.cluster.start_daemon(node, "musterd")
-        self.assertEqual(keeper.started(2), 2)
-        keeper.commit(3)
-        self.verify(keeper.job)
-        keeper.finish()
-        self.assertEqual(self.generations(keeper.job), 2)
-
-    def test_musterd_of_the_coordinator_is_killed_after_the_first_chunk(self) -> None:
-        self.save_survives(COORDINATOR, "engine.chunk_written", False)
-
-    def test_musterd_of_another_node_is_killed_after_the_first_chunk(self) -> None:
-        self.save_survives(OTHER, "engine.chunk_written", False)
-
-    def test_musterd_of_the_coordinator_is_killed_after_all_chunks_of_a_shard(self) -> None:
-        self.save_survives(COORDINATOR, "engine.shard_written", False)
-
-    def test_musterd_of_another_node_is_killed_after_all_chunks_of_a_shard(self) -> None:
-        self.save_survives(OTHER, "engine.shard_written", False)
-
-    def test_musterd_of_another_node_is_killed_before_it_reports_its_shard(self) -> None:
-        self.save_survives(OTHER, "agent.shard_reported", False)
-
-    def test_musterd_is_killed_before_the_commit(self) -> None:
-        self.save_survives(COORDINATOR, "coordinator.shards_complete", False)
-
-    def test_musterd_is_killed_between_the_manifest_and_the_head(self) -> None:
-        self.save_survives(COORDINATOR, "catalog.manifest_written", False)
-
-    def test_musterd_is_killed_between_the_head_and_the_pruning(self) -> None:
-        self.save_survives(COORDINATOR, "catalog.head_updated", True)
-
-    def test_musterd_is_killed_while_it_prunes(self) -> None:
-        self.save_survives(COORDINATOR, "catalog.object_removed", True)
-
-    def test_musterd_is_killed_before_it_tells_of_the_commit(self) -> None:
-        self.save_survives(COORDINATOR, "coordinator.commit_done", True)
-
-    def test_musterd_of_the_coordinator_is_killed_when_a_member_asks_for_its_shard(self) -> None:
-        self.restore_survives(COORDINATOR, "agent.restore")
-
-    def test_musterd_of_another_node_is_killed_in_the_middle_of_a_restore(self) -> None:
-        self.restore_survives(OTHER, "engine.chunk_read")
-
-    def test_musterd_of_the_coordinator_is_killed_in_the_middle_of_a_restore(self) -> None:
-        self.restore_survives(COORDINATOR, "engine.chunk_read")
-
-    def test_musterd_is_killed_after_the_first_chunk_of_a_shard_that_shares(self) -> None:
-        self.save_survives(OTHER, "engine.chunk_written", False, STILL)
-
-    def test_musterd_is_killed_between_the_manifest_and_the_head_of_what_is_shared(self) -> None:
-        self.save_survives(COORDINATOR, "catalog.manifest_written", False, STILL)
-
-    def test_musterd_is_killed_between_the_head_and_the_pruning_of_what_is_shared(self) -> None:
-        self.save_survives(COORDINATOR, "catalog.head_updated", True, STILL)
-
-    def test_musterd_is_killed_while_it_prunes_what_is_shared(self) -> None:
-        self.save_survives(COORDINATOR, "catalog.object_removed", True, STILL)
-
-    def test_musterd_of_every_node_is_killed_at_once(self) -> None:
-        keeper = Keeper(self, 5)
-        keeper.commit(1, 2)
-        keeper.allow(3)
-        for node in self.cluster.compute_nodes:
-            self.cluster.stop_daemon(node, "musterd", signal.SIGKILL)
-        for node in self.cluster.compute_nodes:
-            self.cluster.start_daemon(node, "musterd")
-        keeper.commit(3)
-        keeper.finish()
-        self.assertEqual(self.generations(keeper.job), 1)
-        self.verify(keeper.job)
+    fault_case.start()
 
 
 class Damage(FaultCase):

@@ -177,8 +177,10 @@ class SlurmControl(ClusterCase):
     def requeued_after_a_lost_node(self, header: str) -> None:
         job = self.submit(header)
         self.wait_until_up(job)
-        self.lose_a_node(job)
+        victim = self.lose_a_node(job)
         self.wait(lambda: self.shown(job)["Restarts"] == "1", "the whole job to be requeued by Slurm")
+        log = (self.cluster.directory / "log" / f"{CONTROLLER}.slurmctld.log").read_text()
+        self.assertIn(f"equeue job JobId={job.id} due to failure of node {victim}", log)
 
     def test_without_a_gang_a_lost_node_ends_the_run(self) -> None:
         self.requeued_after_a_lost_node("")
@@ -284,16 +286,13 @@ class SlurmControl(ClusterCase):
         first.release()
         second.release()
 
-    def test_times_of_requests(self) -> None:
+    def test_every_request_is_answered(self) -> None:
         job = self.submit("#SBATCH --gang")
         self.wait_until_up(job)
         client = Client(self, self.batch_host(job))
-        cold = self.good(client.ask(f"job {job.id}"))["ms"]
-        figures = [f"first {cold:.1f}"]
         requests = [f"job {job.id}", f"job {job.id} sharing", f"comment {job.id} warm", f"comment {job.id} restarted", "drain n5 Xid 79", "resume n5"]
         for request in requests:
-            figures.append(f"{request.split()[0]} {self.good(client.ask(request))['ms']:.1f}")
-        report("ms from request to answer: " + ", ".join(figures))
+            self.good(client.ask(request))
         job.release()
 
     def test_a_comment_is_seen_by_the_user(self) -> None:

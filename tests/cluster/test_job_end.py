@@ -1,0 +1,61 @@
+#!/usr/bin/python3
+"""A job's time limit is near, or it is preempted: it saves, is requeued, and trains again from its checkpoint in Ceph."""
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import batches  # noqa: E402
+from batches import OLD_SCRIPT, BatchCase  # noqa: E402
+from harness import SLURM  # noqa: E402
+
+
+def setUpModule() -> None:
+    batches.start()
+
+
+class End(BatchCase):
+    def test_the_time_limit_leads_to_a_checkpoint_and_a_requeue(self) -> None:
+        """Row: Job's time limit near."""
+        # Slurm's shortest limit is a minute; the margin is half of it.
+        gang = self.walk_in_batch(nodes=2, directives="-t 1", after=OLD_SCRIPT)
+        gang.started(1, 4)
+        self.wait(lambda: self.events(gang.job, "end_near"), "the end to be announced", SLURM)
+        newest = gang.committed()
+        records = self.check_requeued(gang, 2, newest, members=4)
+        # Nothing lost: what the last run had done when it was stopped was in the checkpoint.
+        old = max(life.step for life in gang.lives(1))
+        self.assertLessEqual(old - records[0].said["from"], 5)
+        self.assertEqual(self.after(gang), [])
+        gang.finish(4, timeout=SLURM)
+
+    def test_a_job_that_is_preempted_without_notice_runs_again_as_soon_as_there_is_room(self) -> None:
+        gang = self.walk_in_batch(nodes=5, directives="-p abrupt")
+        gang.started(1, 10)
+        before = gang.commits(1)
+        urgent = self.start_job(["srun", "-p", "urgent", "-N5", "--exclusive", "sleep", "3"])
+        self.assertEqual(urgent.wait(SLURM), 0, urgent.err)
+        # Slurm itself lets it wait for the 120 s that a credential lives.
+        records = gang.started(2, 10, 60)
+        self.assertEqual({r.env["SLURM_RESTART_COUNT"] for r in records}, {"1"})
+        gang.check_restored(2, before)
+        gang.commits(2)
+        gang.finish(10, timeout=SLURM)
+
+    def test_a_preempted_job_is_requeued_after_a_checkpoint(self) -> None:
+        gang = self.walk_in_batch(nodes=5, words="stoic")
+        gang.started(1, 10)
+        gang.commits(1)
+        urgent = self.start_job(["srun", "-p", "urgent", "-N5", "--exclusive", "sleep", "3"])
+        self.wait(lambda: self.events(gang.job, "end_near"), "the preemption to be noticed")
+        newest = gang.committed()
+        self.assertEqual(urgent.wait(SLURM), 0, urgent.err)
+        self.check_requeued(gang, 2, newest, members=10)
+        gang.finish(10, timeout=SLURM)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
