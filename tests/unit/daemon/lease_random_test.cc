@@ -60,8 +60,8 @@ void Many(const std::function<std::string(LeaseSimulation&)>& schedule, size_t l
     const auto again = run(seed, true).first;
     FAIL() << again->trace() << failure << "\nthis schedule again: MUSTER_SEED=" << seed;
   }
-  std::cout << schedules << " schedules from " << FirstSchedule() << ": " << totals->fences << " fences, " << totals->silences
-            << " nodes called silent, " << totals->terms << " take-overs\n";
+  std::cout << schedules << " schedules from " << FirstSchedule() << ": " << totals->fences << " fences, "
+            << totals->silences << " nodes called silent, " << totals->terms << " take-overs\n";
 }
 
 Nanos Ms(int64_t ms) {
