@@ -199,7 +199,7 @@ const std::vector<Key>& Keys() {
       Number("time_limit_margin", Kind::kDuration, &Config::time_limit_margin_ms, 0, 86'400'000,
              "How long before its time limit a job is asked for a checkpoint and requeued; 0: never."),
       Text("enabled", &Config::enabled,
-           "no: --gang is ignored, and jobs run as plain Slurm jobs. The same on all nodes.", IsYesOrNo),
+           "No: --gang is ignored, and jobs run as plain Slurm jobs. The same on all nodes.", IsYesOrNo),
       Text("exit_codes", &Config::exit_codes,
            "What programs' exit codes mean here, as in \"75=infrastructure, 143=preemption\": user, "
            "infrastructure, preemption or time_limit; 128 + N is a death by signal N. The others: the "
