@@ -200,23 +200,12 @@ int Run(const Config& config) {
   // Leases hang on their reader: it reads nothing else.
   Coordinators coordinators({loop, config, self, store, &records, beat->get(), &slurm});
   const auto take_over = [&coordinators](const GangJob& job, TakeOverRequest request) {
-    Coordinator::Origin origin;
-    origin.fresh = false;
-    origin.promised = true;
-    origin.after_term = request.after_term;
-    origin.key = std::move(request.key);
-    origin.closed = request.closed;
-    origin.taken = std::move(request.done);
-    coordinators.TakeOver(job, std::move(origin));
+    coordinators.TakeOver(job, std::move(request));
   };
-  const auto read_coordinator = [&coordinators](
-                                    const GangJob& job,
-                                    std::function<void(std::optional<RecordedCoordinator>)> done) {
-    coordinators.ReadRecord(job, [done = std::move(done)](const std::optional<GangRecord>& record) {
-      if (!record) return done(std::nullopt);
-      done(RecordedCoordinator{record->term, record->coordinator, lease::WitnessSet::Of(record->witnesses)});
-    });
-  };
+  const auto read_coordinator =
+      [&coordinators](const GangJob& job, std::function<void(std::optional<RecordedCoordinator>)> done) {
+        coordinators.ReadCoordinator(job, std::move(done));
+      };
   CheckpointExchange exchange(loop, config, store, engine);
   const auto partners = PartnerTier::Start(config, self, *service_uid);
   if (!partners) return Fail(partners.error().message);

@@ -15,6 +15,7 @@
 #include "daemon/agent/node_health.h"
 #include "daemon/config/config.h"
 #include "daemon/lease/witnesses.h"
+#include "daemon/rpc/link.h"
 
 namespace muster {
 
@@ -64,6 +65,7 @@ struct AgentContext {
   PartnerTier* partners = nullptr;         // null where no copies are kept
   // Null in tests where there is memory enough.
   std::shared_ptr<MemoryGrants> memory = nullptr;
+  DialLink dial = OpenLink;
 };
 
 }  // namespace muster

@@ -107,7 +107,7 @@ void LocalGang::MaybeAllBack() {
 // Slurm has suspended the job while this node's musterd was away: the time of its supervisors begins again when it goes on.
 void LocalGang::MembersWereSuspended() {
   if (grace_until_ == 0) return;
-  grace_until_ = std::max(grace_until_, Beat::Now() + context_.config.reconnect_ms * 1'000'000);
+  grace_until_ = std::max(grace_until_, context_.beat->Now() + context_.config.reconnect_ms * 1'000'000);
 }
 
 }  // namespace muster

@@ -109,8 +109,8 @@ void LocalGang::Connect() {
       if (self && self->link_number_ == number) self->Disconnected(why);
     });
   };
-  link_ = OpenLink(host, fmt::format("{}:{}", host, context_.config.port), std::move(events),
-                   [this](std::function<void()> work) { context_.dialer.Do(std::move(work)); });
+  link_ = context_.dial(host, fmt::format("{}:{}", host, context_.config.port), std::move(events),
+                        [this](std::function<void()> work) { context_.dialer.Do(std::move(work)); });
   Register();
 }
 

@@ -1,6 +1,7 @@
 #include "daemon/beat/batch.h"
 
 #include <cerrno>
+#include <span>
 
 namespace muster {
 
@@ -13,9 +14,9 @@ ReceiveBatch::ReceiveBatch() {
   }
 }
 
-size_t ReceiveBatch::Receive(int socket) {
+size_t ReceiveBatch::Receive(BeatSocket& socket) {
   for (mmsghdr& header : headers_) header.msg_hdr.msg_namelen = sizeof(sockaddr_in6);
-  const int count = ::recvmmsg(socket, headers_.data(), kSize, MSG_DONTWAIT, nullptr);
+  const int count = socket.Receive(headers_);
   if (count <= 0) return 0;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) from_[i].size = headers_[i].msg_hdr.msg_namelen;
   return static_cast<size_t>(count);
@@ -34,7 +35,7 @@ SendBatch::SendBatch() {
   }
 }
 
-void SendBatch::Add(int socket, const lease::Packet& packet, const BeatAddress& to) {
+void SendBatch::Add(BeatSocket& socket, const lease::Packet& packet, const BeatAddress& to) {
   if (!to.valid()) return;
   if (count_ == kSize) Flush(socket);
   packets_[count_] = packet;
@@ -43,11 +44,10 @@ void SendBatch::Add(int socket, const lease::Packet& packet, const BeatAddress& 
   ++count_;
 }
 
-void SendBatch::Flush(int socket) {
+void SendBatch::Flush(BeatSocket& socket) {
   size_t done = 0;
   while (done < count_) {
-    const int sent =
-        ::sendmmsg(socket, headers_.data() + done, static_cast<unsigned>(count_ - done), MSG_DONTWAIT);
+    const int sent = socket.Send(std::span(headers_).subspan(done, count_ - done));
     if (sent < 0 && errno == EINTR) continue;
     // The first one that is left could not be sent: no route, a full buffer.
     done += sent > 0 ? static_cast<size_t>(sent) : 1;

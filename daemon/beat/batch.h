@@ -8,6 +8,7 @@
 #include <span>
 
 #include "daemon/beat/address.h"
+#include "daemon/beat/beat_socket.h"
 #include "daemon/lease/datagram.h"
 
 namespace muster {
@@ -20,7 +21,7 @@ class ReceiveBatch {
   ReceiveBatch& operator=(const ReceiveBatch&) = delete;
 
   // What has come, without waiting: its number.
-  size_t Receive(int socket);
+  size_t Receive(BeatSocket& socket);
   [[nodiscard]] std::span<const uint8_t> bytes(size_t i) const;
   [[nodiscard]] const BeatAddress& from(size_t i) const { return from_[i]; }
 
@@ -39,8 +40,8 @@ class SendBatch {
   SendBatch& operator=(const SendBatch&) = delete;
 
   // Sends when full; what cannot be sent is dropped, as datagrams are.
-  void Add(int socket, const lease::Packet& packet, const BeatAddress& to);
-  void Flush(int socket);
+  void Add(BeatSocket& socket, const lease::Packet& packet, const BeatAddress& to);
+  void Flush(BeatSocket& socket);
 
  private:
   size_t count_ = 0;

@@ -1,11 +1,7 @@
 #include "daemon/beat/beat.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "daemon/beat/page.h"
@@ -14,44 +10,24 @@
 namespace muster {
 namespace {
 
-// What a coordinator of 4,096 nodes may be sent in a second, so that a late thread loses nothing.
-constexpr int kReceiveBuffer = 8 << 20;
-
-Result<UniqueFd> OpenSocket(const BeatOptions& options) {
-  const bool six = options.listen_address.find(':') != std::string::npos;
-  auto address = ResolveBeatAddress(options.listen_address, options.port, six ? AF_INET6 : AF_INET);
-  if (!address) return address.error();
-  UniqueFd socket(::socket(six ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.valid() || ::bind(socket.get(), address->get(), address->size) != 0) {
-    return Error{Errc::kUnavailable, fmt::format("cannot listen for beats on {}, UDP port {}: {}",
-                                                 options.listen_address, options.port, std::strerror(errno))};
-  }
-  if (::setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kReceiveBuffer, sizeof kReceiveBuffer) != 0) {
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUF, &kReceiveBuffer, sizeof kReceiveBuffer);
-  }
-  return socket;
-}
-
 lease::NodeIndex Index(uint32_t node) {
   return node < lease::kNoNode ? static_cast<lease::NodeIndex>(node) : lease::kNoNode;
 }
 
 }  // namespace
 
-lease::Nanos Beat::Now() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
-
 Beat::Beat(std::shared_ptr<BeatThread> thread) : thread_(std::move(thread)) {}
 
 Result<std::unique_ptr<Beat>> Beat::Start(BeatOptions options) {
-  auto socket = OpenSocket(options);
-  if (!socket) return socket.error();
-  auto state = StateFile::Open(options.state_path);
+  if (!options.clock) options.clock = BeatClock::OfThisHost();
+  if (!options.socket) {
+    auto socket = BeatSocket::OpenUdp(options.listen_address, options.port);
+    if (!socket) return socket.error();
+    options.socket = *std::move(socket);
+  }
+  auto state = StateFile::Open(options.state_path, options.clock->Now());
   if (!state) return state.error();
-  auto thread = std::make_shared<BeatThread>(std::move(options), *std::move(socket), *std::move(state));
+  auto thread = std::make_shared<BeatThread>(std::move(options), *std::move(state));
   thread->Start();
   return std::unique_ptr<Beat>(new Beat(std::move(thread)));
 }
@@ -70,6 +46,14 @@ uint16_t Beat::port() const {
 
 lease::Nanos Beat::last_alive() const {
   return thread_->last_alive();
+}
+
+const std::shared_ptr<BeatClock>& Beat::clock() const {
+  return thread_->clock();
+}
+
+lease::Nanos Beat::Now() const {
+  return clock()->Now();
 }
 
 std::unique_ptr<Attendance> Beat::Attend(AttendOptions options, AgentEvents events) {
@@ -134,7 +118,7 @@ void Attendance::Claimed(uint64_t term, bool ok) {
 }
 
 bool Attendance::MayStart() const {
-  return Beat::Now() < view_->start_until;
+  return thread_->clock()->Now() < view_->start_until;
 }
 
 uint64_t Attendance::AddSupervisor(int fd) {

@@ -18,6 +18,8 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "daemon/beat/address.h"
+#include "daemon/beat/beat_clock.h"
+#include "daemon/beat/beat_socket.h"
 #include "daemon/lease/types.h"
 
 namespace muster {
@@ -31,7 +33,9 @@ struct BeatOptions {
   std::function<void()> stalled;
   // A small file on a tmpfs where promises outlive this process (a musterd that restarts must keep them); "": none.
   std::string state_path;
-  std::shared_ptr<Mailbox> mailbox;  // of the main loop
+  std::shared_ptr<Mailbox> mailbox;    // of the main loop
+  std::shared_ptr<BeatClock> clock;    // null: this host's
+  std::shared_ptr<BeatSocket> socket;  // null: UDP, of the address and port above
 };
 
 // All on the main loop's thread. What is not set is not called.
@@ -179,8 +183,9 @@ class Beat {
   [[nodiscard]] uint16_t port() const;
   // When the process before this one was last alive, by the state file; 0: not known.
   [[nodiscard]] lease::Nanos last_alive() const;
-  // CLOCK_BOOTTIME.
-  static lease::Nanos Now();
+  // What all times here are counted in. It may outlive this.
+  [[nodiscard]] const std::shared_ptr<BeatClock>& clock() const;
+  [[nodiscard]] lease::Nanos Now() const;
 
  private:
   explicit Beat(std::shared_ptr<BeatThread> thread);

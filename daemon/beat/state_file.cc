@@ -10,7 +10,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 
 #include "base/unique_fd.h"
 
@@ -32,7 +31,7 @@ struct StateFile::Layout {
   std::array<Gang, 500> gangs;
 };
 
-Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path) {
+Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path, int64_t now) {
   const auto fail = [&path](const char* what) {
     return Error{Errc::kUnavailable,
                  fmt::format("cannot {} {}: {}", what, path.empty() ? "memory" : path, std::strerror(errno))};
@@ -52,10 +51,7 @@ Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path) {
     layout->magic = kMagic;
   }
   std::unique_ptr<StateFile> state(new StateFile(layout));
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  const int64_t now_ns = now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-  state->last_alive_ = layout->alive <= now_ns ? layout->alive : 0;
+  state->last_alive_ = layout->alive <= now ? layout->alive : 0;
   return state;
 }
 

@@ -13,8 +13,9 @@ namespace muster {
 // One thread at a time.
 class StateFile {
  public:
-  // "" keeps everything in this process's memory only. A file that is not one of these is begun anew.
-  static Result<std::unique_ptr<StateFile>> Open(const std::string& path);
+  // "" keeps everything in this process's memory only. A file that is not one of these is begun anew. `now`, here and below,
+  // is BeatClock's.
+  static Result<std::unique_ptr<StateFile>> Open(const std::string& path, int64_t now);
   ~StateFile();
   StateFile(const StateFile&) = delete;
   StateFile& operator=(const StateFile&) = delete;
@@ -23,7 +24,7 @@ class StateFile {
   [[nodiscard]] uint64_t Promised(uint64_t gang) const;
   // Keeps the 500 gangs that promised last.
   void Promise(uint64_t gang, uint64_t term, int64_t now);
-  // CLOCK_BOOTTIME of the last Alive of the process before this one; 0: none, or the host has started since.
+  // The time of the last Alive of the process before this one; 0: none, or the host has started since.
   [[nodiscard]] int64_t last_alive() const { return last_alive_; }
   void Alive(int64_t now);
 

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <ctime>
 #include <system_error>
 #include <utility>
 
@@ -24,23 +23,17 @@ constexpr size_t kReserved = 16'384;  // sends at once: an announcement to 4,096
 constexpr int kMostBatches = 64;      // read between two looks at the clock
 constexpr lease::Nanos kLongestWait = 200 * lease::kMillisecond;
 
-uint16_t PortOf(int socket) {
-  BeatAddress bound;
-  bound.size = sizeof bound.storage;
-  if (::getsockname(socket, bound.get(), &bound.size) != 0) return 0;
-  return ntohs(bound.storage.sin6_port);  // at the same place in both families
-}
-
 }  // namespace
 
-BeatThread::BeatThread(BeatOptions options, UniqueFd socket, std::unique_ptr<StateFile> state)
+BeatThread::BeatThread(BeatOptions options, std::unique_ptr<StateFile> state)
     : options_(std::move(options)),
-      socket_(std::move(socket)),
+      clock_(*options_.clock),
+      socket_(*options_.socket),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       state_(std::move(state)),
-      port_(PortOf(socket_.get())),
+      port_(socket_.port()),
       last_alive_(state_->last_alive()),
-      loop_alive_(Beat::Now()) {
+      loop_alive_(clock_.Now()) {
   if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
   output_.sends.reserve(kReserved);
   output_.events.reserve(kReserved);
@@ -74,7 +67,7 @@ void BeatThread::Do(Command command) {
 }
 
 void BeatThread::LoopAlive() {
-  loop_alive_ = Beat::Now();
+  loop_alive_ = clock_.Now();
 }
 
 bool BeatThread::Stalled(lease::Nanos now) const {
@@ -100,12 +93,11 @@ void BeatThread::Run() {
   ::pthread_setname_np(::pthread_self(), "musterd-beat");
   RaisePriority();
   while (!stopping_) {
-    const lease::Nanos before = Beat::Now();
+    const lease::Nanos before = clock_.Now();
     const lease::Nanos wait = std::clamp(NextDeadline(before) - before, lease::Nanos{0}, kLongestWait);
-    const timespec timeout{wait / 1'000'000'000, wait % 1'000'000'000};
-    std::array<pollfd, 2> polled{pollfd{socket_.get(), POLLIN, 0}, pollfd{wake_.get(), POLLIN, 0}};
-    ::ppoll(polled.data(), polled.size(), &timeout, nullptr);
-    const lease::Nanos now = Beat::Now();
+    std::array<pollfd, 2> polled{pollfd{socket_.fd(), POLLIN, 0}, pollfd{wake_.get(), POLLIN, 0}};
+    clock_.Wait(polled, wait);
+    const lease::Nanos now = clock_.Now();
     state_->Alive(now);
     if (put_off_ || (polled[1].revents & POLLIN) != 0) RunCommands();
     const bool stalled = Stalled(now);
@@ -118,9 +110,9 @@ void BeatThread::Run() {
       if (!stalled) spdlog::warn("the main loop goes on, and so do beats");
     }
     if ((polled[0].revents & POLLIN) != 0) ReadSocket(stalled);
-    if (!stalled) TickAll(Beat::Now());
+    if (!stalled) TickAll(clock_.Now());
     DeliverHere();
-    outgoing_.Flush(socket_.get());
+    outgoing_.Flush(socket_);
   }
   const std::lock_guard lock(mutex_);
   commands_.clear();
@@ -157,11 +149,11 @@ lease::Nanos BeatThread::NextDeadline(lease::Nanos now) const {
 
 void BeatThread::ReadSocket(bool discard) {
   for (int i = 0; i < kMostBatches; ++i) {
-    const size_t count = incoming_.Receive(socket_.get());
+    const size_t count = incoming_.Receive(socket_);
     if (!discard) {
       for (size_t k = 0; k < count; ++k) TakePacket(incoming_.bytes(k), incoming_.from(k));
       DeliverHere();
-      outgoing_.Flush(socket_.get());
+      outgoing_.Flush(socket_);
     }
     if (count < ReceiveBatch::kSize) return;
   }
@@ -188,7 +180,7 @@ void BeatThread::TakePacket(std::span<const uint8_t> bytes, const BeatAddress& f
 // Beats are for the coordinator where it is, and to be carried further elsewhere.
 void BeatThread::Dispatch(const lease::Datagram& datagram, std::span<const uint8_t> bytes,
                           const BeatAddress& from) {
-  const lease::Nanos now = Beat::Now();
+  const lease::Nanos now = clock_.Now();
   const bool report = datagram.type == lease::Type::kBeat || datagram.type == lease::Type::kSpent;
   bool led = false;
   for (const auto& lead : leads_) {
@@ -242,8 +234,8 @@ void BeatThread::SendAll(const Party& party, std::span<const uint8_t> bytes, con
         continue;
       }
       const BeatAddress known = send.to < party.addresses.size() ? party.addresses[send.to] : BeatAddress();
-      outgoing_.Add(socket_.get(), packet, known);
-      if (send.back && from.valid() && !(from == known)) outgoing_.Add(socket_.get(), packet, from);
+      outgoing_.Add(socket_, packet, known);
+      if (send.back && from.valid() && !(from == known)) outgoing_.Add(socket_, packet, from);
     }
   }
   output_.sends.clear();

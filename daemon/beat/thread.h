@@ -29,7 +29,8 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
  public:
   using Command = std::function<void(BeatThread&)>;
 
-  BeatThread(BeatOptions options, UniqueFd socket, std::unique_ptr<StateFile> state);
+  // `options` with a clock and a socket.
+  BeatThread(BeatOptions options, std::unique_ptr<StateFile> state);
   ~BeatThread();
   BeatThread(const BeatThread&) = delete;
   BeatThread& operator=(const BeatThread&) = delete;
@@ -40,6 +41,7 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
   void Do(Command command);
   void LoopAlive();
   [[nodiscard]] uint16_t port() const { return port_; }
+  [[nodiscard]] const std::shared_ptr<BeatClock>& clock() const { return options_.clock; }
   [[nodiscard]] lease::Nanos last_alive() const { return last_alive_; }
 
   // ---- on the thread, by way of Do
@@ -110,7 +112,8 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
   Lead* FindLead(uint64_t id);
 
   BeatOptions options_;
-  UniqueFd socket_;
+  BeatClock& clock_;
+  BeatSocket& socket_;
   UniqueFd wake_;
   std::unique_ptr<StateFile> state_;
   uint16_t port_ = 0;

@@ -74,7 +74,7 @@ void BeatThread::RemoveAgent(uint64_t id) {
 void BeatThread::WithAgent(uint64_t id, const std::function<void(lease::AgentLease&, lease::Nanos)>& what) {
   Agent* agent = FindAgent(id);
   if (agent == nullptr) return;
-  const lease::Nanos now = Beat::Now();
+  const lease::Nanos now = clock_.Now();
   what(*agent->machine, now);
   Carry(*agent, now, {}, {});
 }
@@ -102,7 +102,7 @@ void BeatThread::AddSupervisor(uint64_t id, uint64_t number, std::shared_ptr<Uni
   if (agent == nullptr) return;
   agent->supervisors.push_back({number, std::move(*fd), false});
   agent->beaten = 0;
-  Carry(*agent, Beat::Now(), {}, {});
+  Carry(*agent, clock_.Now(), {}, {});
 }
 
 void BeatThread::RemoveSupervisor(uint64_t id, uint64_t number) {
@@ -193,7 +193,7 @@ void BeatThread::AddLead(uint64_t id, const LeadOptions& options, std::weak_ptr<
   settings.former = options.former;
   settings.watched = options.watched;
   settings.closed = options.closed;
-  lead->machine.emplace(std::move(settings), Beat::Now());
+  lead->machine.emplace(std::move(settings), clock_.Now());
   leads_.push_back(std::move(lead));
 }
 
@@ -205,7 +205,7 @@ void BeatThread::WithLead(
     uint64_t id, const std::function<void(lease::CoordinatorLease&, lease::Nanos, lease::Output*)>& what) {
   Lead* lead = FindLead(id);
   if (lead == nullptr) return;
-  what(*lead->machine, Beat::Now(), &output_);
+  what(*lead->machine, clock_.Now(), &output_);
   Carry(*lead, {});
 }
 

@@ -175,16 +175,16 @@ void Coordinator::Do(const gang::Persist& /*action*/) {
   }
   const Fence from = fence_;
   fence_.generation = std::max(fence_.generation, gang_->generation());
-  worker_->Do([weak = weak_from_this(), catalog = catalog_, from, to = fence_, record = Record().Encode(),
-               ended = gang_->state() == gang::State::kFinished,
+  worker_->Do([weak = weak_from_this(), catalog = catalog_, clock = clock_, from, to = fence_,
+               record = Record().Encode(), ended = gang_->state() == gang::State::kFinished,
                requeueing = gang_->state() == gang::State::kRequeueing, &loop = loop_, id = job_.Id()] {
-    lease::Nanos asked = Beat::Now();
+    lease::Nanos asked = clock->Now();
     // Nothing may overtake: what is queued behind waits, as a checkpoint must for its generation's record.
     const Status written = catalog->AdvanceForSure(from, to, record, [&](const Error& error) {
       if (weak.expired()) return false;
       spdlog::warn("gang {}: record not written: {}; trying again", id, error.message);
       std::this_thread::sleep_for(kRetry);
-      asked = Beat::Now();
+      asked = clock->Now();
       return !weak.expired();
     });
     loop.Post([weak, written, generation = to.generation, asked, ended, requeueing] {

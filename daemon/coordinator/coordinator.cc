@@ -29,6 +29,7 @@ hang::Settings HangSettings(const GangJob& job) {
 
 Coordinator::Coordinator(CoordinatorContext context, GangJob job)
     : context_(std::move(context)),
+      clock_(context_.beat != nullptr ? context_.beat->clock() : BeatClock::OfThisHost()),
       loop_(context_.loop),
       config_(context_.config),
       self_(context_.self),

@@ -218,6 +218,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   [[nodiscard]] lease::WitnessSet PickWitnesses() const;
 
   CoordinatorContext context_;
+  std::shared_ptr<const BeatClock> clock_;  // of leases
   Loop& loop_;
   const Config& config_;
   std::string self_;
@@ -237,7 +238,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   Loop::TimerId probe_timer_ = 0;
   Loop::TimerId absent_timer_ = 0;
   int64_t takeover_deadline_ns_ = 0;
-  int64_t await_until_ = 0;  // CLOCK_BOOTTIME
+  lease::Nanos await_until_ = 0;
 
   Fence fence_;  // of the newest record that was ordered to be written
   std::optional<uint64_t> latest_;

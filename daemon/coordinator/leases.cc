@@ -32,7 +32,7 @@ void Coordinator::BeginLeases(const GangRecord* previous) {
   lead_.promised = origin_.promised;
   lead_.closed = origin_.closed;
   lead_.asked_at = asked_at_;
-  lead_.taken_at = Beat::Now();
+  lead_.taken_at = clock_->Now();
   former_.clear();
   if (previous != nullptr) {
     for (const std::vector<uint32_t>& set : previous->former) former_.push_back(lease::WitnessSet::Of(set));
@@ -218,8 +218,8 @@ void Coordinator::ConfirmInStore() {
   // Not behind what the worker may be stuck with: it has the store's own time limit, and is asked again.
   if (confirming_) return;
   confirming_ = true;
-  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, &loop = loop_] {
-    const lease::Nanos asked = Beat::Now();
+  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, clock = clock_, &loop = loop_] {
+    const lease::Nanos asked = clock->Now();
     const Result<GangHead> head = catalog->Load();
     loop.Post([weak, head, asked] {
       const auto self = weak.lock();
@@ -240,7 +240,7 @@ void Coordinator::ConfirmInStore() {
 void Coordinator::RaiseTerm() {
   if (raising_ || deposed_) return;
   raising_ = true;
-  asked_at_ = Beat::Now();
+  asked_at_ = clock_->Now();
   const Fence from = fence_;
   const Fence to{fence_.term + 1, fence_.generation};
   GangRecord record = Record();
@@ -283,7 +283,7 @@ void Coordinator::TermRaised(const Status& raised, const Fence& to) {
     if (n.joined && !n.present && !n.lost) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
   }
   lead_.asked_at = asked_at_;
-  lead_.taken_at = Beat::Now();
+  lead_.taken_at = clock_->Now();
   Lead();
   persist_again_ = false;
   Do(gang::Persist{});

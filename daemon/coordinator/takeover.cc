@@ -103,19 +103,19 @@ void Coordinator::Begin(Origin origin, std::function<void()> over) {
   over_ = std::move(over);
   takeover_deadline_ns_ = RealtimeNs() + job_.options.join_seconds * 1'000'000'000LL;
   // One that has died before it could announce itself is found silent by then.
-  await_until_ = BoottimeNs() + 2 * config_.silence_ms * 1'000'000;
+  await_until_ = clock_->Now() + 2 * config_.silence_ms * 1'000'000;
   TryTakeOver();
 }
 
 // A musterd that comes back finds its agents, who know it as their coordinator, before the successor that has taken over
 // meanwhile has announced itself to them. Taking over once more would make two who are obeyed by a part of the nodes.
 bool Coordinator::AwaitsSuccessor() const {
-  return !origin_.fresh && !origin_.promised && BoottimeNs() < await_until_;
+  return !origin_.fresh && !origin_.promised && clock_->Now() < await_until_;
 }
 
 void Coordinator::TryTakeOver() {
   takeover_timer_ = 0;
-  asked_at_ = Beat::Now();
+  asked_at_ = clock_->Now();
   std::set<uint32_t> here;
   for (const auto& [node, agent] : agents_) {
     if (agent.link) here.insert(node);

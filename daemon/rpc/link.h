@@ -37,6 +37,9 @@ struct LinkEvents {
 using RunElsewhere = std::function<void(std::function<void()>)>;
 std::shared_ptr<Link> OpenLink(const std::string& node, const std::string& address, LinkEvents events,
                                const RunElsewhere& elsewhere);
+// That, or what a test has in its place.
+using DialLink = std::function<std::shared_ptr<Link>(const std::string& node, const std::string& address,
+                                                     LinkEvents events, const RunElsewhere& elsewhere)>;
 
 // A question of the muster command, as asked. `uid` is the asker's, proven.
 struct AskedBy {

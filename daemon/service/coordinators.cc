@@ -128,10 +128,25 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
   return Make(std::move(job), std::move(origin));
 }
 
-void Coordinators::TakeOver(const GangJob& job, Coordinator::Origin origin) {
+void Coordinators::TakeOver(const GangJob& job, TakeOverRequest request) {
   // Under way, or one that another has replaced is on its way out: it will be asked again.
-  if (Find(job.Id())) return origin.taken(false);
+  if (Find(job.Id())) return request.done(false);
+  Coordinator::Origin origin;
+  origin.fresh = false;
+  origin.promised = true;
+  origin.after_term = request.after_term;
+  origin.key = std::move(request.key);
+  origin.closed = request.closed;
+  origin.taken = std::move(request.done);
   Make(job, std::move(origin));
+}
+
+void Coordinators::ReadCoordinator(const GangJob& job,
+                                   std::function<void(std::optional<RecordedCoordinator>)> done) {
+  ReadRecord(job, [done = std::move(done)](const std::optional<GangRecord>& record) {
+    if (!record) return done(std::nullopt);
+    done(RecordedCoordinator{record->term, record->coordinator, lease::WitnessSet::Of(record->witnesses)});
+  });
 }
 
 void Coordinators::ReadRecord(const GangJob& job, std::function<void(std::optional<GangRecord>)> done) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/loop.h"
+#include "daemon/agent/agent_context.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/rpc/link.h"
 
@@ -26,8 +27,10 @@ class Coordinators {
   using AskAgent = std::function<KnownCoordinator(const std::string& gang)>;
   void SetAgent(AskAgent ask) { ask_agent_ = std::move(ask); }
 
-  // This node's agent has found that the gang's coordinator is dead, and that it is this node's turn.
-  void TakeOver(const GangJob& job, Coordinator::Origin origin);
+  // For AgentContext: this node's agent has found that the gang's coordinator is dead, and that it is this node's turn.
+  void TakeOver(const GangJob& job, TakeOverRequest request);
+  // For AgentContext: who coordinates, by the gang's record.
+  void ReadCoordinator(const GangJob& job, std::function<void(std::optional<RecordedCoordinator>)> done);
 
   // Reads the gang's record, which this daemon need not coordinate; nothing when the store does not answer, or there is
   // none. `done` is called on the loop's thread.

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/clock.h"
 #include "daemon/beat/address.h"
 #include "daemon/beat/beat.h"
 #include "daemon/beat/state_file.h"
@@ -71,7 +72,7 @@ class BeatState : public ::testing::Test {
 
 TEST_F(BeatState, PromisesAreKeptByTheNextProcess) {
   {
-    const auto state = StateFile::Open(path_);
+    const auto state = StateFile::Open(path_, BoottimeNs());
     ASSERT_TRUE(state) << state.error().message;
     EXPECT_EQ((*state)->Promised(7), 0U);
     (*state)->Promise(7, 3, 1);
@@ -79,7 +80,7 @@ TEST_F(BeatState, PromisesAreKeptByTheNextProcess) {
     (*state)->Promise(7, 2, 3);
     (*state)->Alive(5);
   }
-  const auto state = StateFile::Open(path_);
+  const auto state = StateFile::Open(path_, BoottimeNs());
   ASSERT_TRUE(state) << state.error().message;
   EXPECT_EQ((*state)->Promised(7), 3U);
   EXPECT_EQ((*state)->Promised(8), 9U);
@@ -87,7 +88,7 @@ TEST_F(BeatState, PromisesAreKeptByTheNextProcess) {
 }
 
 TEST_F(BeatState, TheOldestPromisesMakeRoom) {
-  const auto state = StateFile::Open(path_);
+  const auto state = StateFile::Open(path_, BoottimeNs());
   ASSERT_TRUE(state) << state.error().message;
   for (uint64_t gang = 1; gang <= 501; ++gang) (*state)->Promise(gang, 1, static_cast<int64_t>(gang));
   EXPECT_EQ((*state)->Promised(1), 0U);
@@ -100,19 +101,19 @@ TEST_F(BeatState, AFileThatIsSomethingElseIsBegunAnew) {
   ASSERT_GE(fd, 0);
   ASSERT_EQ(::write(fd, "something else altogether", 25), 25);
   ::close(fd);
-  const auto state = StateFile::Open(path_);
+  const auto state = StateFile::Open(path_, BoottimeNs());
   ASSERT_TRUE(state) << state.error().message;
   EXPECT_EQ((*state)->last_alive(), 0);
   EXPECT_EQ((*state)->Promised(0), 0U);
 }
 
 TEST_F(BeatState, ATimeFromBeforeTheHostStartedIsNotBelieved) {
-  { (*StateFile::Open(path_))->Alive(INT64_MAX / 2); }
-  EXPECT_EQ((*StateFile::Open(path_))->last_alive(), 0);
+  { (*StateFile::Open(path_, BoottimeNs()))->Alive(INT64_MAX / 2); }
+  EXPECT_EQ((*StateFile::Open(path_, BoottimeNs()))->last_alive(), 0);
 }
 
 TEST_F(BeatState, APathThatCannotBeIsAnError) {
-  const auto state = StateFile::Open("/nowhere/beats");
+  const auto state = StateFile::Open("/nowhere/beats", BoottimeNs());
   ASSERT_FALSE(state);
   EXPECT_THAT(state.error().message, HasSubstr("/nowhere/beats"));
 }

@@ -281,8 +281,8 @@ TEST_F(BeatTest, WhenTheCoordinatorDiesASuccessorIsFoundAndNobodyFences) {
   LeadOptions options = LeadOf(1, 2);
   options.inherited = true;
   options.promised = true;
-  options.asked_at = Beat::Now();
-  options.taken_at = Beat::Now();
+  options.asked_at = daemons_[1].beat->Now();
+  options.taken_at = daemons_[1].beat->Now();
   options.watched = {0, 1, 2, 3};
   Lead(1, options);
   for (uint32_t i = 1; i < 4; ++i) {
