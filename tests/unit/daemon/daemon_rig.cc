@@ -7,17 +7,20 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
+#include "base/clock.h"
 #include "tests/unit/daemon/packet_builder.h"
 #include "tests/unit/daemon/private_munge.h"
 
 namespace muster {
 namespace {
 
-constexpr int kDeadlineMs = 20'000;
+constexpr int kDeadlineMs = 60'000;
 
 Config ConfigOf(const std::string& name, const std::string& address, uint16_t port,
                 const std::string& directory, const EngineOptions& engine) {
@@ -39,6 +42,22 @@ std::shared_ptr<Store> MustOpen(const std::string& url) {
   auto store = OpenStore({.url = url});
   EXPECT_TRUE(store) << store.error().message;
   return *std::move(store);
+}
+
+// `config` gets the times.
+std::unique_ptr<Beat> MustBeat(const TestBeat& beat, Config* config, Loop& loop) {
+  config->beat_ms = beat.times.beat / lease::kMillisecond;
+  config->lease_ms = beat.times.lease / lease::kMillisecond;
+  config->silence_ms = beat.times.silence / lease::kMillisecond;
+  config->reconnect_ms = beat.times.reconnect / lease::kMillisecond;
+  std::filesystem::create_directories(config->state_dir);
+  auto started = Beat::Start({.times = beat.times,
+                              .state_path = config->state_dir + "/beats",
+                              .mailbox = loop.mailbox(),
+                              .clock = beat.clock,
+                              .socket = beat.socket});
+  EXPECT_TRUE(started) << started.error().message;
+  return *std::move(started);
 }
 
 std::map<std::string, std::string> ReadEnvironment(int fd, uint32_t bytes) {
@@ -79,37 +98,52 @@ void DaemonFixture::StartDaemon(uint32_t node, const EngineOptions& engine) {
                                    lease_->port(), directory_.path(), engine, store_);
 }
 
+AgentContext TestDaemon::ContextOfAgent(const std::string& name, const std::optional<TestBeat>& beat) {
+  AgentContext context{.loop = loop_,
+                       .config = config_,
+                       .self = name,
+                       .store = store_,
+                       .engine = engine_,
+                       .reader = reader_,
+                       .dialer = dialer_,
+                       .sampler = sampler_,
+                       .chores = std::make_shared<Worker>(),
+                       .health = health_};
+  context.commands = &exchange_;
+  context.memory = std::make_shared<MemoryGrants>(0);
+  if (!beat) return context;
+  context.beat = beat_.get();
+  context.dial = beat->dial;
+  context.take_over = [this](const GangJob& job, TakeOverRequest request) {
+    coordinators_.TakeOver(job, std::move(request));
+  };
+  context.read_coordinator = [this](const GangJob& job,
+                                    std::function<void(std::optional<RecordedCoordinator>)> done) {
+    coordinators_.ReadCoordinator(job, std::move(done));
+  };
+  return context;
+}
+
 TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
-                       const EngineOptions& engine, std::shared_ptr<Store> store)
+                       const EngineOptions& engine, std::shared_ptr<Store> store,
+                       const std::optional<TestBeat>& beat)
     : config_(ConfigOf(name, address, port, directory, engine)),
       store_(store ? std::move(store) : MustOpen(config_.store)),
       engine_(store_, engine),
-      coordinators_({loop_, config_, name, store_, &reader_}),
+      beat_(beat ? MustBeat(*beat, &config_, loop_) : nullptr),
+      coordinators_({loop_, config_, name, store_, &reader_, beat_.get()}),
       health_(loop_, {}, [](const HealthOptions&) { return HealthReport{}; }),
       exchange_(loop_, config_, store_, engine_),
-      agent_(AgentContext{loop_,
-                          config_,
-                          name,
-                          store_,
-                          engine_,
-                          reader_,
-                          dialer_,
-                          sampler_,
-                          std::make_shared<Worker>(),
-                          health_,
-                          nullptr,
-                          nullptr,
-                          {},
-                          {},
-                          nullptr,
-                          &exchange_,
-                          nullptr,
-                          std::make_shared<MemoryGrants>(0)}) {
-  auto server =
-      Server::Start({fmt::format("{}:{}", address, port), name, ::geteuid()},
-                    [this](std::shared_ptr<Link> link) { return coordinators_.Accept(std::move(link)); }, {});
-  EXPECT_TRUE(server) << server.error().message;
-  server_ = *std::move(server);
+      agent_(ContextOfAgent(name, beat)) {
+  const auto accept = [this](std::shared_ptr<Link> link) { return coordinators_.Accept(std::move(link)); };
+  if (beat) {
+    coordinators_.SetAgent([this](const std::string& gang) { return agent_.CoordinatorOf(gang); });
+    listener_ = beat->listen(accept);
+  } else {
+    auto server = Server::Start({fmt::format("{}:{}", address, port), name, ::geteuid()}, accept, {});
+    EXPECT_TRUE(server) << server.error().message;
+    server_ = *std::move(server);
+  }
   const Status started = agent_.Start();
   EXPECT_TRUE(started) << started.error().message;
   thread_ = std::thread([this] { loop_.Run(); });
@@ -165,6 +199,7 @@ bool TestSupervisor::Hello(const std::string& socket) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, socket.c_str(), socket.size() + 1);
+  here_.clear();
   socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return false;
   hello_.node_list_bytes = static_cast<uint32_t>(nodes_.size());
@@ -179,6 +214,7 @@ bool TestSupervisor::Hello(const std::string& socket) {
 void TestSupervisor::Executed(uint64_t generation) {
   wire::Executed body{};
   body.generation = generation;
+  body.realtime_ns = RealtimeNs();
   Send(BuildPacket(body, wire::Type::kExecuted));
 }
 
@@ -209,8 +245,40 @@ bool TestSupervisor::Silent(int milliseconds) {
   return ::poll(&wait, 1, milliseconds) == 0;
 }
 
+bool TestSupervisor::Has(wire::Type type) {
+  for (pollfd wait{socket_.get(), POLLIN, 0}; ::poll(&wait, 1, 0) > 0;) {
+    auto message = Read();
+    if (!message) break;
+    if (message->type == wire::Type::kReport) {
+      reports += message->Text();
+    } else if (!OfBeats(*message)) {
+      here_.push_back(*std::move(message));
+    }
+  }
+  return std::any_of(here_.begin(), here_.end(), [type](const Message& one) { return one.type == type; });
+}
+
+// Beats come when they come.
+bool TestSupervisor::OfBeats(const Message& message) {
+  if (message.type == wire::Type::kBeatPage)
+    Send(BuildPacket(wire::BeatPageHandover{}, wire::Type::kBeatPageRead));
+  return message.type == wire::Type::kBeat || message.type == wire::Type::kBeatPage;
+}
+
 std::optional<TestSupervisor::Message> TestSupervisor::Next() {
-  if (Silent(kDeadlineMs)) return std::nullopt;
+  if (!here_.empty()) {
+    Message first = std::move(here_.front());
+    here_.pop_front();
+    return first;
+  }
+  for (;;) {
+    if (Silent(kDeadlineMs)) return std::nullopt;
+    auto message = Read();
+    if (!message || !OfBeats(*message)) return message;
+  }
+}
+
+std::optional<TestSupervisor::Message> TestSupervisor::Read() {
   Message message;
   message.packet.resize(wire::kMaxMessage);
   iovec io{message.packet.data(), message.packet.size()};

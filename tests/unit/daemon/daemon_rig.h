@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 
 #include "base/loop.h"
 #include "base/worker.h"
@@ -17,6 +21,7 @@
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
 #include "daemon/agent/port_lease.h"
+#include "daemon/beat/beat.h"
 #include "daemon/config/config.h"
 #include "daemon/rpc/link.h"
 #include "daemon/service/checkpoint_exchange.h"
@@ -29,18 +34,50 @@ namespace muster {
 // Gives the process names for its nodes: n1 is 127.0.0.1, n2 127.0.0.2. After PrivateMunge, in its namespace.
 bool NameNodes();
 
+// A node's leases, and what joins its daemon to the others in the place of UDP and gRPC.
+struct TestBeat {
+  lease::Times times;
+  std::shared_ptr<BeatClock> clock;
+  std::shared_ptr<BeatSocket> socket;
+  DialLink dial;
+  // Links are accepted as long as what it returns lives.
+  std::function<std::shared_ptr<void>(Server::Accept)> listen;
+};
+
 // What musterd's main does, on a thread. Its end is a clean stop.
 class TestDaemon {
  public:
-  // `directory` holds the node's own files, and the store, which all nodes share, where `store` is null.
+  // `directory` holds the node's own files, and the store, which all nodes share, where `store` is null. Without `beat` it
+  // has no leases.
   TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
-             const EngineOptions& engine, std::shared_ptr<Store> store);
+             const EngineOptions& engine, std::shared_ptr<Store> store,
+             const std::optional<TestBeat>& beat = std::nullopt);
   ~TestDaemon();
   TestDaemon(const TestDaemon&) = delete;
   TestDaemon& operator=(const TestDaemon&) = delete;
   [[nodiscard]] const std::string& socket() const { return config_.socket; }
+  // Of its loop's thread: see On.
+  [[nodiscard]] Coordinators& coordinators() { return coordinators_; }
+  [[nodiscard]] Agent& agent() { return agent_; }
+  [[nodiscard]] Beat* beat() { return beat_.get(); }
+  [[nodiscard]] Loop& loop() { return loop_; }
+  // What `ask` gives on the loop's thread.
+  template <typename Ask>
+  auto On(Ask ask) {
+    std::promise<decltype(ask())> answer;
+    loop_.Post([&] {
+      if constexpr (std::is_void_v<decltype(ask())>) {
+        ask();
+        answer.set_value();
+      } else {
+        answer.set_value(ask());
+      }
+    });
+    return answer.get_future().get();
+  }
 
  private:
+  AgentContext ContextOfAgent(const std::string& name, const std::optional<TestBeat>& beat);
   Config config_;
   std::shared_ptr<Store> store_;
   Loop loop_;
@@ -48,11 +85,13 @@ class TestDaemon {
   Worker reader_;
   Worker dialer_;
   Worker sampler_;
+  std::unique_ptr<Beat> beat_;  // null: no leases
   Coordinators coordinators_;
   NodeHealth health_;
   CheckpointExchange exchange_;
   Agent agent_;
   std::unique_ptr<Server> server_;
+  std::shared_ptr<void> listener_;  // in its place
   std::thread thread_;
 };
 
@@ -113,16 +152,21 @@ class TestSupervisor {
   std::optional<Message> Next(wire::Type type);
   // True when nothing comes for so long.
   bool Silent(int milliseconds);
+  // What is here already but Reports, which are gathered; it stays for Next.
+  bool Has(wire::Type type);
   std::string reports;
 
  private:
   bool Hello(const std::string& socket);
+  std::optional<Message> Read();
+  bool OfBeats(const Message& message);
   void Send(const std::string& packet);
 
   wire::SupervisorHello hello_;
   std::string nodes_;
   std::string options_;
   UniqueFd socket_;
+  std::deque<Message> here_;  // and not taken yet
 };
 
 }  // namespace muster

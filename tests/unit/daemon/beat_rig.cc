@@ -1,0 +1,242 @@
+#include "tests/unit/daemon/beat_rig.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace muster {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+constexpr auto kDeadline = 60s;  // for a hang
+constexpr auto kLook = 1ms;
+constexpr char kNodeList[] = "127.0.0.[1-3]";
+constexpr char kGang[] = "12.0";
+// Two nodes are enough to go on with.
+constexpr char kOptions[] = "min=2,join=1h";
+
+}  // namespace
+
+void BeatRig::SetUp() {
+  auto port = PortLease::Take(18'000, 18'999, 1);
+  ASSERT_TRUE(port) << port.error().message;
+  port_ = *std::move(port);
+  net_.emplace(port_->port());
+  store_->SetFault([gate = record_gate_](const std::string& operation, const std::string& name) -> Status {
+    if (operation != "update_head" || !name.starts_with("gang/")) return {};
+    std::unique_lock lock(gate->mutex);
+    ++gate->waiting;
+    gate->changed.wait(lock, [&] { return !gate->shut; });
+    --gate->waiting;
+    return {};
+  });
+  for (uint32_t node = 0; node < kNodes; ++node) StartDaemon(node);
+}
+
+void BeatRig::TearDown() {
+  ReleaseRecord();
+  for (uint32_t node = 0; node < kNodes; ++node) ReleaseLoop(node);
+  for (auto& daemon : daemons_) daemon.reset();
+}
+
+void BeatRig::StartDaemon(uint32_t node) {
+  daemons_[node] = std::make_unique<TestDaemon>(
+      BeatNet::HostOf(node), BeatNet::HostOf(node), port_->port(), directory_.path(), EngineOptions(), store_,
+      TestBeat{times_, net_->NewClock(), net_->NewSocket(node), net_->DialFrom(node),
+               [this, node](Server::Accept accept) { return net_->Listen(node, std::move(accept)); }});
+}
+
+void BeatRig::EndDaemon(uint32_t node) {
+  daemons_[node].reset();
+}
+
+void BeatRig::EndHost(uint32_t node) {
+  net_->HostDies(node);
+  daemons_[node].reset();
+  members_[node].Leave();
+}
+
+void BeatRig::CutOff(uint32_t node) {
+  for (uint32_t other = 0; other < kNodes; ++other) {
+    if (other != node) net_->Cut(node, other);
+  }
+}
+
+void BeatRig::MendAll(uint32_t node) {
+  for (uint32_t other = 0; other < kNodes; ++other) {
+    if (other != node) net_->Mend(node, other);
+  }
+}
+
+// ---- the gang
+
+void BeatRig::Join() {
+  for (uint32_t node = 0; node < kNodes; ++node)
+    ASSERT_TRUE(members_[node].Join(daemons_[node]->socket(), kNodeList, kOptions)) << "node " << node;
+}
+
+void BeatRig::ExpectStart(uint64_t generation, const std::vector<uint32_t>& nodes) {
+  for (const uint32_t node : nodes) {
+    ASSERT_TRUE(InTime([&] { return HasStart(node); })) << "node " << node;
+    const auto start = members_[node].Next(wire::Type::kStart);
+    EXPECT_EQ(start->As<wire::Start>().generation, generation) << "node " << node;
+    members_[node].Executed(generation);
+  }
+}
+
+void BeatRig::ExpectStopAndStop(uint64_t generation, const std::vector<uint32_t>& nodes) {
+  for (const uint32_t node : nodes) {
+    const auto stop = members_[node].Next(wire::Type::kStop);
+    ASSERT_TRUE(stop) << "node " << node;
+    EXPECT_EQ(stop->As<wire::Stop>().generation, generation) << "node " << node;
+    members_[node].Stopped(generation);
+  }
+}
+
+void BeatRig::RunFirst() {
+  Join();
+  ExpectStart(1);
+  ASSERT_TRUE(InTime([&] {
+    const auto record = RecordIn(kCoordinator);
+    return record && record->state == "running" && InStore().fence.generation == 1;
+  }));
+  Advance(2 * times_.beat);
+}
+
+// ---- time
+
+void BeatRig::Settle() {
+  const auto deadline = steady_clock::now() + kDeadline;
+  uint64_t before = 0;
+  do {
+    before = net_->activity();
+    for (int round = 0; round < 2; ++round) {
+      for (uint32_t node = 0; node < kNodes; ++node) {
+        if (daemons_[node] && !loop_gates_[node])
+          daemons_[node]->On([&] { daemons_[node]->beat()->LoopAlive(); });
+      }
+      while (!net_->Idle()) {
+        ASSERT_LT(steady_clock::now(), deadline) << "the beats' threads do not come to rest";
+        std::this_thread::yield();
+      }
+    }
+    ASSERT_LT(steady_clock::now(), deadline) << "the daemons do not come to rest";
+  } while (net_->activity() != before);
+}
+
+void BeatRig::Advance(lease::Nanos time) {
+  Settle();
+  for (lease::Nanos gone = 0; gone < time && !HasFatalFailure(); gone += kStep) {
+    net_->Move(std::min(kStep, time - gone));
+    Settle();
+  }
+}
+
+lease::Nanos BeatRig::AdvanceUntil(const char* what, lease::Nanos limit, const std::function<bool()>& so) {
+  Settle();
+  lease::Nanos gone = 0;
+  while (!so() && !HasFatalFailure()) {
+    if (gone >= limit) {
+      ADD_FAILURE() << "not within " << limit / lease::kMillisecond << " ms: " << what;
+      return gone;
+    }
+    net_->Move(kStep);
+    gone += kStep;
+    Settle();
+  }
+  return gone;
+}
+
+bool BeatRig::Eventually(const std::function<bool()>& so) {
+  const auto deadline = steady_clock::now() + kDeadline;
+  while (!so()) {
+    if (steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(kLook);
+  }
+  Settle();
+  return true;
+}
+
+bool BeatRig::InTime(const std::function<bool()>& so) {
+  return Eventually([&] {
+    if (so()) return true;
+    Advance(kStep);
+    return false;
+  });
+}
+
+// ---- what there is to see
+
+std::optional<GangRecord> BeatRig::RecordIn(uint32_t node) {
+  return daemons_[node]->On([&]() -> std::optional<GangRecord> {
+    const auto coordinator = daemons_[node]->coordinators().Find(kGang);
+    if (!coordinator) return std::nullopt;
+    return coordinator->Record();
+  });
+}
+
+KnownCoordinator BeatRig::KnownIn(uint32_t node) {
+  return daemons_[node]->On([&] { return daemons_[node]->agent().CoordinatorOf(kGang); });
+}
+
+GangHead BeatRig::InStore() {
+  const auto head = Catalog(store_, SpaceOf(1000), "job-12.0").Load();
+  EXPECT_TRUE(head) << head.error().message;
+  return head ? *head : GangHead();
+}
+
+bool BeatRig::Lost(uint32_t node, uint32_t coordinator) {
+  const auto record = RecordIn(coordinator);
+  return record && std::find(record->lost.begin(), record->lost.end(), node) != record->lost.end();
+}
+
+bool BeatRig::Noted(uint32_t coordinator, const std::string& kind) {
+  const auto record = RecordIn(coordinator);
+  return record && std::any_of(record->events.begin(), record->events.end(),
+                               [&](const HistoryEvent& event) { return event.kind == kind; });
+}
+
+// ---- what is held up
+
+void BeatRig::HoldRecord() {
+  const std::lock_guard lock(record_gate_->mutex);
+  record_gate_->shut = true;
+}
+
+void BeatRig::ReleaseRecord() {
+  const std::lock_guard lock(record_gate_->mutex);
+  record_gate_->shut = false;
+  record_gate_->changed.notify_all();
+}
+
+bool BeatRig::RecordWaits() {
+  const std::lock_guard lock(record_gate_->mutex);
+  return record_gate_->waiting > 0;
+}
+
+void BeatRig::HoldLoop(uint32_t node) {
+  auto gate = std::make_shared<Gate>();
+  gate->shut = true;
+  daemons_[node]->loop().Post([gate] {
+    std::unique_lock lock(gate->mutex);
+    gate->waiting = 1;
+    gate->changed.notify_all();
+    gate->changed.wait(lock, [&] { return !gate->shut; });
+  });
+  std::unique_lock lock(gate->mutex);
+  gate->changed.wait(lock, [&] { return gate->waiting == 1; });
+  loop_gates_[node] = gate;
+}
+
+void BeatRig::ReleaseLoop(uint32_t node) {
+  const auto gate = std::exchange(loop_gates_[node], nullptr);
+  if (!gate) return;
+  const std::lock_guard lock(gate->mutex);
+  gate->shut = false;
+  gate->changed.notify_all();
+}
+
+}  // namespace muster

@@ -1,0 +1,126 @@
+// Who coordinates: how the next one takes over, and what is obeyed of the one before.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "daemon/proto/muster.pb.h"
+#include "tests/unit/daemon/beat_rig.h"
+
+namespace muster {
+namespace {
+
+class LeaseTerm : public BeatRig {
+ protected:
+  static std::string StopOf(uint64_t term, uint64_t generation) {
+    v1::CoordinatorMessage message;
+    message.set_gang("12.0");
+    message.set_term(term);
+    message.mutable_stop()->set_generation(generation);
+    return message.SerializeAsString();
+  }
+  // The coordinator's musterd ends, and the next node has the second term.
+  void Succeed() {
+    EndDaemon(kCoordinator);
+    AdvanceUntil("the next node takes over", 3 * times_.reconnect / 4,
+                 [&] { return RecordIn(kSuccessor).has_value(); });
+    ASSERT_TRUE(InTime([&] { return Follow({kBatch, kSuccessor}, 2); }));
+  }
+  // These have heard of the successor, and it acknowledges them.
+  bool Follow(const std::vector<uint32_t>& nodes, uint64_t term) {
+    const auto record = RecordIn(kSuccessor);
+    return record && record->term == term && std::all_of(nodes.begin(), nodes.end(), [&](uint32_t node) {
+             const KnownCoordinator known = KnownIn(node);
+             return known.node == kSuccessor && known.term == term && known.heard;
+           });
+  }
+};
+
+TEST_F(LeaseTerm, WhenTheCoordinatorDiesTheNextTakesItsTermAndMembersRunOn) {
+  RunFirst();
+  Succeed();
+  EXPECT_EQ(InStore().fence.term, 2U);
+  EXPECT_EQ(GangRecord::Decode(InStore().record)->coordinator, BeatNet::HostOf(kSuccessor));
+  StartDaemon(kCoordinator);
+  ASSERT_TRUE(
+      members_[kCoordinator].Rejoin(daemons_[kCoordinator]->socket(), wire::MemberState::kRunning, 1));
+  ASSERT_TRUE(InTime([&] {
+    return Follow({kBatch, kCoordinator, kSuccessor}, 2) && RecordIn(kSuccessor)->state == "running";
+  }));
+  Advance(times_.reconnect + 2 * times_.silence);
+  EXPECT_TRUE(Follow({kBatch, kCoordinator, kSuccessor}, 2));
+  for (uint32_t node = 0; node < kNodes; ++node) EXPECT_FALSE(HasStop(node)) << "node " << node;
+}
+
+TEST_F(LeaseTerm, WhoFindsThatTheRecordHasAnotherTermDoesNotTakeIt) {
+  RunFirst();
+  EndDaemon(kCoordinator);
+  // Another was faster, and has ended before it said so.
+  auto record = *GangRecord::Decode(InStore().record);
+  record.term = 2;
+  record.coordinator = BeatNet::HostOf(kCoordinator);
+  ASSERT_TRUE(Catalog(store_, SpaceOf(1000), "job-12.0").Advance({1, 1}, {2, 1}, record.Encode()));
+  AdvanceUntil("the next node tries to take over", times_.reconnect / 2,
+               [&] { return RecordIn(kSuccessor).has_value(); });
+  ASSERT_TRUE(Eventually([&] { return KnownIn(kSuccessor).term > 1; }));
+  EXPECT_EQ(KnownIn(kSuccessor).node, kCoordinator);
+  EXPECT_EQ(InStore().fence.term, 2U);
+  EXPECT_FALSE(HasStop(kSuccessor));
+}
+
+TEST_F(LeaseTerm, ACoordinatorWithoutAMajorityCallsNobodySilentAndStepsDown) {
+  RunFirst();
+  CutOff(kCoordinator);
+  AdvanceUntil("the next node takes over", times_.reconnect / 2,
+               [&] { return RecordIn(kSuccessor).has_value(); });
+  ASSERT_TRUE(InTime([&] { return Follow({kBatch, kSuccessor}, 2); }));
+  AdvanceUntil("the old coordinator's node is lost", times_.reconnect / 2, [&] {
+    const bool lost = Lost(kCoordinator, kSuccessor);
+    EXPECT_TRUE(!lost || HasStop(kCoordinator)) << "it is lost before its members are killed";
+    return lost;
+  });
+  if (const auto old = RecordIn(kCoordinator)) {
+    EXPECT_TRUE(old->lost.empty());
+    EXPECT_EQ(old->generation, 1U);
+  }
+  ExpectStopAndStop(1, {kBatch, kCoordinator, kSuccessor});
+  ExpectStart(2, {kBatch, kSuccessor});
+  MendAll(kCoordinator);
+  ASSERT_TRUE(
+      InTime([&] { return KnownIn(kCoordinator).node == kSuccessor && KnownIn(kCoordinator).heard; }));
+  EXPECT_FALSE(HasStart(kCoordinator));
+}
+
+TEST_F(LeaseTerm, ACoordinatorOfAnOlderTermIsNotObeyed) {
+  RunFirst();
+  Succeed();
+  ASSERT_TRUE(net_->SayToAgent(kSuccessor, kBatch, StopOf(1, 1)));
+  Settle();
+  EXPECT_FALSE(HasStop(kBatch));
+  ASSERT_TRUE(net_->SayToAgent(kSuccessor, kBatch, StopOf(2, 1)));
+  Settle();
+  EXPECT_TRUE(HasStop(kBatch)) << "the newest is";
+}
+
+// The one before may have ordered what the record does not say.
+TEST_F(LeaseTerm, AStopOfAnOlderTermBindsNoMore) {
+  RunFirst();
+  for (const uint32_t node : {kBatch, kSuccessor})
+    ASSERT_TRUE(net_->SayToAgent(kCoordinator, node, StopOf(1, 5)));
+  ExpectStopAndStop(1, {kBatch, kSuccessor});
+  Settle();
+  EndDaemon(kCoordinator);
+  AdvanceUntil("the next node takes over", times_.reconnect / 2,
+               [&] { return RecordIn(kSuccessor).has_value(); });
+  ASSERT_TRUE(InTime([&] { return KnownIn(kBatch).term == 2 && KnownIn(kBatch).heard; }));
+  StartDaemon(kCoordinator);
+  ASSERT_TRUE(
+      members_[kCoordinator].Rejoin(daemons_[kCoordinator]->socket(), wire::MemberState::kRunning, 1));
+  ASSERT_TRUE(InTime([&] { return HasStop(kCoordinator); }));
+  ExpectStopAndStop(1, {kCoordinator});
+  ExpectStart(2);
+}
+
+}  // namespace
+}  // namespace muster
