@@ -196,7 +196,10 @@ void BeatNet::Datagram(uint32_t from, std::span<const uint8_t> bytes, uint32_t t
   const std::lock_guard lock(mutex_);
   if (cut_.contains(Between(from, to))) return;
   if (filter_ && !filter_(from, to, static_cast<lease::Type>(bytes[kType]))) return;
-  if (const auto found = sockets_.find(to); found != sockets_.end()) found->second->Put(from, bytes);
+  const auto found = sockets_.find(to);
+  if (found == sockets_.end()) return;
+  if (static_cast<lease::Type>(bytes[kType]) == lease::Type::kBeat) last_beat_[from] = now_.load();
+  found->second->Put(from, bytes);
 }
 
 void BeatNet::SetFilter(Filter filter) {

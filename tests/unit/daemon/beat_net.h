@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -55,6 +56,9 @@ class BeatNet {
   // Grows with all that any of them does, and with all that goes over links.
   [[nodiscard]] uint64_t activity() const { return activity_; }
 
+  // When the newest beat of a node has come to another one.
+  [[nodiscard]] lease::Nanos last_beat(uint32_t node) const { return last_beat_[node]; }
+
   // Nothing passes between two nodes: datagrams are lost, and what links are to carry waits until the cut is mended, also
   // that an end has closed.
   void Cut(uint32_t a, uint32_t b);
@@ -95,6 +99,7 @@ class BeatNet {
   const uint16_t port_;
   std::atomic<lease::Nanos> now_{1'000'000 * lease::kMillisecond};
   std::atomic<uint64_t> activity_{0};
+  std::array<std::atomic<lease::Nanos>, kNodes> last_beat_{};
 
   // Of links: their callbacks only post to loops, and are called with it.
   std::mutex mutex_;

@@ -90,6 +90,8 @@ TEST_F(LeaseTerm, ACoordinatorWithoutAMajorityCallsNobodySilentAndStepsDown) {
   ASSERT_TRUE(
       InTime([&] { return KnownIn(kCoordinator).node == kSuccessor && KnownIn(kCoordinator).heard; }));
   EXPECT_FALSE(HasStart(kCoordinator));
+  EXPECT_TRUE(Eventually([&] { return !RecordIn(kCoordinator); }))
+      << "it still takes itself for the coordinator";
 }
 
 TEST_F(LeaseTerm, ACoordinatorOfAnOlderTermIsNotObeyed) {
