@@ -45,7 +45,7 @@ class Off(WalkerCase):
         gang.started(1, 4)
         gang.commits(1)
         gang.job.wait(SLURM)  # sbatch's own exit code is 0 when the limit comes before the script's end has been recorded
-        self.assertEqual(self.job_state(gang.job), "TIMEOUT")
+        self.assertEqual(self.final_state(gang.job), "TIMEOUT")
         self.assertEqual(gang.generation(), 1)
 
 

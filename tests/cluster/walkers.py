@@ -148,6 +148,15 @@ class WalkerCase(ClusterCase):
     def job_state(self, job: Job) -> str:
         return self.cluster.exec(CONTROLLER, ["squeue", "-h", "-t", "all", "-j", job.id, "-o", "%T"]).stdout.strip()
 
+    def final_state(self, job: Job) -> str:
+        """The state that Slurm gives a job whose processes have all ended."""
+
+        def ended() -> str:
+            state = self.job_state(job)
+            return "" if state in ("RUNNING", "COMPLETING") else state
+
+        return self.wait(ended, "the job's end in Slurm", SLURM)
+
     def wait_for_state(self, node: str, pattern: str, timeout: float = SOON) -> str:
         def found() -> str:
             state = self.node_states()[node]
