@@ -62,7 +62,7 @@ class Host(BatchCase):
         self.assertIn({r.env["SLURM_RESTART_COUNT"] for r in records}, ({"1"}, {"2"}))
         gang.check_restored(2, before)
         gang.finish(6, timeout=SLURM)
-        self.assertEqual(self.job_state(gang.job), "COMPLETED")
+        self.assertEqual(self.final_state(gang.job), "COMPLETED")
         self.assertRegex(self.after(gang)[-1], "run [12], code 0")
 
     def test_requeue_no_is_honoured(self) -> None:

@@ -53,7 +53,7 @@ class Node(CoordinatorCase):
         self.wait_for_coordinator(gang, NEXT)
         self.assertIn("muster: node n2 is lost", self.wait_for_state(COORDINATOR, "down"))
         gang.finish(6, timeout=SLURM)
-        self.assertEqual(self.job_state(gang.job), "COMPLETED")
+        self.assertEqual(self.final_state(gang.job), "COMPLETED")
 
     def test_the_coordinators_node_is_cut_off(self) -> None:
         """Row: Coordinator's node dies."""

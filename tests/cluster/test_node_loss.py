@@ -41,7 +41,7 @@ class Spare(WalkerCase):
         """srun and the job end properly, although a node of the job is gone."""
         gang.finish(6, codes, timeout=SLURM)
         if codes == (0,):
-            self.assertEqual(self.job_state(gang.job), "COMPLETED")
+            self.assertEqual(self.final_state(gang.job), "COMPLETED")
         status = self.status(gang.job)
         self.assertEqual((status["succeeded"], status["generation"], status["restarts"]), (True, 2, 1))
         self.assertEqual(status["user_faults"], 0, "the loss of a node is not the user's fault")
@@ -169,7 +169,7 @@ class NoRoom(WalkerCase):
         self.assertEqual({r.env["SLURM_RESTART_COUNT"] for r in records}, {"1"})
         gang.check_restored(2, before)
         gang.finish(6, timeout=SLURM)
-        self.assertEqual(self.job_state(gang.job), "COMPLETED")
+        self.assertEqual(self.final_state(gang.job), "COMPLETED")
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ class OneGang(RoleCase):
         self.assertEqual(self.status(job)["restart_limit"], 0, "said by one component, and the gang's")
         job.release()
         self.assertEqual(job.wait(), 0, job.err)
-        self.assertEqual(set(self.job_state(job).split()), {"COMPLETED"})
+        self.assertEqual(self.final_state(job), "COMPLETED")
 
 
 class Kinds(RoleCase):

@@ -149,11 +149,11 @@ class WalkerCase(ClusterCase):
         return self.cluster.exec(CONTROLLER, ["squeue", "-h", "-t", "all", "-j", job.id, "-o", "%T"]).stdout.strip()
 
     def final_state(self, job: Job) -> str:
-        """The state that Slurm gives a job whose processes have all ended."""
+        """The state that Slurm gives a job whose processes have all ended, or all components of one; several, if they differ."""
 
         def ended() -> str:
-            state = self.job_state(job)
-            return "" if state in ("RUNNING", "COMPLETING") else state
+            states = set(self.job_state(job).split())
+            return "" if states & {"RUNNING", "COMPLETING"} else " ".join(sorted(states))
 
         return self.wait(ended, "the job's end in Slurm", SLURM)
 
