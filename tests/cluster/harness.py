@@ -387,7 +387,8 @@ class ClusterCase(unittest.TestCase):
         def at_work() -> bool:
             states = self.node_states()
             for node in nodes:
-                if re.match(r"(down|drain|drng|idle\*|fail)", states.get(node, "")):
+                state = states.get(node, "")
+                if _OUT_OF_WORK.match(state) or state.startswith("idle*"):
                     self.cluster.exec(CONTROLLER, ["scontrol", "update", f"NodeName={node}", "State=RESUME"])
             return all(states.get(node, "").startswith("idle ") for node in nodes)
 

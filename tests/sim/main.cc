@@ -1,7 +1,6 @@
-// sim_test --fresh 5000 [--skip N] runs so many schedules, the first of which MUSTER_TEST_SEED says; prints what they have
-//                                 reached, asserts a floor on it
-// sim_test --seeds 1-5000         the same of these schedules
-// sim_test --pinned               schedules that have found something once (pinned.h)
+// sim_test --seeds 1-5000         runs these schedules; prints what they have reached, asserts a floor on it
+// sim_test --fresh 5000           the same of so many, the first of which MUSTER_TEST_SEED says
+// sim_test --pinned               those of pinned.h
 // sim_test --seed 17 [--trace]    one of them; --trace shows what happens in it
 // sim_test --replay 20            so many schedules run twice have byte-equal traces
 // sim_test --mutation NAME        a planted bug is found within the budget of --seeds
@@ -96,8 +95,6 @@ int Mutate(const std::string& name) {
 
 int Main(int count, char** arguments) {
   uint64_t seed = 0;
-  uint64_t skip = 0;
-  uint64_t fresh = 0;
   bool trace = false;
   Bug bug = Bug::kNone;
   for (int i = 1; i < count; ++i) {
@@ -116,11 +113,7 @@ int Main(int count, char** arguments) {
       return RunMany(std::strtoull(value.c_str(), nullptr, 10),
                      std::strtoull(value.c_str() + dash + 1, nullptr, 10));
     } else if (name == "--fresh") {
-      fresh = std::strtoull(value.c_str(), nullptr, 10);
-      ++i;
-    } else if (name == "--skip") {
-      skip = std::strtoull(value.c_str(), nullptr, 10);
-      ++i;
+      return RunMany(FirstSchedule(), FirstSchedule() + std::strtoull(value.c_str(), nullptr, 10) - 1);
     } else if (name == "--pinned") {
       return RunPinned();
     } else if (name == "--replay") {
@@ -132,7 +125,6 @@ int Main(int count, char** arguments) {
       return 2;
     }
   }
-  if (fresh != 0) return RunMany(FirstSchedule() + skip, FirstSchedule() + skip + fresh - 1);
   return RunOne(seed, trace, bug);
 }
 

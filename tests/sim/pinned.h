@@ -1,4 +1,4 @@
-// Schedules that have found a bug once, each with what it has found. Add the seed that ./test.sh has printed. A change to the
+// Schedules that always run: the first one, and each that has found a bug that is mended, with what it was. A change to the
 // simulation makes another schedule of a seed; it stays as good as any.
 #pragma once
 

@@ -6,8 +6,8 @@
 
 namespace muster {
 
-// MUSTER_TEST_SEED, which ./test.sh takes from the commit's id, so that every commit is tested by schedules that none before it
-// has had; 1 without it.
+// MUSTER_TEST_SEED, which ./test.sh takes from the commit's id, so that every commit is tested by schedules of its own; 1
+// without it.
 inline uint64_t TestSeed() {
   const char* const seed = std::getenv("MUSTER_TEST_SEED");
   const uint64_t number = seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0;

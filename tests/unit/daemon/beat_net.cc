@@ -1,7 +1,6 @@
 #include "tests/unit/daemon/beat_net.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -271,7 +270,6 @@ DialLink BeatNet::DialFrom(uint32_t node) {
 }
 
 std::shared_ptr<void> BeatNet::Listen(uint32_t node, Server::Accept accept) {
-  dead_hosts_.erase(node);
   auto listener = std::make_shared<Listener>();
   listener->accept = std::move(accept);
   listener->port.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -296,15 +294,6 @@ std::shared_ptr<void> BeatNet::Listen(uint32_t node, Server::Accept accept) {
               Flush(*pair);
             }
           }};
-}
-
-void BeatNet::HostDies(uint32_t node) {
-  for (uint32_t other = 0; other < kNodes; ++other) {
-    if (other != node) Cut(node, other);
-  }
-  const std::lock_guard lock(mutex_);
-  if (const auto found = listeners_.find(node); found != listeners_.end())
-    dead_hosts_[node].reset(::fcntl(found->second->port.get(), F_DUPFD_CLOEXEC, 0));
 }
 
 bool BeatNet::Held(const Pair& pair) const {

@@ -63,8 +63,6 @@ class BeatNet {
   // that an end has closed.
   void Cut(uint32_t a, uint32_t b);
   void Mend(uint32_t a, uint32_t b);
-  // Cuts it off. Its port goes on not to refuse, as that of a dead host does, when its daemon has ended.
-  void HostDies(uint32_t node);
   // Of links alone: what they are to carry waits, and datagrams pass.
   void HoldLinks(uint32_t a, uint32_t b);
   void ReleaseLinks(uint32_t a, uint32_t b);
@@ -109,7 +107,6 @@ class BeatNet {
   std::map<uint32_t, std::shared_ptr<Listener>> listeners_;
   std::list<std::shared_ptr<Pair>> pairs_;
   std::map<uint32_t, Socket*> sockets_;
-  std::map<uint32_t, UniqueFd> dead_hosts_;  // their ports
 
   std::mutex clocks_mutex_;
   std::set<Clock*> clocks_;

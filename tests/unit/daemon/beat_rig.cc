@@ -53,12 +53,6 @@ void BeatRig::EndDaemon(uint32_t node) {
   daemons_[node].reset();
 }
 
-void BeatRig::EndHost(uint32_t node) {
-  net_->HostDies(node);
-  daemons_[node].reset();
-  members_[node].Leave();
-}
-
 void BeatRig::CutOff(uint32_t node) {
   for (uint32_t other = 0; other < kNodes; ++other) {
     if (other != node) net_->Cut(node, other);

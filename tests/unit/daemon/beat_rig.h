@@ -39,8 +39,6 @@ class BeatRig : public ::testing::Test {
   void StartDaemon(uint32_t node);
   // musterd's process ends; its host and its supervisors live.
   void EndDaemon(uint32_t node);
-  // The host dies, and all on it.
-  void EndHost(uint32_t node);
   void CutOff(uint32_t node);
   void MendAll(uint32_t node);
 

@@ -28,7 +28,7 @@ struct Totals {
   uint64_t terms = 0;
 };
 
-// Schedules that have found something once: always among those that run.
+// Always among those that run: the first ones, and each that has found something (add it).
 constexpr std::array<uint64_t, 3> kPinned = {1, 2, 3};
 
 // Runs `schedule` for many seeds; it gives "" or what went wrong.
