@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "base/backtrace.h"
+#include "base/helper_program.h"
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
@@ -209,9 +210,9 @@ int Run(const Config& config) {
   CheckpointExchange exchange(loop, config, store, engine);
   const auto partners = PartnerTier::Start(config, self, *service_uid);
   if (!partners) return Fail(partners.error().message);
-  Agent agent(AgentContext{loop, config, self, store, engine, reader, dialer, sampler, chores, health,
-                           beat->get(), &kernel_log, take_over, read_coordinator, &slurm, &exchange,
-                           partners->get(),
+  Agent agent(AgentContext{loop, config, self, HelperProgram("muster-door"), store, engine, reader, dialer,
+                           sampler, chores, health, beat->get(), &kernel_log, take_over, read_coordinator,
+                           &slurm, &exchange, partners->get(),
                            std::make_shared<MemoryGrants>(static_cast<uint64_t>(config.health_memory_min))});
   coordinators.SetAgent([&agent](const std::string& gang) { return agent.CoordinatorOf(gang); });
   Queries queries(loop, config, self, store, engine, coordinators, agent, slurm);

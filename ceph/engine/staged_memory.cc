@@ -37,7 +37,7 @@ bool MayMap(int fd) {
 
 }  // namespace
 
-Result<std::shared_ptr<StagedMemory>> StagedMemory::Take(UniqueFd memory) {
+Result<std::shared_ptr<StagedMemory>> StagedMemory::Take(UniqueFd&& memory) {
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0) return Error{Errc::kInvalid, "the staged shard is not in a memfd"};
   if ((seals & F_SEAL_SHRINK) == 0)

@@ -47,7 +47,7 @@ class StagedView {
 class StagedMemory {
  public:
   // kInvalid when it is not a memfd that is sealed against shrinking.
-  static Result<std::shared_ptr<StagedMemory>> Take(UniqueFd memory);
+  static Result<std::shared_ptr<StagedMemory>> Take(UniqueFd&& memory);
   StagedMemory(const StagedMemory&) = delete;
   StagedMemory& operator=(const StagedMemory&) = delete;
 

@@ -33,8 +33,8 @@ Status Agent::Start() {
     gang->ExpectReconnects(state);
   }
   auto socket = LocalSocket::Listen(
-      context_.loop, context_.config.socket,
-      {[this](LocalConnection& connection, Packet packet) { OnPacket(connection, std::move(packet)); },
+      context_.loop, context_.config.socket, context_.door, context_.chores,
+      {[this](LocalConnection& connection, Packet& packet) { OnPacket(connection, packet); },
        [this](LocalConnection& connection) { OnClosed(connection); }});
   if (!socket) return socket.error();
   socket_ = *std::move(socket);
@@ -71,7 +71,7 @@ std::shared_ptr<LocalGang> Agent::Make(GangJob job, uint32_t node, uint32_t loca
   return gang;
 }
 
-void Agent::OnPacket(LocalConnection& connection, Packet packet) {
+void Agent::OnPacket(LocalConnection& connection, Packet& packet) {
   wire::Header header{};
   const wire::Check check = wire::CheckHeader(packet.bytes.data(), packet.bytes.size(), &header);
   if (check != wire::Check::kOk) {
@@ -82,12 +82,11 @@ void Agent::OnPacket(LocalConnection& connection, Packet packet) {
   }
   const auto peer = peers_.find(&connection);
   if (peer != peers_.end()) {
-    if (peer->second.role == Role::kCommand)
-      return context_.commands->Handle(connection, header, std::move(packet));
+    if (peer->second.role == Role::kCommand) return context_.commands->Handle(connection, header, packet);
     const auto gang = peer->second.gang.lock();
     if (!gang) return Refuse(connection, wire::Refusal::kNoGang, "the gang is over");
     if (peer->second.role == Role::kSupervisor) return gang->SupervisorPacket(connection, header, packet);
-    return gang->ClientPacket(connection, header, std::move(packet));
+    return gang->ClientPacket(connection, header, packet);
   }
   switch (static_cast<wire::Type>(header.type)) {
     case wire::Type::kSupervisorHello:

@@ -33,7 +33,7 @@ class Agent {
   [[nodiscard]] const std::map<std::string, std::shared_ptr<LocalGang>>& gangs() const { return gangs_; }
 
  private:
-  void OnPacket(LocalConnection& connection, Packet packet);
+  void OnPacket(LocalConnection& connection, Packet& packet);
   void OnClosed(LocalConnection& connection);
   void OnSupervisorHello(LocalConnection& connection, const Packet& packet);
   void OnClientHello(LocalConnection& connection, const Packet& packet);

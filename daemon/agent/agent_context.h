@@ -46,6 +46,7 @@ struct AgentContext {
   Loop& loop;
   const Config& config;
   std::string self;  // this node's name
+  std::string door;  // where the program muster-door is
   std::shared_ptr<Store> store;
   Engine& engine;
   Worker& reader;   // for blocking reads of manifests

@@ -14,7 +14,7 @@ class CommandConnections {
   // The first packet of a connection; false: it was refused.
   virtual bool Hello(LocalConnection& connection, std::string_view packet) = 0;
   // Each further one.
-  virtual void Handle(LocalConnection& connection, const wire::Header& header, Packet packet) = 0;
+  virtual void Handle(LocalConnection& connection, const wire::Header& header, Packet& packet) = 0;
   virtual void Closed(LocalConnection& connection) = 0;
 
  protected:

@@ -20,7 +20,7 @@ void HeldShards::DropIf(Member& member, Dropped* dropped, Which which) {
   });
 }
 
-Result<std::shared_ptr<StagedMemory>> HeldShards::Take(uint32_t rank, UniqueFd memory, Dropped* dropped) {
+Result<std::shared_ptr<StagedMemory>> HeldShards::Take(uint32_t rank, UniqueFd&& memory, Dropped* dropped) {
   Member& member = members_[rank];
   const auto known = std::find_if(member.memories.begin(), member.memories.end(),
                                   [&](const auto& item) { return item->Is(memory); });

@@ -28,7 +28,7 @@ class HeldShards {
   using Dropped = std::vector<std::shared_ptr<StagedMemory>>;
 
   // The memory that comes with a save. What it held is not held any more. kInvalid: it is no staging memory.
-  Result<std::shared_ptr<StagedMemory>> Take(uint32_t rank, UniqueFd memory, Dropped* dropped);
+  Result<std::shared_ptr<StagedMemory>> Take(uint32_t rank, UniqueFd&& memory, Dropped* dropped);
   // The save is durable.
   void Hold(HeldShard held);
   // All of a checkpoint is durable: older ones are not needed, unless a member might write over the memory at any time.

@@ -54,7 +54,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
 
   // True when the client was let in; else it has been refused.
   bool ClientHello(LocalConnection& connection, const wire::ClientHello& hello);
-  void ClientPacket(LocalConnection& connection, const wire::Header& header, Packet packet);
+  void ClientPacket(LocalConnection& connection, const wire::Header& header, Packet& packet);
   void ClientClosed(LocalConnection& connection);
 
   [[nodiscard]] const GangJob& job() const { return job_; }
@@ -186,7 +186,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   // clients (local_gang_clients.cc; restores: local_gang_restore.cc)
   [[nodiscard]] Status HasRoom(uint64_t shard_bytes) const;
   [[nodiscard]] Status OthersSave(uint32_t rank) const;
-  void OnSave(Client& client, const wire::Save& save, UniqueFd memory);
+  void OnSave(Client& client, const wire::Save& save, UniqueFd&& memory);
   ShardBase BaseFor(uint32_t rank, uint64_t step);
   void SetBase(uint32_t rank, uint64_t step, const Shard& shard);
   void ShardDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<Shard>& shard,

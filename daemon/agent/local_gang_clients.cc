@@ -81,6 +81,7 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
     welcome.features |= wire::kGrantsMemory;
   }
   welcome.reconnect_ms = static_cast<uint32_t>(context_.config.reconnect_ms);
+  connection.TakeMemory();
   SendBody(connection, wire::Type::kClientWelcome, welcome);
   // A library of the first version does not know it, and goes on sending its progress.
   if (sampler_) SendBody(connection, wire::Type::kPageWanted, wire::PageWanted{});
@@ -92,7 +93,7 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
   return true;
 }
 
-void LocalGang::ClientPacket(LocalConnection& connection, const wire::Header& header, Packet packet) {
+void LocalGang::ClientPacket(LocalConnection& connection, const wire::Header& header, Packet& packet) {
   const auto found = clients_.find(&connection);
   if (found == clients_.end()) return;
   Client& client = found->second;
@@ -226,7 +227,7 @@ Status LocalGang::OthersSave(uint32_t rank) const {
                            ShardReports::kMostOfRank, rank)};
 }
 
-void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd memory) {
+void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory) {
   wire::ShardDurable answer{};
   answer.step = save.step;
   const auto refuse = [&](int status, const std::string& text) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/helper_program.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/local_socket.h"
 #include "daemon/beat/key.h"
@@ -302,7 +303,7 @@ void LocalGang::OnCaptureStacks(const v1::CaptureStacks& order) {
   }
   // The rest of the time is for the way.
   const auto deadline = std::chrono::milliseconds(context_.config.hang_report_ms * 8 / 9);
-  hang::CaptureStacks(context_.loop, hang::StacksProgram(), supervisors, deadline,
+  hang::CaptureStacks(context_.loop, HelperProgram("muster-stacks"), supervisors, deadline,
                       [weak = weak_from_this(), ranks,
                        generation = order.generation()](const std::vector<hang::MemberStacks>& stacks) {
                         const auto self = weak.lock();

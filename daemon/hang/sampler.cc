@@ -95,7 +95,7 @@ void Sampler::MemberExited(uint32_t rank) {
   members_.erase(rank);
 }
 
-bool Sampler::SetPage(uint32_t rank, UniqueFd page) {
+bool Sampler::SetPage(uint32_t rank, UniqueFd&& page) {
   if (!IsProgressPage(page)) return false;
   const auto member = members_.find(rank);
   if (member != members_.end()) member->second.page = std::move(page);

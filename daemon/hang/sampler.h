@@ -59,7 +59,7 @@ class Sampler {
 
   // The page of that member's libmuster (wire::Type::kProgressPage). False: it is not one that can be trusted not to
   // shrink or to be too short; it was dropped.
-  bool SetPage(uint32_t rank, UniqueFd page);
+  bool SetPage(uint32_t rank, UniqueFd&& page);
   // progress() of a libmuster without a page (wire::Type::kProgress).
   void Progress(uint32_t rank, uint64_t step);
   // Its saves and restores that are on their way.

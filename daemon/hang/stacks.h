@@ -26,9 +26,6 @@ struct MemberStacks {
   std::string error;  // why it is not complete; empty if it is
 };
 
-// Beside this program's executable, else where packages put it.
-std::string StacksProgram();
-
 // Captures everything below each supervisor (never the supervisor itself, nor any process that is not its
 // descendant), all at once, and calls `done` once on the loop: as soon as the last is ready, or at the deadline with
 // what there is by then. Threads are stopped for some milliseconds each and go on unharmed. Returns at once. The

@@ -72,11 +72,12 @@ bool CheckpointExchange::Hello(LocalConnection& connection, std::string_view pac
   sessions_[&connection] = session;
   wire::CommandAnswer welcome{};
   welcome.bytes = LargestShard(config_);
+  connection.TakeMemory();
   Answer(session, welcome, wire::kStatusOk, "");
   return true;
 }
 
-void CheckpointExchange::Handle(LocalConnection& connection, const wire::Header& header, Packet packet) {
+void CheckpointExchange::Handle(LocalConnection& connection, const wire::Header& header, Packet& packet) {
   const auto found = sessions_.find(&connection);
   if (found == sessions_.end()) return;
   const SharedSession session = found->second;
@@ -255,7 +256,7 @@ void CheckpointExchange::Begin(const SharedSession& session, std::string_view pa
 }
 
 void CheckpointExchange::Write(const SharedSession& session, const wire::CommandShard& question,
-                               UniqueFd memory) {
+                               UniqueFd&& memory) {
   if (!session->import) return Answer(session, {}, wire::kStatusInvalid, "no checkpoint has been begun");
   Import& import = *session->import;
   if (question.rank >= import.manifest.world_size || import.shards.contains(question.rank))

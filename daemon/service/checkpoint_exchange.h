@@ -32,7 +32,7 @@ class CheckpointExchange final : public CommandConnections {
   ~CheckpointExchange();
 
   bool Hello(LocalConnection& connection, std::string_view packet) override;
-  void Handle(LocalConnection& connection, const wire::Header& header, Packet packet) override;
+  void Handle(LocalConnection& connection, const wire::Header& header, Packet& packet) override;
   // A checkpoint that was begun and not committed is forgotten, and what it has in the store is removed. A write is given up.
   void Closed(LocalConnection& connection) override;
 
@@ -64,7 +64,7 @@ class CheckpointExchange final : public CommandConnections {
   // Why a shard of the open checkpoint cannot be read: what is not listed any more is not damaged.
   void CannotRead(const SharedSession& session, const wire::CommandAnswer& answer, const Error& error);
   void Begin(const SharedSession& session, std::string_view packet);
-  void Write(const SharedSession& session, const wire::CommandShard& question, UniqueFd memory);
+  void Write(const SharedSession& session, const wire::CommandShard& question, UniqueFd&& memory);
   void Commit(const SharedSession& session);
   void Answer(const SharedSession& session, wire::CommandAnswer answer, int status, std::string_view text,
               int fd = -1);

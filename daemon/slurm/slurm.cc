@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
 #include <deque>
 #include <utility>
 
+#include "base/helper_program.h"
 #include "daemon/slurm/comments.h"
 #include "daemon/slurm/helper_process.h"
 #include "daemon/slurm/messages.h"
@@ -24,10 +24,10 @@ class Slurm::Impl {
   Impl(Loop& loop, SlurmOptions options)
       : loop_(loop),
         options_(std::move(options)),
-        helper_(loop, options_.helper.empty() ? DefaultSlurmHelper() : options_.helper),
+        helper_(loop, options_.helper.empty() ? HelperProgram("muster-slurm") : options_.helper),
         files_(options_.requeue_dir),
-        comments_(loop, options_.helper.empty() ? DefaultSlurmHelper() : options_.helper, options_.timeout,
-                  options_.comment_pause) {}
+        comments_(loop, options_.helper.empty() ? HelperProgram("muster-slurm") : options_.helper,
+                  options_.timeout, options_.comment_pause) {}
 
   void Ask(json question, Done done) {
     helper_.Ask(std::move(question), options_.timeout, [done = std::move(done)](const Result<json>& answer) {
@@ -170,15 +170,6 @@ void Slurm::CancelJob(uint32_t job_id, Done done) {
 
 int Slurm::helper_pid() const {
   return impl_->helper_pid();
-}
-
-std::string DefaultSlurmHelper() {
-  std::array<char, PATH_MAX> self{};
-  const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
-  const std::string path(self.data(), size > 0 ? static_cast<size_t>(size) : 0);
-  const std::string directory = path.substr(0, path.rfind('/'));
-  const std::string beside = directory + "/muster-slurm";
-  return ::access(beside.c_str(), X_OK) == 0 ? beside : directory + "/../libexec/muster/muster-slurm";
 }
 
 }  // namespace muster

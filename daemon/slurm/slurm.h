@@ -17,8 +17,8 @@ namespace muster {
 
 // The config's keys of these names.
 struct SlurmOptions {
-  std::string helper;                                  // slurm_helper; "": DefaultSlurmHelper()
-  std::chrono::milliseconds timeout{10'000};           // slurm_timeout: of one question, from the call on
+  std::string helper;                         // slurm_helper; "": muster-slurm, where HelperProgram finds it
+  std::chrono::milliseconds timeout{10'000};  // slurm_timeout: of one question, from the call on
   std::chrono::milliseconds requeue_timeout{300'000};  // slurm_requeue_timeout
   std::chrono::milliseconds comment_pause{5'000};      // before a comment that was refused is tried again
   std::chrono::milliseconds comment_first{200};  // how long a node is not set DOWN for a comment on its way
@@ -117,8 +117,5 @@ class Slurm {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// muster-slurm beside this executable, else ../libexec/muster/muster-slurm from there.
-std::string DefaultSlurmHelper();
 
 }  // namespace muster

@@ -13,7 +13,7 @@ import harness  # noqa: E402
 from harness import PYTHON, ClusterCase, Job  # noqa: E402
 from vc.names import BUILD_IN_NODE, SOURCE_IN_NODE  # noqa: E402
 
-PACKETS = f'import sys; sys.path.insert(0, "{SOURCE_IN_NODE}/tests/cluster/programs"); from packets import *\n'
+PACKETS = f'import sys; sys.path.insert(0, "{SOURCE_IN_NODE}/tests/cluster/programs"); from packets import *; from passing import let_in\n'
 GANG_KEYS = ("restarts=N", "join=DURATION", "spares=N", "min=N", "grow=yes|no", "hang=DURATION|off", "grace=DURATION",
              "requeue=yes|no", "role=NAME", "kind=tracked|", "after=ROLE[:done]", "name=KEY", "files=yes|no")  # fmt: skip
 
@@ -229,16 +229,19 @@ peer = member()
 said = {}
 said["unsealed"] = saved(peer, 1, 4096, [memory(4096, False)])
 said["small"] = saved(peer, 2, 1 << 30, [memory(4096)])
-said["null"] = saved(peer, 3, 4096, [os.open("/dev/null", os.O_RDWR)])
-said["file"] = saved(peer, 4, 4096, [os.open("/etc/passwd", os.O_RDONLY)])
 said["empty"] = saved(peer, 5, 0, [memory(4096)])
 said["huge"] = saved(peer, 6, 1 << 62, [memory(4096)])
 said["no step"] = saved(peer, (1 << 64) - 1, 4096, [memory(4096)])
 said["good"] = saved(peer, 7, 4096, [memory(4096)])
 said["again"] = saved(peer, 7, 4096, [memory(4096)])
-send(peer, packet(SAVE, struct.pack("=QQ", 8, 4096)))
-said["none"] = refusal(peer)
-record(**said)
+malformed = {}
+null = os.open("/dev/null", os.O_RDWR)
+passwd = os.open("/etc/passwd", os.O_RDONLY)
+for case, fds in {"none": [], "null": [null], "file": [passwd], "two": [memory(4096), memory(4096)]}.items():
+    send(peer, packet(SAVE, struct.pack("=QQ", 8, 4096)), fds)
+    malformed[case] = refusal(peer)
+    peer = let_in()
+record(**said, malformed=malformed)
 """,
             tasks=2,
         )
@@ -247,7 +250,8 @@ record(**said)
             said = record.said
             self.assertEqual(said.pop("good"), "0")
             self.assertRegex(said.pop("again"), "^-4 .*saved in this generation already")
-            self.assertRegex(said.pop("none"), "^malformed: ")
+            for case, text in said.pop("malformed").items():
+                self.assertRegex(text, "^malformed: [^(]*$", case)
             self.assertRegex(said.pop("empty"), "^-7 ")
             self.assertRegex(said.pop("huge"), "^-7 .*max_shard_size")
             for case, text in said.items():

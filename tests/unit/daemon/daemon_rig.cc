@@ -102,6 +102,7 @@ AgentContext TestDaemon::ContextOfAgent(const std::string& name, const std::opti
   AgentContext context{.loop = loop_,
                        .config = config_,
                        .self = name,
+                       .door = MUSTER_DOOR,
                        .store = store_,
                        .engine = engine_,
                        .reader = reader_,

@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include <condition_variable>
 #include <cstring>
@@ -23,6 +26,7 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 sockaddr_un Address(const std::string& path) {
   sockaddr_un address{};
@@ -59,13 +63,38 @@ bool SendFds(int socket, std::string_view packet, const std::vector<int>& fds) {
   return ::sendmsg(socket, &message, MSG_NOSIGNAL) >= 0;
 }
 
-// "" for the end, "?" for nothing within the deadline.
+// "" for the end, also one that leaves what this side has said unread; "?" for nothing within the deadline.
 std::string Receive(const UniqueFd& socket) {
   std::string packet(wire::kMaxMessage, '\0');
   const ssize_t n = ::recv(socket.get(), packet.data(), packet.size(), 0);
-  if (n < 0) return "?";
+  if (n < 0) return errno == ECONNRESET ? "" : "?";
   packet.resize(static_cast<size_t>(n));
   return packet;
+}
+
+UniqueFd Memory() {
+  UniqueFd memory(::memfd_create("shard", MFD_CLOEXEC));
+  EXPECT_EQ(::ftruncate(memory.get(), 4096), 0);
+  return memory;
+}
+
+// The processes of a socket's door.
+std::vector<pid_t> Doors(const std::string& path) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string line((std::istreambuf_iterator<char>(file)), {});
+    if (line.find(std::string("muster-door") + '\0' + path) != std::string::npos)
+      found.push_back(std::stoi(entry.path().filename()));
+  }
+  return found;
+}
+
+pid_t ParentOf(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  return std::stoi(stat.substr(stat.rfind(')') + 4));
 }
 
 size_t OpenFds() {
@@ -79,8 +108,8 @@ class LocalSocketTest : public ::testing::Test {
  protected:
   LocalSocketTest() {
     auto listening = LocalSocket::Listen(
-        loop_, path_,
-        {[this](LocalConnection& connection, Packet packet) { OnPacket(connection, std::move(packet)); },
+        loop_, path_, MUSTER_DOOR, chores_,
+        {[this](LocalConnection& connection, Packet& packet) { OnPacket(connection, std::move(packet)); },
          [this](LocalConnection& /*connection*/) {
            const std::lock_guard lock(mutex_);
            ++closed_;
@@ -96,10 +125,11 @@ class LocalSocketTest : public ::testing::Test {
     thread_.join();
   }
 
-  virtual void OnPacket(LocalConnection& connection, Packet packet) {
+  void OnPacket(LocalConnection& connection, Packet packet) {
     const std::lock_guard lock(mutex_);
     last_ = &connection;
     peer_ = connection.peer();
+    if (std::string_view(packet.bytes.data(), packet.bytes.size()) == "hello") connection.TakeMemory();
     packets_.push_back(std::move(packet));
     changed_.notify_all();
   }
@@ -108,6 +138,10 @@ class LocalSocketTest : public ::testing::Test {
   bool WaitFor(Condition condition) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(10), condition);
+  }
+  size_t Packets() {
+    const std::lock_guard lock(mutex_);
+    return packets_.size();
   }
   bool WaitForPackets(size_t count) {
     return WaitFor([&] { return packets_.size() >= count; });
@@ -124,18 +158,21 @@ class LocalSocketTest : public ::testing::Test {
     EXPECT_EQ(Connect(fd.get(), path_), 0);
     return fd;
   }
-  // A client whose connection the server knows.
+  // A client whose connection the server knows, and whose memory it takes.
   UniqueFd Greeted() {
     UniqueFd fd = Client();
-    const size_t before = packets_.size();
+    const size_t before = Packets();
     EXPECT_EQ(::send(fd.get(), "hello", 5, 0), 5);
     EXPECT_TRUE(WaitForPackets(before + 1));
+    OnLoop([this] { return last_->Send("welcome", 7); });
+    EXPECT_EQ(Receive(fd), "welcome");
     return fd;
   }
 
   TemporaryDirectory directory_;
   std::string path_ = directory_.path() + "/musterd.sock";
   Loop loop_;
+  const std::shared_ptr<Worker> chores_ = std::make_shared<Worker>();
   std::unique_ptr<LocalSocket> socket_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -182,36 +219,157 @@ TEST_F(LocalSocketTest, AnEmptyPacketEndsTheConnection) {
   EXPECT_EQ(Receive(client), "");
 }
 
-TEST_F(LocalSocketTest, ADescriptorComesWithItsPacket) {
-  const UniqueFd client = Client();
-  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  ASSERT_TRUE(SendFds(client.get(), "save", {file.get()}));
-  ASSERT_TRUE(WaitForPackets(1));
-  EXPECT_TRUE(packets_[0].fd.valid());
-  EXPECT_EQ(::fcntl(packets_[0].fd.get(), F_GETFD), FD_CLOEXEC);
+TEST_F(LocalSocketTest, MemoryComesWithItsPacket) {
+  const UniqueFd client = Greeted();
+  const UniqueFd memory = Memory();
+  ASSERT_TRUE(SendFds(client.get(), "save", {memory.get()}));
+  ASSERT_TRUE(WaitForPackets(2));
+  ASSERT_TRUE(packets_[1].fd.valid());
+  EXPECT_EQ(::fcntl(packets_[1].fd.get(), F_GETFD), FD_CLOEXEC);
+  struct stat sent {};
+  struct stat got {};
+  ::fstat(memory.get(), &sent);
+  ::fstat(packets_[1].fd.get(), &got);
+  EXPECT_EQ(got.st_ino, sent.st_ino);
 }
 
-TEST_F(LocalSocketTest, OfSeveralDescriptorsTheFirstIsKeptAndNoneLeaks) {
+TEST_F(LocalSocketTest, WhoHasNotBeenLetInAndPassesSomethingIsClosed) {
+  const UniqueFd client = Client();
+  const UniqueFd memory = Memory();
+  ASSERT_EQ(::send(client.get(), "a", 1, 0), 1);
+  ASSERT_TRUE(SendFds(client.get(), "b", {memory.get()}));
+  EXPECT_TRUE(WaitFor([&] { return closed_ == 1; }));
+  EXPECT_EQ(packets_.size(), 1U);
+  EXPECT_EQ(Receive(client), "");
+}
+
+TEST_F(LocalSocketTest, WhatIsNotMemoryStaysOutsideAndItsPacketComes) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  const UniqueFd path(::open("/", O_PATH | O_CLOEXEC));
+  for (const int fd : {writer.get(), path.get()}) {
+    const UniqueFd client = Greeted();
+    const size_t before = Packets();
+    ASSERT_TRUE(SendFds(client.get(), "save", {fd}));
+    ASSERT_TRUE(WaitForPackets(before + 1));
+    EXPECT_FALSE(packets_.back().fd.valid());
+  }
+}
+
+// What takes an hour to close: a connection with bytes that nobody takes, and SO_LINGER.
+class Lingering {
+ public:
+  Lingering() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address_;
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address_), size), 0);
+    EXPECT_EQ(::listen(listener_.get(), 16), 0);
+    ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address_), &size);
+  }
+
+  // Another process passes it, and others with it, and ends: an end does not linger.
+  void PassTo(const UniqueFd& client, std::vector<int> with = {}) {
+    const pid_t pid = ::fork();
+    if (pid == 0) ::_exit(Pass(client, std::move(with)) ? 0 : 1);
+    int status = -1;
+    EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0);
+  }
+
+ private:
+  [[nodiscard]] bool Pass(const UniqueFd& client, std::vector<int> with) const {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const linger hour{1, 3'600};
+    ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &hour, sizeof hour);
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&address_), sizeof address_) != 0) return false;
+    const std::vector<char> bytes(1'000'000);
+    while (::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+    with.push_back(fd);
+    return SendFds(client.get(), "save", with);
+  }
+
+  UniqueFd listener_;
+  sockaddr_in address_{};
+};
+
+TEST_F(LocalSocketTest, WhoPassesWhatTakesAnHourToCloseHoldsNobodyUp) {
+  Lingering lingering;
+  const UniqueFd memory = Memory();
+  const UniqueFd stranger = Client();
+  lingering.PassTo(stranger);
+  EXPECT_EQ(Receive(stranger), "");
+  for (const bool with_memory : {false, true}) {
+    const UniqueFd member = Greeted();
+    lingering.PassTo(member, with_memory ? std::vector<int>{memory.get()} : std::vector<int>{});
+    ASSERT_TRUE(SendFds(member.get(), "more", {memory.get()}));  // it has no trust left
+    EXPECT_EQ(Receive(member), "");
+  }
+  UniqueFd hasty = Greeted();
+  lingering.PassTo(hasty);
+  hasty.reset();
+  EXPECT_TRUE(WaitFor([&] { return closed_ == 4; }));
+  Greeted();
+  for (const Packet& packet : packets_) EXPECT_FALSE(packet.fd.valid());
+}
+
+TEST_F(LocalSocketTest, AfterTheEndOfMusterdNothingOfTheDoorIsLeft) {
+  const UniqueFd stranger = Client();
+  const UniqueFd member = Greeted();
+  Lingering lingering;
+  lingering.PassTo(member);
+  EXPECT_TRUE(WaitForPackets(2));
+  EXPECT_GE(Doors(path_).size(), 3U);
+  OnLoop([&] {
+    socket_.reset();
+    return 0;
+  });
+  EXPECT_EQ(Receive(stranger), "");
+  EXPECT_EQ(Receive(member), "");
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!Doors(path_).empty() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_THAT(Doors(path_), IsEmpty());
+}
+
+TEST_F(LocalSocketTest, ADoorThatIsKilledIsReplacedAndConnectionsGoOn) {
   const UniqueFd client = Greeted();
-  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const std::vector<pid_t> doors = Doors(path_);
+  const auto door =
+      std::find_if(doors.begin(), doors.end(), [](pid_t pid) { return ParentOf(pid) == ::getpid(); });
+  ASSERT_NE(door, doors.end());
+  ASSERT_EQ(::kill(*door, SIGKILL), 0);
+  ASSERT_EQ(::send(client.get(), "a", 1, 0), 1);
+  ASSERT_TRUE(WaitForPackets(2));
+  // The old one's listener may still take a connection, and then drops it.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  UniqueFd next;
+  do {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    next = NewSocket();
+    if (Connect(next.get(), path_) == 0) ::send(next.get(), "b", 1, MSG_NOSIGNAL);
+  } while (Packets() < 3 && std::chrono::steady_clock::now() < deadline);
+  EXPECT_GE(Packets(), 3U);
+}
+
+TEST_F(LocalSocketTest, OfSeveralDescriptorsNoneComesAndNoneLeaks) {
+  const UniqueFd client = Greeted();
+  const UniqueFd file = Memory();
   const size_t before = OpenFds();
-  for (const size_t count : {2, 4, 5, 100}) {
-    ASSERT_TRUE(SendFds(client.get(), "save", std::vector<int>(count, file.get())));
-  }
-  ASSERT_TRUE(WaitForPackets(5));
-  EXPECT_EQ(OpenFds(), before + 4);
-  {
-    const std::lock_guard lock(mutex_);
-    packets_.clear();
-  }
+  ASSERT_TRUE(SendFds(client.get(), "save", std::vector<int>(100, file.get())));
+  ASSERT_TRUE(WaitForPackets(2));
+  EXPECT_FALSE(packets_[1].fd.valid());
   EXPECT_EQ(OpenFds(), before);
 }
 
 TEST_F(LocalSocketTest, DescriptorsThatWereNeverReadAreFreedWithTheConnection) {
   const size_t before = OpenFds();
   {
-    const UniqueFd client = Client();
-    const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const UniqueFd client = Greeted();
+    const UniqueFd file = Memory();
     for (int i = 0; i < 10; ++i) ASSERT_TRUE(SendFds(client.get(), "save", {file.get()}));
   }
   ASSERT_TRUE(WaitFor([&] { return closed_ == 1; }));
@@ -225,7 +383,7 @@ TEST_F(LocalSocketTest, DescriptorsThatWereNeverReadAreFreedWithTheConnection) {
 
 TEST_F(LocalSocketTest, ASlowReaderGetsAllInOrderWithItsDescriptors) {
   const UniqueFd client = Greeted();
-  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const UniqueFd file = Memory();
   constexpr int kPackets = 1'000;
   const size_t before = OpenFds();
   OnLoop([&] {
@@ -332,7 +490,7 @@ TEST_F(LocalSocketTest, ItsEndClosesItsConnectionsAndRemovesItsFile) {
 
 TEST_F(LocalSocketTest, ASecondListenerIsRefusedAndTheFirstGoesOn) {
   Loop other;
-  const auto second = LocalSocket::Listen(other, path_, {});
+  const auto second = LocalSocket::Listen(other, path_, MUSTER_DOOR, chores_, {});
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Errc::kConflict);
   EXPECT_THAT(second.error().message, HasSubstr("another musterd"));
@@ -376,13 +534,13 @@ TEST_F(ListenTest, ASocketFileThatAKilledDaemonLeftIsTakenOver) {
     ASSERT_EQ(::listen(killed.get(), 1), 0);
   }
   ASSERT_TRUE(std::filesystem::exists(path_));
-  const auto listening = LocalSocket::Listen(loop_, path_, {});
+  const auto listening = LocalSocket::Listen(loop_, path_, MUSTER_DOOR, nullptr, {});
   ASSERT_TRUE(listening) << listening.error().message;
 }
 
 TEST_F(ListenTest, AFileThatIsNoSocketIsLeftAlone) {
   std::ofstream(path_) << "precious";
-  const auto listening = LocalSocket::Listen(loop_, path_, {});
+  const auto listening = LocalSocket::Listen(loop_, path_, MUSTER_DOOR, nullptr, {});
   ASSERT_FALSE(listening);
   EXPECT_THAT(listening.error().message, HasSubstr(path_));
   EXPECT_EQ(std::filesystem::file_size(path_), 8U);
@@ -391,7 +549,7 @@ TEST_F(ListenTest, AFileThatIsNoSocketIsLeftAlone) {
 TEST_F(ListenTest, APathThatCannotBeASocketsIsRefused) {
   for (const std::string& path :
        {std::string(), "/" + std::string(200, 'x'), directory_.path() + "/none/musterd.sock"}) {
-    const auto listening = LocalSocket::Listen(loop_, path, {});
+    const auto listening = LocalSocket::Listen(loop_, path, MUSTER_DOOR, nullptr, {});
     ASSERT_FALSE(listening);
     EXPECT_THAT(listening.error().message, HasSubstr("socket"));
   }
