@@ -24,6 +24,7 @@ Coordinator::Coordinator(Daemon& daemon, Origin origin)
     : daemon_(daemon),
       world_(daemon.world),
       origin_(std::move(origin)),
+      made_(daemon.world.now()),
       deadline_(daemon.world.now() + daemon.sim.options.join_timeout) {}
 
 Coordinator::~Coordinator() {
@@ -52,13 +53,13 @@ void Coordinator::RunQueue() {
 // ---- taking over
 
 void Coordinator::TryTakeOver() {
-  // An answer that did not come says nothing: the next try finds that the term is this node's already.
+  // An answer that did not come says nothing: the next try finds that the term is this coordinator's already. One that an
+  // earlier life of this daemon has taken is not.
   std::set<uint32_t> here;
   for (const auto& [node, link] : links_) here.insert(node);
   const auto change = [promised = origin_.promised, after = origin_.after_term, self = daemon_.host.index(),
-                       record = MakeRecord(), here](Store::Head& head) {
-    if (promised && head.exists && head.fence.term == after + 1 && head.record.coordinator == self)
-      return true;
+                       made = made_, record = MakeRecord(), here](Store::Head& head) {
+    if (promised && head.exists && head.fence.term == after + 1 && head.record.named == made) return true;
     if (promised && (!head.exists || head.fence.term != after)) return false;
     // It may be cut off, and still reach the store: the others go on without it.
     const auto& lost = head.record.memory.lost;
@@ -70,6 +71,7 @@ void Coordinator::TryTakeOver() {
     if (!head.exists) head.record = record;
     head.exists = true;
     head.record.coordinator = self;
+    head.record.named = made;
     ++head.fence.term;
     return true;
   };

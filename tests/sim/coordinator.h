@@ -108,6 +108,7 @@ class Coordinator {
   std::vector<std::pair<uint32_t, AgentMessage>> early_;
   std::optional<Finish> end_;
   bool deposed_ = false;
+  const Nanos made_;
   int tries_ = 0;
   Nanos deadline_;
 

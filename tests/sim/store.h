@@ -27,6 +27,7 @@ struct Record {
   std::optional<uint64_t> restore;
   std::optional<Finish> finish;
   uint32_t coordinator = 0;
+  Nanos named = 0;  // when the coordinator came to be that has taken the term; no two are made at one time
   lease::WitnessSet witnesses;
   std::vector<lease::WitnessSet> former;
 };
