@@ -1,7 +1,6 @@
 #include "ceph/exchange/leaf_types.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
@@ -10,20 +9,17 @@
 namespace muster {
 namespace {
 
-using nlohmann::json;
-
 struct Names {
   const char* dtype;
-  const char* torch;  // "": only newer ones have it
-  const char* numpy;  // "": it has none
+  const char* slice;
 };
-constexpr Names kNames[] = {
-    {"F64", "float64", "<f8"},     {"F32", "float32", "<f4"},   {"F16", "float16", "<f2"},
-    {"BF16", "bfloat16", ""},      {"I64", "int64", "<i8"},     {"I32", "int32", "<i4"},
-    {"I16", "int16", "<i2"},       {"I8", "int8", "|i1"},       {"U64", "uint64", "<u8"},
-    {"U32", "uint32", "<u4"},      {"U16", "uint16", "<u2"},    {"U8", "uint8", "|u1"},
-    {"BOOL", "bool", "|b1"},       {"C64", "complex64", "<c8"}, {"F8_E4M3", "float8_e4m3fn", ""},
-    {"F8_E5M2", "float8_e5m2", ""}};
+constexpr Names kNames[] = {{"F64", "float64"},        {"F32", "float32"},   {"F16", "float16"},
+                            {"BF16", "bfloat16"},      {"I64", "int64"},     {"I32", "int32"},
+                            {"I16", "int16"},          {"I8", "int8"},       {"U64", "uint64"},
+                            {"U32", "uint32"},         {"U16", "uint16"},    {"U8", "uint8"},
+                            {"BOOL", "bool"},          {"C64", "complex64"}, {"F8_E4M3", "float8_e4m3fn"},
+                            {"F8_E5M2", "float8_e5m2"}};
+constexpr size_t kMostDims = 8;  // of a slice
 
 // torch has these since 2.3, numpy always.
 bool OnlyInNewTorch(std::string_view dtype) {
@@ -31,12 +27,10 @@ bool OnlyInNewTorch(std::string_view dtype) {
 }
 
 // The type when it has a name and the shape makes so many bytes.
-std::optional<TensorType> Named(std::string_view kind, std::string_view name, std::vector<uint64_t> shape,
-                                uint64_t bytes) {
+std::optional<TensorType> Named(std::string_view name, std::vector<uint64_t> shape, uint64_t bytes) {
   TensorType type{"", std::move(shape)};
   for (const Names& names : kNames) {
-    const std::string_view known = kind == "array" || kind == "scalar" ? names.numpy : names.torch;
-    if (!known.empty() && known == name) type.dtype = names.dtype;
+    if (names.slice == name) type.dtype = names.dtype;
   }
   const auto element = SafeTensorsElement(type.dtype);
   if (!element) return std::nullopt;
@@ -66,38 +60,36 @@ std::optional<TensorType> OfSlice(std::string_view meta, uint64_t bytes) {
     if (error != std::errc() || end != number.data() + number.size()) return std::nullopt;
     lengths.push_back(length);
   }
-  return Named("tensor", dtype, std::move(lengths), bytes);
+  return Named(dtype, std::move(lengths), bytes);
 }
 
-std::optional<TensorType> Declared(std::string_view kind, std::string_view meta, uint64_t bytes) {
-  if (kind == "bytes") return std::nullopt;
-  if (kind == "slice") return OfSlice(meta, bytes);
-  const json parsed = json::parse(meta, nullptr, false);
-  if (!parsed.is_object() || !parsed.contains("dtype") || !parsed.contains("shape")) return std::nullopt;
-  const json& dtype = parsed["dtype"];
-  if (!dtype.is_string() || !parsed["shape"].is_array()) return std::nullopt;
-  std::vector<uint64_t> shape;
-  for (const json& length : parsed["shape"]) {
-    if (!length.is_number_unsigned()) return std::nullopt;
-    shape.push_back(length.get<uint64_t>());
-  }
-  return Named(kind, dtype.get<std::string>(), std::move(shape), bytes);
+std::string List(const std::vector<uint64_t>& numbers) {
+  std::string text;
+  for (const uint64_t number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
+  return text.empty() ? "-" : text;
 }
 
 }  // namespace
 
-TensorType TypeOfLeaf(std::string_view kind, std::string_view meta, uint64_t bytes) {
-  return Declared(kind, meta, bytes).value_or(TensorType{"U8", {bytes}});
+TensorType TypeOfEntry(std::string_view meta, uint64_t bytes) {
+  return OfSlice(meta, bytes).value_or(TensorType{"U8", {bytes}});
 }
 
 std::optional<LeafType> LeafOfType(const TensorType& type) {
+  const auto element = SafeTensorsElement(type.dtype);
+  if (!element || type.shape.size() > kMostDims) return std::nullopt;
   for (const Names& names : kNames) {
     if (type.dtype != names.dtype) continue;
-    const bool array = OnlyInNewTorch(type.dtype);
-    const json meta = {{"dtype", array ? names.numpy : names.torch}, {"shape", type.shape}};
-    return LeafType{array ? "array" : "tensor", meta.dump()};
+    return LeafType{OnlyInNewTorch(type.dtype) ? "array" : "tensor",
+                    MetaOfWhole(names.slice, *element, type.shape)};
   }
   return std::nullopt;
+}
+
+std::string MetaOfWhole(std::string_view dtype, uint64_t element_bytes, const std::vector<uint64_t>& shape) {
+  const std::string whole = List(shape);
+  return "muster-slice/1 " + std::string(dtype) + " " + std::to_string(element_bytes) + " 0 " + whole + " " +
+         List(std::vector<uint64_t>(shape.size())) + " " + whole + "\n";
 }
 
 }  // namespace muster

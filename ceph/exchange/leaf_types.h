@@ -1,4 +1,4 @@
-// How a leaf of a muster-tree and a tensor of a safetensors file say their types.
+// How a slice (docs/formats.md, Shard) and a tensor of a safetensors file say their types.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,18 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 };
 
-// The type of a leaf of `kind` (tensor, array, scalar, bytes, or slice: an entry of no tree) with this metadata and so many
-// bytes. What safetensors has no type for (dates, texts, long doubles), and what says none, is a list of bytes.
-TensorType TypeOfLeaf(std::string_view kind, std::string_view meta, uint64_t bytes);
+// The type of an entry with this metadata and so many bytes, by what it says as a slice. What safetensors has no type for
+// (dates, texts, long doubles), and what is no slice, is a list of bytes.
+TensorType TypeOfEntry(std::string_view meta, uint64_t bytes);
 
 struct LeafType {
   std::string kind;  // tensor, or array where not every torch has the type
-  std::string meta;
+  std::string meta;  // of a slice that is the whole
 };
-// The leaf that a tensor becomes in a state that torch or numpy reads. Nothing: neither has the type.
+// The leaf that a tensor becomes in a state that torch or numpy reads. Nothing: neither has the type, or not so many
+// dimensions.
 std::optional<LeafType> LeafOfType(const TensorType& type);
+// The metadata of a slice that is the whole.
+std::string MetaOfWhole(std::string_view dtype, uint64_t element_bytes, const std::vector<uint64_t>& shape);
 
 }  // namespace muster

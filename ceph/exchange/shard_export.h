@@ -34,8 +34,11 @@ struct ShardExport {
   uint64_t bytes = 0;         // of the file
 };
 
-// `structure` is the data of the entry that IsTreeStructure, else "". What does not read as a muster-tree is exported as
-// plain entries.
+// Whether an entry says what the state is that a shard has: it is no tensor, but in the file's metadata.
+inline constexpr char kStructure[] = "structure";
+bool IsStructure(const ShardEntryInfo& entry);
+
+// `structure` is the data of the entry that IsStructure, else "": it is one of the tensors then.
 Result<ShardExport> PlanExport(const ShardOrigin& origin, const std::vector<ShardEntryInfo>& entries,
                                std::string_view structure);
 
@@ -46,6 +49,6 @@ struct ShownEntry {
   std::string dtype;
   std::vector<uint64_t> shape;
 };
-std::vector<ShownEntry> ShowEntries(const std::vector<ShardEntryInfo>& entries, std::string_view structure);
+std::vector<ShownEntry> ShowEntries(const std::vector<ShardEntryInfo>& entries, bool with_structure = false);
 
 }  // namespace muster

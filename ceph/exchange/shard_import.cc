@@ -7,13 +7,15 @@
 
 #include "ceph/catalog/json_fields.h"
 #include "ceph/exchange/exact_text.h"
-#include "ceph/exchange/leaf_tree.h"
 #include "ceph/exchange/leaf_types.h"
+#include "ceph/muster.h"
 
 namespace muster {
 namespace {
 
 using nlohmann::json;
+
+const std::string kStructureMark = "muster-tree/1\n";
 
 struct Source {
   const SafeTensor* tensor = nullptr;  // null: the structure
@@ -41,23 +43,35 @@ Result<ShardImport> Finish(const SafeTensorsHeader& header, std::vector<ShardEnt
   return out;
 }
 
+// The path of a leaf that is called so in a dict, or a name of its own where that can be no entry's.
+std::string EntryName(const std::string& key, size_t number) {
+  std::string name = "/";
+  for (const char c : key) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return "/~n" + std::to_string(number);
+    name += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  }
+  return name.size() > MUSTER_NAME_MAX ? "/~n" + std::to_string(number) : name;
+}
+
 // Of a file from elsewhere.
 Result<ShardImport> PlanForeign(const SafeTensorsHeader& header) {
   json pairs = json::array();
-  std::vector<ShardEntryInfo> entries(1);
-  std::vector<Source> sources(1);
+  std::vector<ShardEntryInfo> entries;
+  std::vector<Source> sources;
   for (const SafeTensor& tensor : header.tensors) {
     const auto leaf = LeafOfType({tensor.dtype, tensor.shape});
     if (!leaf) {
-      return Error{Errc::kInvalid, "neither torch nor numpy has the dtype " + tensor.dtype};
+      return Error{Errc::kInvalid, "neither torch nor numpy has the dtype " + tensor.dtype + ", or in " +
+                                       std::to_string(tensor.shape.size()) + " dimensions"};
     }
-    const size_t number = entries.size() - 1;
-    pairs.push_back({tensor.name, {{leaf->kind, number}}});
-    entries.push_back({std::to_string(number), leaf->meta, 0, tensor.end - tensor.begin});
+    const std::string name = EntryName(tensor.name, entries.size());
+    pairs.push_back({tensor.name, {{leaf->kind, {name, json()}}}});
+    entries.push_back({name, leaf->meta, 0, tensor.end - tensor.begin});
     sources.push_back({&tensor});
   }
-  std::string structure = json{{"dict", std::move(pairs)}}.dump(-1, ' ', true);
-  entries.front() = {kTreeStructure, kTreeMeta, 0, structure.size()};
+  std::string structure = kStructureMark + json{{"dict", std::move(pairs)}}.dump(-1, ' ', true);
+  entries.push_back({kStructure, MetaOfWhole("bytes", 1, {structure.size()}), 0, structure.size()});
+  sources.push_back({});
   return Finish(header, std::move(entries), sources, std::move(structure));
 }
 
@@ -71,19 +85,21 @@ class Exported {
     using json_fields::Take;
     const json about = json::parse(text, nullptr, false);
     uint64_t version = 0;
-    std::string kind;
     ShardOrigin origin;
     if (!Take(about, "version", &version)) return Wrong("it has no version");
     if (version != kExportVersion)
       return Wrong("it has version " + std::to_string(version) + "; this program reads version 1");
-    if (!Take(about, "kind", &kind) || !Take(about, "key", &origin.key) ||
-        !Take(about, "step", &origin.step) || !Take(about, "rank", &origin.rank) ||
-        !Take(about, "world_size", &origin.world_size) || origin.rank >= origin.world_size) {
-      return Wrong("kind, key, step, rank or world_size is missing or wrong");
+    if (!Take(about, "key", &origin.key) || !Take(about, "step", &origin.step) ||
+        !Take(about, "rank", &origin.rank) || !Take(about, "world_size", &origin.world_size) ||
+        origin.rank >= origin.world_size) {
+      return Wrong("key, step, rank or world_size is missing or wrong");
     }
-    if (kind != "tree" && kind != "entries") return Wrong("it has an unknown kind");
-    if (kind == "tree") {
-      if (Status status = ReadStructure(about); !status) return status.error();
+    const json* structure = json_fields::Find(about, "structure");
+    if (structure == nullptr) return Wrong("it does not say whether there is a structure");
+    if (!structure->is_null()) {
+      auto text = ReadExactText(*structure);
+      if (!text) return Wrong("its structure is no text");
+      structure_ = *std::move(text);
     }
     const json* entries = json_fields::Find(about, "entries");
     if (entries == nullptr || !entries->is_array()) return Wrong("it has no entries");
@@ -92,24 +108,14 @@ class Exported {
     }
     if (used_.size() != tensors_.size())
       return Wrong("the file has tensors of which it does not say what they are");
-    if (!structure_.empty() && entries_.size() != leaves_.size() + 1)
-      return Wrong("not every leaf of the structure is there");
+    if (!structure_.empty() && entries_.size() == tensors_.size())
+      return Wrong("its structure is no entry's");
     Result<ShardImport> out = Finish(header_, std::move(entries_), sources_, std::move(structure_));
     if (out) out->origin = std::move(origin);
     return out;
   }
 
  private:
-  Status ReadStructure(const json& about) {
-    if (!json_fields::Take(about, "structure", &structure_)) return Wrong("it has no structure");
-    const auto leaves = TreeLeaves(structure_);
-    if (!leaves) return Wrong(leaves.error().message);
-    for (const TreeLeaf& leaf : *leaves) {
-      if (!leaves_.emplace(leaf.entry, leaf.kind).second) return Wrong("two leaves are one entry");
-    }
-    return {};
-  }
-
   // [name, metadata, tensor or null]
   Status Add(const json& entry) {
     if (!entry.is_array() || entry.size() != 3) return Wrong("an entry is no list of three");
@@ -119,7 +125,7 @@ class Exported {
     if (!names_.insert(*name).second) return Wrong("two entries have the same name");
     if (entry[2].is_null()) {
       ShardEntryInfo info{*name, *meta, 0, structure_.size()};
-      if (structure_.empty() || !IsTreeStructure(info)) return Wrong("an entry has no tensor");
+      if (structure_.empty() || !IsStructure(info)) return Wrong("an entry has no tensor");
       entries_.push_back(std::move(info));
       sources_.push_back({});
       return {};
@@ -129,10 +135,7 @@ class Exported {
     const SafeTensor& tensor = *found->second;
     if (!used_.insert(&tensor).second) return Wrong("two entries are one tensor");
     const uint64_t bytes = tensor.end - tensor.begin;
-    const auto leaf = leaves_.find(*name);
-    if (!structure_.empty() && leaf == leaves_.end()) return Wrong("an entry is no leaf of the structure");
-    const TensorType expected = TypeOfLeaf(structure_.empty() ? "slice" : leaf->second, *meta, bytes);
-    if (expected != TensorType{tensor.dtype, tensor.shape}) {
+    if (TypeOfEntry(*meta, bytes) != TensorType{tensor.dtype, tensor.shape}) {
       return Wrong("tensor " + PrintableText(tensor.name.substr(0, 120)) +
                    " has another dtype or shape than it says (was it changed? without the key 'muster' in "
                    "__metadata__ the file is imported as a dict of its tensors)");
@@ -146,8 +149,7 @@ class Exported {
   std::map<std::string, const SafeTensor*> tensors_;
   std::set<const SafeTensor*> used_;
   std::set<std::string> names_;
-  std::string structure_;                      // "": plain entries
-  std::map<std::string, std::string> leaves_;  // kind by entry
+  std::string structure_;  // "": there is none
   std::vector<ShardEntryInfo> entries_;
   std::vector<Source> sources_;
 };

@@ -11,7 +11,6 @@
 #include <span>
 #include <utility>
 
-#include "ceph/exchange/leaf_tree.h"
 #include "ceph/exchange/shard_export.h"
 #include "daemon/cli/checkpoint_transfer.h"
 #include "daemon/cli/file_copy.h"
@@ -140,7 +139,7 @@ Result<ShardExport> Plan(const ShardOrigin& origin, RemoteShard* shard) {
   if (!entries) return entries.error();
   std::string structure;
   for (const ShardEntryInfo& entry : *entries) {
-    if (!IsTreeStructure(entry) || entry.bytes > kMaxSafeTensorsHeader) continue;
+    if (!IsStructure(entry) || entry.bytes > kMaxSafeTensorsHeader) continue;
     auto text = shard->Text(entry.offset, entry.bytes);
     if (!text) return text.error();
     structure = *std::move(text);

@@ -12,7 +12,6 @@
 #include "ceph/catalog/catalog.h"
 #include "ceph/engine/shard_memory.h"
 #include "ceph/exchange/exact_text.h"
-#include "ceph/exchange/leaf_tree.h"
 #include "ceph/exchange/shard_export.h"
 #include "ceph/exchange/shard_index.h"
 
@@ -66,7 +65,7 @@ class Contents {
       (*document)["unreadable"] = read.error().message;
       return;
     }
-    const std::vector<ShownEntry> shown = ShowEntries(entries_, structure_);
+    const std::vector<ShownEntry> shown = ShowEntries(entries_);
     json list = json::array();
     size_t left_out = 0;
     for (size_t i = 0; i < entries_.size(); ++i) {
@@ -76,12 +75,11 @@ class Contents {
         continue;
       }
       --*room;
-      json entry = {{"name", shown[i].name},
-                    {"bytes", entries_[i].bytes},
-                    {"dtype", shown[i].dtype},
-                    {"shape", shown[i].shape}};
-      if (structure_.empty()) entry["meta"] = PrintableText(entries_[i].meta);
-      list.push_back(std::move(entry));
+      list.push_back({{"name", shown[i].name},
+                      {"bytes", entries_[i].bytes},
+                      {"dtype", shown[i].dtype},
+                      {"shape", shown[i].shape},
+                      {"meta", PrintableText(entries_[i].meta)}});
     }
     (*document)["entries"] = std::move(list);
     (*document)["entries_left_out"] = left_out;
@@ -112,19 +110,12 @@ class Contents {
     auto entries = ReadShardIndex(*place, std::as_bytes(std::span(*index)));
     if (!entries) return entries.error();
     entries_ = *std::move(entries);
-    for (const ShardEntryInfo& entry : entries_) {
-      if (!IsTreeStructure(entry)) continue;
-      auto structure = Range(entry.offset, entry.bytes);
-      if (!structure) return structure.error();
-      structure_ = *std::move(structure);
-    }
     return {};
   }
 
   const CheckpointsOf& of_;
   const Shard& shard_;
   std::vector<ShardEntryInfo> entries_;
-  std::string structure_;
 };
 
 }  // namespace

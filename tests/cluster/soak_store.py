@@ -109,8 +109,8 @@ def expected(seed: int, rank: int, step: int) -> dict[str, tuple[int, str]]:
     structure, tail = soak_state.structure_at(step).encode(), soak_state.tail_at(seed, rank, step)
     found = {"structure": (len(structure), hashlib.sha256(structure).hexdigest())}
     for layer, (_, size, more) in enumerate(soak_state.LAYERS):
-        found[str(layer)] = (size + rank * more, _layer_digest(seed, rank, layer, soak_state.version(layer, step)))
-    return found | {str(len(soak_state.LAYERS)): (len(tail), hashlib.sha256(tail).hexdigest())}
+        found[f"/layers/{layer}"] = (size + rank * more, _layer_digest(seed, rank, layer, soak_state.version(layer, step)))
+    return found | {"/tail": (len(tail), hashlib.sha256(tail).hexdigest())}
 
 
 class Damage:

@@ -27,20 +27,20 @@ MUSTER_PYTHON_STACKS=0 in the environment prevents that.
 """
 
 import contextlib
-import math
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from . import _stacks, tree
-from ._library import LATEST, Handle, Library, Restore, library
+from ._library import LATEST, Entry, Handle, Library, Restore, library
+from ._parts import chunks
+from ._restore import Reading
 from .errors import INVALID, Busy, Corrupt, Denied, MusterError, NotFound, NotInGang, TimedOut, TooLarge, Unreachable
-from .slices import ANY_RANK, Slice, SliceInfo, Slices, each, to_restore, to_save
+from .slices import Described, Slice, SliceInfo, Slices, describe, each, size_of, to_restore, to_save
 
 __all__ = [
     "Busy",
@@ -91,8 +91,12 @@ class Gang:
         # At the interpreter's end other threads may be in a call still; the process's end closes it then.
         self._end = weakref.finalize(self, self._library.close, self._handle)
         self._end.atexit = False
+        self.rank: int = self._library.number(self._handle, "rank")
+        self.world_size: int = self._library.number(self._handle, "world_size")
+        self.generation: int = self._library.number(self._handle, "generation")
         self._tell_again = 0.0  # when a wait may be told of
         self._saved = False  # there may be something to wait for
+        self._held: int | None = None  # the step of a save of muster.torch.StorageWriter that is not complete yet
 
     def _open(self) -> Handle:
         try:
@@ -111,12 +115,13 @@ class Gang:
             self._handle = None
             self._end()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Gang cannot be brought to another process: torch's async_save is to use a thread, not a process")
+
     def __enter__(self) -> "Gang":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _locked(self, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -141,26 +146,14 @@ class Gang:
         return self._locked(call)
 
     @property
-    def rank(self) -> int:
-        return self._call(self._library.rank)
-
-    @property
-    def world_size(self) -> int:
-        return self._call(self._library.world_size)
-
-    @property
-    def generation(self) -> int:
-        return self._call(self._library.generation)
-
-    @property
     def restore_step(self) -> int | None:
         """The step this generation starts from: the same on every member. None: from the beginning."""
-        return _step(self._call(self._library.restore_step))
+        return _step(self._call(self._library.number, "restore_step"))
 
     @property
     def committed(self) -> int | None:
         """The newest step known to be committed."""
-        return _step(self._call(self._library.committed))
+        return _step(self._call(self._library.number, "committed"))
 
     def progress(self, step: int) -> None:
         """Says that this member has entered `step`. Cheap enough for every step: musterd reads it from shared memory.
@@ -181,11 +174,11 @@ class Gang:
             if wish.any():
                 gang.save(state, step)
         """
-        return self._call(self._library.should_checkpoint)
+        return self._call(self._library.number, "should_checkpoint") == 1
 
     def should_exit(self) -> bool:
         """Whether the program should save and exit (Slurm is about to end the job). See should_checkpoint()."""
-        return self._call(self._library.should_exit)
+        return self._call(self._library.number, "should_exit") == 1
 
     def save(self, state: Any, step: int, *, slices: Slices = (), block: bool = True) -> bool:
         """Saves `state` as this member's part of the checkpoint of `step`, and `slices` of tensors by their names.
@@ -195,18 +188,13 @@ class Gang:
         Tensors on an NVIDIA GPU are copied straight from there, in the order of their device's current stream.
         """
         structure, leaves = tree.flatten(state)
-        entries: list[tuple[str, str, tree.Buffer]] = [(tree.STRUCTURE, tree.META, tree.Buffer.of(structure))]
-        entries += [(str(i), leaf.meta, leaf.buffer) for i, leaf in enumerate(leaves)]
-        parts = [(name, to_save(name, part)) for name, part in each(slices)]
-        size = sum(buffer.bytes + 64 for _, _, buffer in entries) + sum(p.buffer.bytes + 64 for _, p in parts)
-
-        def add() -> None:
-            for name, meta, buffer in entries:
-                self._call(self._library.save_add, name, meta, buffer)
-            for name, part in parts:
-                self._call(self._library.save_add_slice, name, part)
-
-        return self._save(step, size, block, add)
+        parts = describe(chunks(leaves))
+        for name, part in each(slices):
+            if name == tree.STRUCTURE or name in leaves:
+                raise ValueError(f"the slice {name!r} is called as a part of the state")
+            parts.append((name, to_save(name, part)))
+        parts += describe([(tree.STRUCTURE, Slice(tree.encode(structure)))])
+        return self._save(step, parts, size_of(parts), block)
 
     def save_slices(self, slices: Slices, step: int, *, bytes_hint: int = 0, block: bool = True) -> bool:
         """Saves parts of tensors, and nothing else, as this member's part of the checkpoint of `step`.
@@ -214,12 +202,7 @@ class Gang:
         They may come out of an iterator of names and slices, one after the other, so that what one needs in memory is
         free again when the next one comes.
         """
-
-        def add() -> None:
-            for name, part in each(slices):
-                self._call(self._library.save_add_slice, name, to_save(name, part))
-
-        return self._save(step, bytes_hint, block, add)
+        return self._save(step, ((name, to_save(name, part)) for name, part in each(slices)), bytes_hint, block)
 
     def _tell_of_wait(self, step: int, waited: float, why: str) -> None:
         """As muster_save_begin does. `why`: what muster_save_begin_nowait said last."""
@@ -233,11 +216,20 @@ class Gang:
         with contextlib.suppress(OSError, ValueError):  # a stderr that is full or closed is no reason not to save
             print(sentence, file=sys.stderr, flush=True)
 
-    def _save(self, step: int, size: int, block: bool, add: Callable[[], None]) -> bool:
+    def _save(self, step: int, parts: Iterable[tuple[str, Described]], size: int, block: bool = True) -> bool:
+        if not self._begin(step, size, block):
+            return False
+        self._add(parts)
+        return True
+
+    def _begin(self, step: int, size: int, block: bool = True) -> bool:
+        """Begins a save, which _add completes."""
         began, why = time.monotonic(), ""
         while True:
             try:
-                self._call(self._library.save_begin, step, size, False)
+                if self._held is not None:  # another member has failed, so that nobody will complete it
+                    self._abort()
+                self._call(self._library.save_begin, step, size)
                 break
             except Busy as busy:
                 if not block:
@@ -246,13 +238,25 @@ class Gang:
             time.sleep(_POLL)  # other threads may use the connection meanwhile
         try:
             self._tell_of_wait(step, time.monotonic() - began, why)
-            add()
-            self._saved = True
-            self._call(self._library.save_commit)
         except BaseException:
-            self._call(self._library.save_abort)  # nothing, once it has been committed
+            self._abort()
             raise
         return True
+
+    def _add(self, parts: Iterable[tuple[str, Described]], commit: bool = True) -> None:
+        try:
+            for name, part in parts:
+                self._call(self._library.save_add_slice, name, part)
+            if commit:
+                self._saved = True
+                self._call(self._library.save_commit)
+        except BaseException:
+            self._abort()  # nothing, once it has been committed
+            raise
+
+    def _abort(self) -> None:
+        self._held = None
+        self._call(self._library.save_abort)
 
     def wait(self, step: int | None = None, timeout: float | None = None) -> None:
         """Waits (at most `timeout` seconds) until the save of `step`, or the newest one, is committed by all members.
@@ -286,81 +290,80 @@ class Gang:
             if part.done is not None:
                 part.done()
 
-    def slice_info(self, name: str, step: int | None = None, *, first_rank: int | None = None) -> SliceInfo | None:
-        """What the tensor `name` is in a checkpoint; None when nobody saved it, or there is no checkpoint.
+    def slice_info(self, name: str, step: int | None = None) -> SliceInfo | None:
+        """What the tensor `name` is in a checkpoint; None when nobody saved it, or there is no checkpoint."""
+        found = self.restore_info(step)
+        return None if found is None else self._info(found[0], name, None)
 
-        `first_rank`: whose shard most likely has some of it.
-        """
-        rank = ANY_RANK if first_rank is None else first_rank
+    def _info(self, step: int, name: str, rank: int | None) -> SliceInfo | None:
         try:
-            return self._call(self._library.slice_info, LATEST if step is None else step, name, rank)
-        except NotFound:
-            return None
-
-    def restore_bytes(self, name: str, step: int | None = None, *, first_rank: int | None = None) -> bytes | None:
-        """Bytes that were saved as a slice; None when nobody saved them, or there is no checkpoint."""
-        info = self.slice_info(name, step, first_rank=first_rank)
-        if info is None:
-            return None
-        data = bytearray(math.prod(info.global_shape))
-        self.restore_slices({name: Slice(data, first_rank=first_rank)}, step)
-        return bytes(data)
-
-    def restore(self, step: int | None = None, *, replicated: bool = False) -> tuple[Any, int] | None:
-        """Gives this member's state of the checkpoint this generation starts from (or of `step`), and its step.
-
-        None when there is no checkpoint. All of it has been verified. Tensors are on the CPU. A checkpoint that was
-        saved by another number of members has no state of this one and raises MusterError; if every member saves the
-        same, as under DDP, replicated=True takes one of theirs then. Else see restore_shards.
-        """
-        wanted = LATEST if step is None else step
-        try:
-            if replicated:
-                _, size = self._call(self._library.restore_info, wanted)
-                return self._read(self._call(self._library.restore_open_shard, wanted, self.rank % size))
-            return self._read(self._call(self._library.restore_open, wanted))
+            return self._call(self._library.slice_info, step, name, rank)
         except NotFound:
             return None
 
     def restore_info(self, step: int | None = None) -> tuple[int, int] | None:
         """The step of the checkpoint this generation starts from (or of `step`), and how many members saved it.
 
-        None when there is no checkpoint. When the number is not this gang's world_size, see restore_shards.
+        None when the generation starts from the beginning. Raises NotFound for a `step` that is not there.
         """
-        try:
-            return self._call(self._library.restore_info, LATEST if step is None else step)
-        except NotFound:
+        if step is None and self.restore_step is None:
             return None
+        return self._call(self._library.restore_info, LATEST if step is None else step)
+
+    def restore(
+        self, step: int | None = None, *, into: Any = None, strict: bool = True, replicated: bool = False
+    ) -> tuple[Any, int] | None:
+        """Gives this member's state of the checkpoint this generation starts from (or of `step`), and its step.
+
+        None when the generation starts from the beginning; a `step` that is not there raises NotFound. All of it has been
+        verified. Tensors come back whole and on the CPU, or fill those that `into`, a state too, has at the same place:
+        of distributed ones this member's parts, whoever saved them. What else `into` has is taken from the checkpoint as
+        well. With `strict` all that `into` has must be there, which the error names if not; without, what is missing
+        stays as it is. Another dtype, shape or kind is an error always. Nothing is filled before all is checked.
+
+        A checkpoint that another number of members saved has no state of this one and raises MusterError, unless `into`
+        or `replicated` is given: what is no tensor comes from the member in this one's place then. With `replicated` all
+        of the state does, which is right where every member saves the same, as under DDP. Else see restore_shards.
+        """
+        found = self.restore_info(step)
+        if found is None:
+            return None
+        if found[1] == self.world_size or (into is None and not replicated):
+            opened = self._call(self._library.restore_open, found[0])  # which says so if another number saved it
+            return self._read(opened, found[0], None, into, strict), found[0]
+        return self._reading(found[0], None).state(None, into, strict), found[0]
 
     def restore_shard(self, rank: int, step: int | None = None) -> tuple[Any, int] | None:
-        """Gives what the member `rank` saved, and the step; None when there is no checkpoint."""
-        try:
-            return self._read(self._call(self._library.restore_open_shard, LATEST if step is None else step, rank))
-        except NotFound:
-            return None
+        """Gives what the member `rank` saved, and the step; None when the generation starts from the beginning."""
+        found = self.restore_info(step)
+        return None if found is None else (self._shard(rank, found[0]), found[0])
 
     def restore_shards(self, step: int | None = None) -> Iterator[Any]:
         """Gives the states that all members saved, by rank, one after the other: to be divided among more or fewer.
 
-        Nothing when there is no checkpoint. Each is read and verified when its turn comes, so a member needs memory
-        for one of them and for what it keeps.
+        Nothing when the generation starts from the beginning. Each is read and verified when its turn comes, so a member
+        needs memory for one of them and for what it keeps.
         """
         found = self.restore_info(step)
-        if found is None:
-            return
-        # The same checkpoint to the end, whatever `step` says.
-        for rank in range(found[1]):
-            yield self._read(self._call(self._library.restore_open_shard, found[0], rank))[0]
+        if found is not None:  # the same checkpoint to the end, whatever `step` says
+            yield from (self._shard(rank, found[0]) for rank in range(found[1]))
+
+    def _shard(self, rank: int, step: int) -> Any:
+        return self._read(self._call(self._library.restore_open, step, rank), step, rank)
 
     # An open restore belongs to its handle's thread: what it does to the handle is done under the lock too.
-    def _read(self, restore: Restore) -> tuple[Any, int]:
+    def _read(self, opened: Restore, step: int, rank: int | None = None, into: Any = None, strict: bool = True) -> Any:
         try:
-            entries = self._locked(self._library.entries, restore, self._locked)
-            if tree.STRUCTURE not in entries:
-                raise tree.without_structure(entries)
-            return tree.unflatten(entries.__getitem__), self._library.restore_step_of(restore)
+            entries = self._locked(self._library.entries, opened, self._locked)
+            return self._reading(step, entries).state(rank, into, strict)
         finally:
-            self._locked(self._library.restore_close, restore)  # which may outlive the handle: not _call
+            self._locked(self._library.restore_close, opened)  # which may outlive the handle: not _call
+
+    def _reading(self, step: int, entries: dict[str, Entry] | None) -> Reading:
+        def fill(wanted: list[tuple[str, Described]]) -> None:
+            self._call(self._library.restore_slices, step, wanted)
+
+        return Reading(step, entries, lambda name, rank: self._info(step, name, rank), fill)
 
 
 def _step(step: int) -> int | None:

@@ -1,32 +1,28 @@
 """libmuster's functions through ctypes, with exceptions in place of codes."""
 
 import ctypes
-import ctypes.util
 import functools
 import os
+import re
 from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import error
-from .slices import CSlice, CWanted, Described, SliceInfo
-from .tree import Buffer, Entry
+from .slices import ANY_RANK, CSlice, CWanted, Described, SliceInfo
+from .tree import NAME_MAX
 
 LATEST = 2**64 - 1
-_NAME_MAX = 255  # MUSTER_NAME_MAX
 Handle = c_void_p
 Restore = c_void_p
+_Text = POINTER(c_char_p)
 
 
 def _find() -> str:
-    named = os.environ.get("MUSTER_LIBRARY")
-    if named:
-        return named
     built = Path(__file__).resolve().parents[2] / "lib" / "libmuster.so.0"
-    if built.exists():
-        return str(built)
-    return ctypes.util.find_library("muster") or "libmuster.so.0"
+    return os.environ.get("MUSTER_LIBRARY") or (str(built) if built.exists() else "libmuster.so.0")
 
 
 def _step(step: int) -> int:
@@ -38,9 +34,27 @@ def _step(step: int) -> int:
 def _name(name: str) -> bytes:
     """An entry's or a tensor's name as C takes it, which would end at a NUL."""
     raw = name.encode()
-    if not 0 < len(raw) <= _NAME_MAX or b"\0" in raw:
-        raise ValueError(f"{name!r} is no name: names have 1 to {_NAME_MAX} bytes (this has {len(raw)}), and no NUL")
+    if not 0 < len(raw) <= NAME_MAX or b"\0" in raw:
+        raise ValueError(f"{name!r} is no name: names have 1 to {NAME_MAX} bytes (this has {len(raw)}), and no NUL")
     return raw
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of an open shard; `fill` copies all of it to an address."""
+
+    meta: str
+    fill: Callable[[int], None]
+
+    def slice_of(self, name: str) -> "tuple[str, SliceInfo, tuple[int, ...], tuple[int, ...]] | None":
+        """Of which tensor it is a part: the name, what that is, and the part's offset and shape. None: it is no slice."""
+        found = re.match(r"muster-slice/1 (\S+) (\d+) (\d+) ([\d,-]+) ([\d,-]+) ([\d,-]+)\n", self.meta)
+        if found is None:
+            return None
+        dtype, element_bytes, number, *dims = found.groups()
+        whole, offset, shape = (tuple(map(int, re.findall(r"\d+", one))) for one in dims)
+        tensor = name if number == "0" else name.removesuffix(f"#{number}")
+        return tensor, SliceInfo(dtype, int(element_bytes), whole), offset, shape
 
 
 class Library:
@@ -58,28 +72,15 @@ class Library:
             ("progress", c_int, Handle, c_uint64),
             ("should_checkpoint", c_int, Handle),
             ("should_exit", c_int, Handle),
-            ("save_begin", c_int, Handle, c_uint64, c_size_t),
             ("save_begin_nowait", c_int, Handle, c_uint64, c_size_t),
-            ("save_add", c_int, Handle, c_char_p, c_char_p, c_void_p, c_size_t),
-            ("save_add_device", c_int, Handle, c_char_p, c_char_p, c_void_p, c_size_t, c_void_p),
             ("save_commit", c_int, Handle),
             ("save_abort", None, Handle),
             ("wait", c_int, Handle, c_uint64, c_int),
             ("restore_open", c_int, Handle, c_uint64, POINTER(Restore)),
             ("restore_open_shard", c_int, Handle, c_uint64, c_uint32, POINTER(Restore)),
             ("restore_info", c_int, Handle, c_uint64, POINTER(c_uint64), POINTER(c_uint32)),
-            ("restore_open_step", c_uint64, Restore),
             ("restore_count", c_size_t, Restore),
-            (
-                "restore_entry",
-                c_int,
-                Restore,
-                c_size_t,
-                POINTER(c_char_p),
-                POINTER(c_char_p),
-                POINTER(c_void_p),
-                POINTER(c_size_t),
-            ),
+            ("restore_entry", c_int, Restore, c_size_t, _Text, _Text, POINTER(c_void_p), POINTER(c_size_t)),
             ("restore_get", c_int, Restore, c_char_p, c_void_p, c_size_t),
             ("restore_close", None, Restore),
             ("save_add_slice", c_int, Handle, c_char_p, c_char_p, POINTER(CSlice), c_void_p, c_size_t),
@@ -103,46 +104,18 @@ class Library:
     def close(self, handle: Handle) -> None:
         self._c.muster_close(handle)
 
-    def rank(self, handle: Handle) -> int:
-        return int(self._c.muster_rank(handle))
-
-    def world_size(self, handle: Handle) -> int:
-        return int(self._c.muster_world_size(handle))
-
-    def generation(self, handle: Handle) -> int:
-        return int(self._c.muster_generation(handle))
-
-    def restore_step(self, handle: Handle) -> int:
-        return int(self._c.muster_restore_step(handle))
-
-    def committed(self, handle: Handle) -> int:
-        return int(self._c.muster_committed(handle))
+    def number(self, handle: Handle, name: str) -> int:
+        return int(getattr(self._c, "muster_" + name)(handle))
 
     def progress(self, handle: Handle, step: int) -> None:
         self._check(handle, self._c.muster_progress(handle, _step(step)))
 
-    def should_checkpoint(self, handle: Handle) -> bool:
-        return bool(self._c.muster_should_checkpoint(handle) == 1)
-
-    def should_exit(self, handle: Handle) -> bool:
-        return bool(self._c.muster_should_exit(handle) == 1)
-
-    def save_begin(self, handle: Handle, step: int, hint: int, block: bool) -> None:
-        begin = self._c.muster_save_begin if block else self._c.muster_save_begin_nowait
-        self._check(handle, begin(handle, _step(step), hint))
-
-    def save_add(self, handle: Handle, name: str, meta: str, data: Buffer) -> None:
-        words = handle, _name(name), meta.encode(), data.address, data.bytes
-        if data.stream is None:
-            code = self._c.muster_save_add(*words)
-        else:
-            code = self._c.muster_save_add_device(*words, data.stream)
-        self._check(handle, code)
-        data.used()
+    def save_begin(self, handle: Handle, step: int, hint: int) -> None:
+        self._check(handle, self._c.muster_save_begin_nowait(handle, _step(step), hint))
 
     def save_add_slice(self, handle: Handle, name: str, part: Described) -> None:
         data = part.buffer
-        words = handle, _name(name), None, byref(CSlice.of(part)), data.address, data.bytes
+        words = handle, _name(name), None, byref(CSlice.of(part)), data.address, data.size
         if data.stream is None:
             code = self._c.muster_save_add_slice(*words)
         else:
@@ -153,13 +126,14 @@ class Library:
     def restore_slices(self, handle: Handle, step: int, wanted: list[tuple[str, Described]]) -> None:
         array = (CWanted * len(wanted))()
         for entry, (name, part) in zip(array, wanted):
-            entry.name, entry.into, entry.bytes = _name(name), part.buffer.address, part.buffer.bytes
+            entry.name, entry.into, entry.bytes = _name(name), part.buffer.address, part.buffer.size
             entry.first_rank, entry.want = part.first_rank, CSlice.of(part)
         self._check(handle, self._c.muster_restore_slices(handle, _step(step), array, len(wanted)))
 
-    def slice_info(self, handle: Handle, step: int, name: str, first_rank: int) -> SliceInfo:
+    def slice_info(self, handle: Handle, step: int, name: str, first_rank: int | None) -> SliceInfo:
         found = CSlice()
-        code = self._c.muster_slice_info(handle, _step(step), _name(name), first_rank, byref(found), None)
+        rank = ANY_RANK if first_rank is None else first_rank
+        code = self._c.muster_slice_info(handle, _step(step), _name(name), rank, byref(found), None)
         self._check(handle, code)
         shape = tuple(int(n) for n in found.global_shape[: found.dims])
         return SliceInfo(found.dtype.decode(errors="replace"), int(found.element_bytes), shape)
@@ -173,16 +147,16 @@ class Library:
     def wait(self, handle: Handle, step: int, milliseconds: int) -> None:
         self._check(handle, self._c.muster_wait(handle, _step(step), milliseconds))
 
-    def restore_open(self, handle: Handle, step: int) -> Restore:
+    def restore_open(self, handle: Handle, step: int, rank: int | None = None) -> Restore:
+        """This member's shard, or that of a rank."""
         restore = Restore()
-        self._check(handle, self._c.muster_restore_open(handle, _step(step), byref(restore)))
-        return restore
-
-    def restore_open_shard(self, handle: Handle, step: int, rank: int) -> Restore:
-        restore = Restore()
-        if not 0 <= rank < 2**32:
+        if rank is None:
+            code = self._c.muster_restore_open(handle, _step(step), byref(restore))
+        elif 0 <= rank < 2**32:
+            code = self._c.muster_restore_open_shard(handle, _step(step), rank, byref(restore))
+        else:
             raise ValueError(f"{rank} is no rank")
-        self._check(handle, self._c.muster_restore_open_shard(handle, _step(step), rank, byref(restore)))
+        self._check(handle, code)
         return restore
 
     def restore_info(self, handle: Handle, step: int) -> tuple[int, int]:
@@ -191,21 +165,18 @@ class Library:
         self._check(handle, self._c.muster_restore_info(handle, _step(step), byref(found), byref(world)))
         return int(found.value), int(world.value)
 
-    def restore_step_of(self, restore: Restore) -> int:
-        return int(self._c.muster_restore_open_step(restore))
-
     def restore_close(self, restore: Restore) -> None:
         self._c.muster_restore_close(restore)
 
     def entries(self, restore: Restore, locked: Callable[..., Any]) -> dict[str, Entry]:
         """By their names; they are good until restore_close. `locked` calls what may touch the restore's handle."""
         found: dict[str, Entry] = {}
-        name, meta, data, size = c_char_p(), c_char_p(), c_void_p(), c_size_t()
+        name, meta, size = c_char_p(), c_char_p(), c_size_t()
         for i in range(self._c.muster_restore_count(restore)):
-            self._c.muster_restore_entry(restore, i, byref(name), byref(meta), byref(data), byref(size))
+            self._c.muster_restore_entry(restore, i, byref(name), byref(meta), None, byref(size))
             raw, text = name.value or b"", (meta.value or b"").decode(errors="replace")
             fill = functools.partial(self._restore_get, locked, restore, raw, size.value)
-            found[raw.decode(errors="replace")] = Entry(text, data.value or 0, size.value, fill)
+            found[raw.decode(errors="replace")] = Entry(text, fill)
         return found
 
     def _restore_get(self, locked: Callable[..., Any], restore: Restore, name: bytes, size: int, to: int) -> None:

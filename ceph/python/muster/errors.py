@@ -5,8 +5,11 @@ class MusterError(Exception):
     """A call of libmuster has failed. `code` is the muster_error."""
 
     def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
+        super().__init__(code, text)  # both, so that it can be pickled: torch brings a rank's error to the others so
         self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class NotInGang(MusterError):
@@ -22,7 +25,7 @@ class Denied(MusterError):
 
 
 class NotFound(MusterError):
-    """No such checkpoint."""
+    """No such checkpoint, or no such name in it."""
 
 
 class Corrupt(MusterError):
@@ -51,7 +54,7 @@ _CLASSES: dict[int, type[MusterError]] = {
     -8: Busy,
     -9: TimedOut,
 }
-INVALID, CORRUPT = -4, -6
+INVALID, NOT_FOUND, CORRUPT = -4, -5, -6
 
 
 def error(code: int, text: str) -> MusterError:

@@ -14,10 +14,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .tree import Buffer, dense_tensor
+from .errors import CORRUPT, INVALID, Corrupt, MusterError
 
 DIMS_MAX = 8
 ANY_RANK = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory to be copied; `owner` keeps it alive."""
+
+    owner: object
+    address: int
+    size: int
+    stream: int | None = None  # of CUDA, in whose order it is to be copied: it is memory of a GPU then
+
+    def used(self) -> None:
+        """After the copy has been asked for: the memory is not to be used again before it, once the owner is gone."""
+        if self.stream is not None:
+            import torch
+
+            owner: Any = self.owner
+            owner.record_stream(torch.cuda.current_stream(owner.device))
 
 
 @dataclass(frozen=True)
@@ -70,16 +88,10 @@ class CSlice(ctypes.Structure):
     ]
 
     @staticmethod
-    def of(described: Described) -> "CSlice":
+    def of(part: Described) -> "CSlice":
         dims = ctypes.c_uint64 * DIMS_MAX
-        return CSlice(
-            described.dtype,
-            described.element_bytes,
-            len(described.shape),
-            dims(*described.global_shape),
-            dims(*described.offset),
-            dims(*described.shape),
-        )
+        whole, offset, shape = dims(*part.global_shape), dims(*part.offset), dims(*part.shape)
+        return CSlice(part.dtype, part.element_bytes, len(part.shape), whole, offset, shape)
 
 
 class CWanted(ctypes.Structure):
@@ -98,6 +110,15 @@ class CWanted(ctypes.Structure):
 Slices = Mapping[str, "Slice | Sequence[Slice]"] | Iterable[tuple[str, Slice]]
 
 
+def describe(parts: Iterable[tuple[str, Slice]]) -> list[tuple[str, Described]]:
+    """All of them, so that what cannot be saved is refused before a save begins."""
+    return [(name, to_save(name, part)) for name, part in parts]
+
+
+def size_of(described: Iterable[tuple[str, Described]]) -> int:
+    return sum(part.buffer.size + 64 for _, part in described)
+
+
 def each(slices: Slices) -> Iterator[tuple[str, Slice]]:
     """Names and slices one by one."""
     if not isinstance(slices, Mapping):
@@ -112,14 +133,15 @@ def to_save(name: str, part: Slice) -> Described:
     """What is to be copied out of `part`."""
     if isinstance(part.data, (bytes, bytearray, memoryview)):
         data = bytes(part.data)
-        return _described(name, part, "bytes", 1, (len(data),), Buffer.of(data))
-    if _is_tensor(part.data):
-        dense, buffer = dense_tensor(part.data, repr(name))
-        return _described(name, part, tensor_dtype(dense.dtype), dense.element_size(), tuple(dense.shape), buffer)
+        buffer = Buffer(data, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, len(data))
+        return _described(name, part, "bytes", (len(data),), 1, buffer)
+    if is_tensor(part.data):
+        dense, buffer = _dense_tensor(name, part.data)
+        return _described(name, part, dtype_of(dense), dense.shape, dense.element_size(), buffer)
     array = _array(name, part.data)
     dense = array if array.flags.c_contiguous else array.copy(order="C")
     buffer = Buffer(dense, dense.ctypes.data if dense.nbytes else 0, dense.nbytes)
-    return _described(name, part, array_dtype(dense.dtype), dense.dtype.itemsize, dense.shape, buffer)
+    return _described(name, part, dtype_of(dense), dense.shape, dense.itemsize, buffer)
 
 
 def to_restore(name: str, part: Slice) -> Described:
@@ -127,8 +149,8 @@ def to_restore(name: str, part: Slice) -> Described:
     if isinstance(part.data, bytearray):
         size = len(part.data)
         address = ctypes.addressof((ctypes.c_char * size).from_buffer(part.data)) if size else 0
-        return _described(name, part, "bytes", 1, (size,), Buffer(part.data, address, size))
-    if _is_tensor(part.data):
+        return _described(name, part, "bytes", (size,), 1, Buffer(part.data, address, size))
+    if is_tensor(part.data):
         return _tensor_to_restore(name, part)
     array = _array(name, part.data)
     if not array.flags.writeable:
@@ -138,23 +160,60 @@ def to_restore(name: str, part: Slice) -> Described:
     dense = array if array.flags.c_contiguous else numpy.empty(array.shape, array.dtype)
     buffer = Buffer(dense, dense.ctypes.data if dense.nbytes else 0, dense.nbytes)
     done = None if dense is array else lambda: numpy.copyto(array, dense)
-    return _described(name, part, array_dtype(dense.dtype), dense.dtype.itemsize, dense.shape, buffer, done)
+    return _described(name, part, dtype_of(dense), dense.shape, dense.itemsize, buffer, done)
+
+
+def _dense_tensor(name: str, value: Any) -> tuple[Any, Buffer]:
+    """The tensor row by row, and its memory: a GPU's where libmuster copies out of that, else the CPU's."""
+    import torch
+
+    plain = _plain_tensor(name, value)
+    if plain.is_meta:
+        raise ValueError(f"{name!r} is a tensor on the meta device, which has no data to save")
+    plain = plain.resolve_conj().resolve_neg()
+    cuda = plain.device.type == "cuda" and torch.version.cuda is not None  # ROCm says cuda too
+    cuda = cuda and plain.is_contiguous()  # else it would be once more on the GPU, which may be full
+    dense = (plain if cuda else plain.cpu()).contiguous()
+    stream = torch.cuda.current_stream(dense.device).cuda_stream if cuda else None
+    return dense, _tensor_buffer(name, dense, stream)
 
 
 def _tensor_to_restore(name: str, part: Slice) -> Described:
     import torch
 
-    tensor = part.data.detach()
+    tensor = _plain_tensor(name, part.data)
     not_meta(name, tensor)
-    in_place = tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
-    in_place = in_place and not tensor.is_conj() and not tensor.is_neg()
-    dense = tensor if in_place else torch.empty(tensor.shape, dtype=tensor.dtype)
-    size = dense.numel() * dense.element_size()
-    buffer = Buffer(dense, dense.data_ptr() if size else 0, size)
+    in_place = tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    dense = tensor if in_place else torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     done = None if in_place else lambda: tensor.copy_(dense)
-    return _described(
-        name, part, tensor_dtype(tensor.dtype), dense.element_size(), tuple(dense.shape), buffer, done
-    )
+    buffer = _tensor_buffer(name, dense)
+    return _described(name, part, dtype_of(dense), dense.shape, dense.element_size(), buffer, done)
+
+
+def _plain_tensor(name: str, value: Any) -> Any:
+    """The tensor that has the data, without gradients."""
+    import torch
+
+    if is_of(value, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):
+        value = value.wait()
+    if value.layout != torch.strided or value.is_quantized:
+        raise TypeError(f"{name!r} is a sparse or quantized tensor, which cannot be saved or restored")
+    if hasattr(type(value), "__tensor_flatten__"):
+        raise _without_data(name, value)
+    return value.detach()
+
+
+def _tensor_buffer(name: str, dense: Any, stream: int | None = None) -> Buffer:
+    size = dense.numel() * dense.element_size()
+    address = dense.data_ptr() if size else 0
+    if size and not address:
+        raise _without_data(name, dense)
+    return Buffer(dense, address, size, stream)
+
+
+def _without_data(name: str, value: Any) -> TypeError:
+    kind = type(value).__name__
+    return TypeError(f"{name!r} is a {kind}, which has its data in other tensors and cannot be saved or restored: use those")
 
 
 def not_meta(name: str, tensor: Any) -> None:
@@ -163,38 +222,64 @@ def not_meta(name: str, tensor: Any) -> None:
         raise ValueError(f"{name!r} {what} (torch.empty_like(tensor, device='cpu'), Module.to_empty)")
 
 
-def _is_tensor(data: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(data, torch.Tensor)
+def is_of(value: Any, module: str, kind: str) -> bool:
+    """Whether it is of a class of a module, which is not imported for that."""
+    found = getattr(sys.modules.get(module), kind, None)
+    return isinstance(found, type) and isinstance(value, found)
+
+
+def is_tensor(data: Any) -> bool:
+    return is_of(data, "torch", "Tensor")
+
+
+def is_array(data: Any) -> bool:
+    return is_of(data, "numpy", "ndarray")
+
+
+def dtype_of(data: Any) -> str:
+    """Of a tensor or an array: torch's name where it has the type, else numpy's with the byte order."""
+    dtype = data.dtype
+    if is_tensor(data):
+        return str(dtype).removeprefix("torch.")
+    return str(dtype.name) if dtype.kind in "biufc" and dtype.isnative else str(dtype.str)
+
+
+def torch_dtype(name: str, what: str) -> Any:
+    """PyTorch's type of that name. MusterError where a newer one may have it."""
+    import torch
+
+    dtype = getattr(torch, name, None)
+    if dtype is None:
+        raise MusterError(INVALID, f"{what!r} is of type {name!r}, which PyTorch {torch.__version__} does not have")
+    if not isinstance(dtype, torch.dtype):
+        raise Corrupt(CORRUPT, f"{what!r} is of type {name!r}, which is none")
+    return dtype
+
+
+def numpy_dtype(name: str, what: str) -> Any:
+    import numpy
+
+    try:
+        dtype = numpy.dtype(name)
+    except TypeError:
+        raise MusterError(INVALID, f"{what!r} is of type {name!r}, which numpy {numpy.__version__} does not have") from None
+    if dtype.hasobject:
+        raise Corrupt(CORRUPT, f"{what!r} is an array of {name!r}, which cannot have been saved")
+    return dtype
 
 
 def _array(name: str, data: Any) -> Any:
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(data, numpy.ndarray):
+    if not is_array(data) or is_of(data, "numpy.ma", "MaskedArray"):
         raise TypeError(f"{name!r} is a {type(data).__name__}, not a tensor, an array or bytes")
     if data.dtype.hasobject or data.dtype.names is not None or data.dtype.kind == "V":
         raise TypeError(f"{name!r} is an array of {data.dtype}, which cannot be saved")
     return data
 
 
-def tensor_dtype(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def array_dtype(dtype: Any) -> str:
-    """torch's name where it has the type, else numpy's with the byte order."""
-    return str(dtype.name) if dtype.kind in "biufc" and dtype.isnative else str(dtype.str)
-
-
 def _described(
-    name: str,
-    part: Slice,
-    dtype: str,
-    element_bytes: int,
-    shape: tuple[int, ...],
-    buffer: Buffer,
-    done: Callable[[], None] | None = None,
+    name: str, part: Slice, dtype: str, of_shape: Sequence[int], element_bytes: int, buffer: Buffer, done: Any = None
 ) -> Described:
+    shape = tuple(of_shape)
     whole = shape if part.global_shape is None else tuple(int(n) for n in part.global_shape)
     offset = (0,) * len(whole) if part.offset is None else tuple(int(n) for n in part.offset)
     if len(whole) > DIMS_MAX:
@@ -204,5 +289,5 @@ def _described(
     if any(n < 0 for n in (*whole, *offset)):
         raise ValueError(f"{name!r} has a negative global shape or offset: {whole}, {offset}")
     rank = ANY_RANK if part.first_rank is None else part.first_rank
-    assert math.prod(shape) * element_bytes == buffer.bytes
+    assert math.prod(shape) * element_bytes == buffer.size
     return Described(dtype.encode(), element_bytes, whole, offset, shape, buffer, rank, done)

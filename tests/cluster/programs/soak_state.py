@@ -43,5 +43,6 @@ def tail_at(seed, rank, step):
 
 def structure_at(step):
     """The entry `structure` (docs/formats.md, section 6)."""
-    layers = ",".join('{"array":%d}' % number for number in range(len(LAYERS)))
-    return '{"dict":[["step",%d],["layers",[%s]],["tail",{"array":%d}]]}' % (step, layers, len(LAYERS))
+    layers = ",".join('{"array":["/layers/%d",null]}' % number for number in range(len(LAYERS)))
+    state = '{"dict":[["step",%d],["layers",[%s]],["tail",{"array":["/tail",null]}]]}' % (step, layers)
+    return "muster-tree/1\n" + state

@@ -13,7 +13,6 @@ from typing import Any
 from unittest import mock
 
 import muster
-import muster.torch
 import torch
 from python_rig import MemberCase
 
@@ -112,13 +111,12 @@ class DeviceTest(MemberCase):
 
     def test_what_is_no_cuda_goes_through_the_cpu(self) -> None:
         with mock.patch("torch.version.cuda", None), self.assertRaisesRegex(AssertionError, "copied by PyTorch"):
-            muster.tree.flatten(StandIn().full(1, 10))
-
+            muster.slices.to_save("w", muster.Slice(StandIn().full(1, 10)))
 
     def test_what_does_not_lie_row_by_row_is_not_doubled_on_the_gpu(self) -> None:
         tensor = StandIn().full(1, 10)
         with mock.patch.object(tensor, "is_contiguous", lambda: False), self.assertRaisesRegex(AssertionError, "copied by PyTorch"):
-            muster.tree.flatten(tensor)
+            muster.slices.to_save("w", muster.Slice(tensor))
 
 
 if __name__ == "__main__":

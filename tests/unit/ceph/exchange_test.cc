@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ceph/exchange/leaf_tree.h"
+#include "ceph/exchange/leaf_types.h"
 #include "ceph/exchange/safetensors.h"
 #include "ceph/exchange/shard_export.h"
 #include "ceph/exchange/shard_import.h"
@@ -56,7 +56,7 @@ std::string Export(const std::string& shard, uint32_t rank = 0, uint32_t world_s
   EXPECT_TRUE(entries) << entries.error().message;
   std::string structure;
   for (const ShardEntryInfo& entry : *entries) {
-    if (IsTreeStructure(entry)) structure = shard.substr(entry.offset, entry.bytes);
+    if (IsStructure(entry)) structure = shard.substr(entry.offset, entry.bytes);
   }
   const auto plan = PlanExport({"name-k", 7, rank, world_size}, *entries, structure);
   EXPECT_TRUE(plan) << plan.error().message;
@@ -99,16 +99,22 @@ std::string WhyNot(const std::string& file) {
   return shard ? "it is good" : shard.error().message;
 }
 
+Sample Structure(const std::string& text) {
+  return {kStructure, MetaOfWhole("bytes", 1, {text.size()}), text};
+}
+
 // What the Python package writes: two tensors, an array, bytes, a number that is none, a key that is no text.
 std::string Tree() {
-  const std::string structure =
-      R"({"dict":[["model",{"ordered":[["layers.0.weight",{"tensor":0}],["bias",{"tensor":1}]]}],["step",12],)"
-      R"(["lr",{"float":"inf"}],[3,[{"array":2},{"tuple":[{"bytes":3},null,"x"]}]]]})";
-  return Pack({{kTreeStructure, kTreeMeta, structure},
-               {"0", R"({"dtype": "bfloat16", "shape": [2, 3]})", "abcdefghijkl"},
-               {"1", R"({"dtype": "float64", "shape": []})", "12345678"},
-               {"2", R"({"dtype": "<U3", "shape": [1]})", "a   b   c   "},
-               {"3", "{}", ""}});
+  return Pack(
+      {{"/model/layers.0.weight", MetaOfWhole("bfloat16", 2, {2, 3}), "abcdefghijkl"},
+       {"/model/bias", MetaOfWhole("float64", 8, {}), "12345678"},
+       {"/3/0", MetaOfWhole("<U3", 12, {1}), "a   b   c   "},
+       {"/3/1/0", MetaOfWhole("bytes", 1, {0}), ""},
+       Structure(
+           "muster-tree/1\n"
+           R"({"dict":[["model",{"ordered":[["layers.0.weight",{"tensor":["/model/layers.0.weight",null]}],)"
+           R"(["bias",{"tensor":["/model/bias",null]}]]}],["step",12],["lr",{"float":"inf"}],)"
+           R"([3,[{"array":["/3/0",null]},{"tuple":[{"bytes":["/3/1/0",null]},null,"x"]}]]]})")});
 }
 
 TEST(Export, NamesTensorsByTheirPathInTheState) {
@@ -152,43 +158,30 @@ TEST(Export, OfSlicesHasTheirTypesAndShapes) {
   EXPECT_EQ(*Import(Export(shard)), shard);
 }
 
-TEST(Export, OfAStructureThatDoesNotReadKeepsItsEntries) {
-  for (const char* structure : {"{\"dict\":[[", R"({"dict":[["a",{"tensor":5}]]})", R"({"what":1})",
-                                R"({"dict":[["a",{"tensor":0}],["b",{"tensor":0}]]})"}) {
-    const std::string shard = Pack({{kTreeStructure, kTreeMeta, structure}, {"0", "{}", "data"}});
+TEST(Export, OfAStructureKeepsItWhateverItIs) {
+  for (const char* structure : {"", "{", "\xff\x80", "muster-tree/1\n{\"dcp\":{}}"}) {
+    const std::string shard = Pack({Structure(structure), {"0", "{}", "data"}});
     EXPECT_EQ(*Import(Export(shard)), shard) << structure;
   }
-}
-
-// The names that a shard's tensors have as safetensors, which it comes back from as it was.
-std::vector<std::string> ExportedNames(const std::string& structure) {
-  const std::string shard =
-      Pack({{kTreeStructure, kTreeMeta, structure}, {"0", "{}", "x"}, {"1", "{}", "y"}});
+  // What is called so and is something else is as any other entry.
+  const std::string shard = Pack({{kStructure, "mine", "text"}, {"0", "{}", "data"}});
   EXPECT_EQ(*Import(Export(shard)), shard);
   const auto header = Read(Export(shard));
-  std::vector<std::string> names;
-  if (!header) return {header.error().message};
-  for (const auto& tensor : header->tensors) names.push_back(tensor.name);
-  return names;
+  ASSERT_TRUE(header) << header.error().message;
+  EXPECT_THAT(header->tensors, SizeIs(2));
 }
 
 TEST(Export, GivesTensorsOfTheSamePathDifferentNames) {
-  EXPECT_THAT(ExportedNames(R"({"dict":[["a.b",{"bytes":0}],["a",{"dict":[["b",{"bytes":1}]]}]]})"),
-              ElementsAre("a.b", "a.b~2"));
-}
-
-TEST(Export, OfCountersAndDefaultdictsNamesTheirTensorsToo) {
-  EXPECT_THAT(
-      ExportedNames(
-          R"({"dict":[["seen",{"counter":[["a",{"bytes":0}]]}],["last",{"default":["list",[["b",{"bytes":1}]]]}]]})"),
-      ElementsAre("seen.a", "last.b"));
-  EXPECT_FALSE(TreeLeaves(R"({"default":["list"]})"));
-}
-
-TEST(Export, OfAStructureThatIsNestedForEverDoesNotOverflowTheStack) {
-  const std::string structure = std::string(1'000'000, '[') + std::string(1'000'000, ']');
-  EXPECT_FALSE(TreeLeaves(structure));
-  EXPECT_TRUE(TreeLeaves(std::string(900, '[') + std::string(900, ']')));
+  std::vector<Sample> samples;
+  for (const char* name : {"/a.b", "/a/b", "/a~1b", "/x~0y", "/", "state", "__metadata__", "/w", "/w#1"})
+    samples.push_back({name, MetaOfWhole("uint8", 1, {1}), "x"});
+  std::vector<std::string> names;
+  const auto header = Read(Export(Pack(samples)));
+  ASSERT_TRUE(header) << header.error().message;
+  for (const SafeTensor& tensor : header->tensors) names.push_back(tensor.name);
+  EXPECT_THAT(names,
+              ElementsAre("a.b", "a.b~2", "a/b", "x~y", "state", "state~2", "__metadata__~2", "w", "w#1"));
+  EXPECT_EQ(*Import(Export(Pack(samples))), Pack(samples));
 }
 
 TEST(Import, MakesADictOfAnotherProgramsTensors) {
@@ -201,13 +194,35 @@ TEST(Import, MakesADictOfAnotherProgramsTensors) {
   const auto entries = Entries(*shard);
   ASSERT_TRUE(entries);
   ASSERT_THAT(*entries, SizeIs(3));
-  EXPECT_TRUE(IsTreeStructure(entries->at(0)));
-  EXPECT_EQ(shard->substr(entries->at(0).offset, entries->at(0).bytes),
-            R"({"dict":[["w",{"tensor":0}],["n",{"array":1}]]})");
-  EXPECT_EQ(json::parse(entries->at(1).meta), json::parse(R"({"dtype":"float32","shape":[2]})"));
-  EXPECT_EQ(json::parse(entries->at(2).meta), json::parse(R"({"dtype":"<u2","shape":[1]})"));
-  EXPECT_EQ(shard->substr(entries->at(1).offset, 8), "12345678");
-  EXPECT_EQ(shard->substr(entries->at(2).offset, 2), "90");
+  EXPECT_TRUE(IsStructure(entries->at(2)));
+  EXPECT_EQ(shard->substr(entries->at(2).offset, entries->at(2).bytes),
+            "muster-tree/1\n"
+            R"({"dict":[["w",{"tensor":["/w",null]}],["n",{"array":["/n",null]}]]})");
+  EXPECT_EQ(entries->at(0).name, "/w");
+  EXPECT_EQ(entries->at(0).meta, "muster-slice/1 float32 4 0 2 0 2\n");
+  EXPECT_EQ(entries->at(1).meta, "muster-slice/1 uint16 2 0 1 0 1\n");
+  EXPECT_EQ(shard->substr(entries->at(0).offset, 8), "12345678");
+  EXPECT_EQ(shard->substr(entries->at(1).offset, 2), "90");
+}
+
+TEST(Import, CallsTensorsByTheirPathsWhereThatCanBeAName) {
+  std::string header = "{";
+  int at = 0;
+  for (const std::string& name : {std::string("a/b~c"), std::string("a\\nb"), std::string(300, 'n')}) {
+    header += R"(")" + name + R"(":{"dtype":"U8","shape":[1],"data_offsets":[)" + std::to_string(at) + "," +
+              std::to_string(at + 1) + "]},";
+    ++at;
+  }
+  header.back() = '}';
+  const auto shard = Import(File(header, "123"));
+  ASSERT_TRUE(shard) << shard.error().message;
+  std::vector<std::string> names;
+  const auto entries = Entries(*shard);
+  ASSERT_TRUE(entries) << entries.error().message;
+  for (const ShardEntryInfo& entry : *entries) names.push_back(entry.name);
+  EXPECT_THAT(names, ElementsAre("/a~1b~0c", "/~n1", "/~n2", "structure"));
+  const std::string nine = R"({"w":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})";
+  EXPECT_THAT(WhyNot(File(nine, "1")), HasSubstr("has the dtype U8, or in 9 dimensions"));
 }
 
 TEST(Import, TakesAFileWithoutTensors) {
@@ -278,14 +293,15 @@ TEST(Import, RefusesMetadataThatContradictsTheFile) {
               HasSubstr("it has version 2; this program reads version 1"));
   EXPECT_THAT(why([](json* a) { a->erase("version"); }), HasSubstr("no version"));
   EXPECT_THAT(why([](json* a) { (*a)["rank"] = 1; }), HasSubstr("missing or wrong"));
-  EXPECT_THAT(why([](json* a) { (*a)["kind"] = "x"; }), HasSubstr("unknown kind"));
-  EXPECT_THAT(why([](json* a) { (*a)["structure"] = "[]"; }), HasSubstr("no leaf of the structure"));
-  EXPECT_THAT(why([](json* a) { (*a)["structure"] = "["; }), HasSubstr("not JSON"));
+  EXPECT_THAT(why([](json* a) { (*a)["structure"] = "[]"; }), HasSubstr("has no tensor"));
+  EXPECT_THAT(why([](json* a) { (*a)["structure"] = 1; }), HasSubstr("structure is no text"));
+  EXPECT_THAT(why([](json* a) { a->erase("structure"); }), HasSubstr("whether there is a structure"));
+  EXPECT_THAT(why([](json* a) { a->at("entries").erase(4); }), HasSubstr("structure is no entry's"));
   EXPECT_THAT(why([](json* a) { (*a)["entries"].erase(1); }), HasSubstr("does not say what they are"));
   EXPECT_THAT(why([](json* a) { (*a)["entries"][1][2] = "nothing"; }), HasSubstr("does not have"));
   EXPECT_THAT(why([](json* a) { (*a)["entries"][1][2] = nullptr; }), HasSubstr("has no tensor"));
   EXPECT_THAT(why([](json* a) { (*a)["entries"][2][2] = (*a)["entries"][1][2]; }), HasSubstr("two entries"));
-  EXPECT_THAT(why([](json* a) { (*a)["entries"][1][1] = R"({"dtype": "float16", "shape": [6]})"; }),
+  EXPECT_THAT(why([](json* a) { (*a)["entries"][1][1] = MetaOfWhole("float16", 2, {4}); }),
               HasSubstr("another dtype or shape"));
   EXPECT_THAT(why([](json* a) { (*a)["entries"][1][0] = {{"hex", "0"}}; }), HasSubstr("no text"));
   EXPECT_THAT(why([](json* a) { (*a)["entries"][1] = 1; }), HasSubstr("no list of three"));

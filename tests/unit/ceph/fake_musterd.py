@@ -12,7 +12,7 @@ _HEADER = struct.Struct("=IHHII")
 _MAGIC = 0x3152534D
 _CLIENT_HELLO, _SAVE, _RESTORE, _PROGRESS, _DESCRIBE, _READ_RANGE = 64, 65, 66, 67, 69, 70
 _CLIENT_WELCOME, _SHARD_DURABLE, _COMMITTED, _RESTORED, _NOTIFY, _DESCRIBED, _RANGE_READ = 96, 97, 98, 99, 100, 102, 103
-_INVALID, _NOT_FOUND = -4, -5
+_INVALID, _NOT_FOUND, _CORRUPT = -4, -5, -6
 _REFUSED, _INVALID_REFUSAL = 37, 7
 _OWN_SHARD = 2**32 - 1
 _KNOWS_SHARDS_AND_RANGES = 3
@@ -30,6 +30,11 @@ class FakeMusterd(threading.Thread):
         self.world_size = world_size
         self.shards: dict[int, bytes] = {}  # this member's, by step
         self.others: dict[int, list[bytes]] = {}  # by step: the shards of a checkpoint that another gang size saved
+        self.peers: list[FakeMusterd] = []  # of all members, by rank, this one's too: a step that all have is a checkpoint
+        self.rank = 0  # of the newest client
+        self.client: socket.socket
+        self.max_shard_bytes = 0
+        self.ranges_fail = False
         self.progress: list[int] = []
         self.ranges: list[tuple[int, int, int]] = []  # that were asked for: rank, offset, bytes
         self.restore_step = NO_STEP
@@ -81,8 +86,9 @@ class FakeMusterd(threading.Thread):
         if kind == _CLIENT_HELLO:
             generation, rank = struct.unpack_from("=QI", body, 16)
             welcome = struct.pack(
-                "=QQIIQII", generation, self.restore_step, rank, self.world_size, 0, _KNOWS_SHARDS_AND_RANGES, 0
+                "=QQIIQII", generation, self.restore_step, rank, self.world_size, self.max_shard_bytes, _KNOWS_SHARDS_AND_RANGES, 0
             )
+            self.rank, self.client = rank, client
             client.send(_packet(_CLIENT_WELCOME, welcome))
             client.send(_packet(_NOTIFY, struct.pack("=II", self.flags, 0)))
         elif kind == _SAVE:
@@ -90,15 +96,15 @@ class FakeMusterd(threading.Thread):
             self.shards[step] = os.pread(fds[0], size, 0)
             os.close(fds[0])
             if self.commit:
-                for answer in (_SHARD_DURABLE, _COMMITTED):
-                    client.send(_packet(answer, struct.pack("=QiI", step, 0, 0)))
+                client.send(_packet(_SHARD_DURABLE, struct.pack("=QiI", step, 0, 0)))
+                self._commit(step)
         elif kind == _RESTORE:
             step, rank, _ = struct.unpack("=QII", body)
             self._restore(client, self.restore_step if step == NO_STEP else step, rank)
         elif kind == _DESCRIBE:
             (step,) = struct.unpack("=Q", body)
             step = self.restore_step if step == NO_STEP else step
-            world = len(self.others[step]) if step in self.others else self.world_size if step in self.shards else 0
+            world = len(self._all(step))
             client.send(_packet(_DESCRIBED, struct.pack("=QQIiII", step, 0, world, 0 if world else _NOT_FOUND, 0, 0)))
         elif kind == _READ_RANGE:
             step, offset, size, rank, _ = struct.unpack("=QQQII", body)
@@ -107,11 +113,30 @@ class FakeMusterd(threading.Thread):
             self.progress.append(struct.unpack("=Q", body)[0])
         return True
 
-    def _restore(self, client: socket.socket, step: int, rank: int) -> None:
-        status, shard = _NOT_FOUND, self.shards.get(step)
+    def _commit(self, step: int) -> None:
+        """Says it to all members once all of them have saved the step."""
+        members = self.peers or [self]
+        if all(step in member.shards for member in members):
+            for member in members:
+                with contextlib.suppress(OSError):  # it has gone without waiting
+                    member.client.send(_packet(_COMMITTED, struct.pack("=QiI", step, 0, 0)))
+
+    def _all(self, step: int) -> list[bytes]:
+        """The shards of a checkpoint, none where there is none. Without others and peers all members' are like this one's."""
         if step in self.others:
-            status, shards = _INVALID, self.others[step]
-            shard = shards[rank] if rank < len(shards) else None
+            return self.others[step]
+        if self.peers:
+            shards = [peer.shards[step] for peer in self.peers if step in peer.shards]
+            return shards if len(shards) == len(self.peers) else []
+        return [self.shards[step]] * self.world_size if step in self.shards else []
+
+    def _restore(self, client: socket.socket, step: int, rank: int) -> None:
+        shards = self._all(step)
+        status, shard = (_INVALID if shards else _NOT_FOUND), None
+        if rank == _OWN_SHARD and len(shards) == self.world_size:
+            rank = self.rank
+        if rank < len(shards):
+            shard = shards[rank]
         if shard is None:
             client.send(_packet(_RESTORED, struct.pack("=QQiI", step, 0, status, 0)))
             return
@@ -119,8 +144,10 @@ class FakeMusterd(threading.Thread):
 
     def _read_range(self, client: socket.socket, step: int, offset: int, size: int, rank: int) -> None:
         self.ranges.append((rank, offset, size))
-        # Without others all members' shards are like this one's.
-        shards = self.others.get(step) or [self.shards[step]] * self.world_size
+        shards = self._all(step)
+        if self.ranges_fail:
+            client.send(_packet(_RANGE_READ, struct.pack("=QQQQQiI", step, offset, 0, 0, 1, _CORRUPT, 0)))
+            return
         part = shards[rank][offset : offset + size]
         answer = struct.pack("=QQQQQiI", step, offset, len(part), len(shards[rank]), 1, 0, 0)
         _send_memory(client, _packet(_RANGE_READ, answer), part)

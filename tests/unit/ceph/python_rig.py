@@ -15,7 +15,7 @@ class MemberCase(unittest.TestCase):
     def setUp(self) -> None:
         directory = tempfile.TemporaryDirectory(prefix="muster-test-")
         self.addCleanup(directory.cleanup)
-        path = str(Path(directory.name) / "musterd.sock")
+        self.socket = path = str(Path(directory.name) / "musterd.sock")
         self.musterd = FakeMusterd(path)
         self.musterd.flags = 1
         self.addCleanup(self.musterd.stop)

@@ -9,7 +9,9 @@ import enum
 import errno
 import gc
 import io
+import math
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -38,6 +40,8 @@ class Text(str):
 
 
 class PackageTest(MemberCase):
+    step = 100  # of restore_of
+
     def go_round(self, state: Any) -> Any:
         with muster.open() as gang:
             gang.save(state, 10)
@@ -72,7 +76,34 @@ class PackageTest(MemberCase):
             self.assertIsNone(gang.restore_step)
             self.assertIsNone(gang.committed)
             self.assertIsNone(gang.restore())
-            self.assertIsNone(gang.restore(77))
+            self.assertIsNone(gang.restore(replicated=True))
+            self.assertIsNone(gang.restore_info())
+            self.assertIsNone(gang.restore_shard(0))
+            self.assertEqual(list(gang.restore_shards()), [])
+            self.assertIsNone(gang.slice_info("w"))
+
+    def test_a_checkpoint_that_is_not_there_is_never_taken_for_a_beginning(self) -> None:
+        """Neither when the program names it, nor when the generation is to start from it."""
+
+        def look(gang: muster.Gang, step: int | None) -> None:
+            for call in (
+                lambda: gang.restore(step),
+                lambda: gang.restore(step, replicated=True),
+                lambda: gang.restore(step, into={}),
+                lambda: gang.restore_info(step),
+                lambda: gang.restore_shard(0, step),
+                lambda: list(gang.restore_shards(step)),
+                lambda: gang.slice_info("w", step),
+                lambda: gang.restore_slices({"w": muster.Slice(bytearray(1))}, step),
+            ):
+                with self.assertRaises(muster.NotFound):
+                    call()
+
+        with muster.open() as gang:
+            look(gang, 77)
+        self.musterd.restore_step = 30
+        with muster.open() as gang:
+            look(gang, None)
 
     def test_plain_values_come_back_as_they_were(self) -> None:
         state = {
@@ -116,7 +147,7 @@ class PackageTest(MemberCase):
                 (numpy.zeros(2).view(numpy.recarray), r"a recarray, which cannot be saved: save numpy.array\(it\)"),
                 (defaultdict(lambda: 1), r"a defaultdict of <function .*, which cannot be saved: save dict\(it\)"),
             ):
-                with self.assertRaisesRegex(TypeError, r"^state\['a'\]\[1\] is " + what):
+                with self.assertRaisesRegex(TypeError, r"^'/a/1' is " + what):
                     gang.save({"a": [0, value]}, 1)
 
     def test_the_states_of_pytorchs_schedulers_come_back_usable(self) -> None:
@@ -210,7 +241,7 @@ class PackageTest(MemberCase):
 
         with muster.open() as gang:
             for value in (object(), {1, 2}, numpy.array([object()]), torch.eye(2).to_sparse()):
-                with self.assertRaisesRegex(TypeError, r"state\['a'\]\[1\]"):
+                with self.assertRaisesRegex(TypeError, "^'/a/1' "):
                     gang.save({"a": [0, value]}, 1)
             gang.save({"a": 1}, 1)  # the step is still free
             gang.wait(1, timeout=10)
@@ -262,7 +293,7 @@ class PackageTest(MemberCase):
     def test_a_signal_handler_that_calls_within_a_call_is_told_so_and_the_call_goes_on(self) -> None:
         said: list[str] = []
         with muster.open() as gang:
-            add = gang._library.save_add
+            add = gang._library.save_add_slice
 
             def interrupted(*arguments: Any) -> None:
                 os.kill(os.getpid(), signal.SIGUSR1)
@@ -278,7 +309,7 @@ class PackageTest(MemberCase):
             self.addCleanup(signal.signal, signal.SIGUSR1, before)
             signal.alarm(10)  # for a test that would stand still
             self.addCleanup(signal.alarm, 0)
-            with unittest.mock.patch.object(gang._library, "save_add", interrupted):
+            with unittest.mock.patch.object(gang._library, "save_add_slice", interrupted):
                 gang.save("a", 1)
             gang.wait(1, timeout=10)
             self.assertEqual(gang.restore(1), ("a", 1))
@@ -434,24 +465,16 @@ class PackageTest(MemberCase):
                 found = gang.restore(10)
             assert found is not None
             self.assertEqual(found[0].tolist(), list(range(5)))
-            self.assertEqual(alone, [True, True])
+            self.assertEqual(alone, [True] * 3)  # the structure, the array, the end
 
     def test_a_restore_may_end_after_its_gang(self) -> None:
         with muster.open() as gang:
             gang.save([b"a", b"b"], 10)
             gang.wait(timeout=10)
-            restore = gang._call(gang._library.restore_open, 10)
-        self.assertEqual(gang._read(restore), ([b"a", b"b"], 10))
+            opened = gang._call(gang._library.restore_open, 10)
+        self.assertEqual(gang._read(opened, 10), [b"a", b"b"])
 
-    def test_without_a_checkpoint_there_are_no_shards(self) -> None:
-        with muster.open() as gang:
-            self.assertIsNone(gang.restore_info())
-            self.assertIsNone(gang.restore(replicated=True))
-            self.assertIsNone(gang.restore_shard(0))
-            self.assertEqual(list(gang.restore_shards()), [])
-            self.assertEqual(list(gang.restore_shards(5)), [])
-
-    def test_a_shard_of_another_program_is_corrupt(self) -> None:
+    def test_a_shard_of_another_program_has_no_state(self) -> None:
         import ctypes
 
         library = ctypes.CDLL(muster._library._find())
@@ -464,53 +487,133 @@ class PackageTest(MemberCase):
         self.assertEqual(library.muster_save_commit(handle), 0)
         self.assertEqual(library.muster_wait(handle, ctypes.c_uint64(5), 10000), 0)
         library.muster_close(handle)
-        with muster.open() as gang, self.assertRaises(muster.Corrupt):
+        with muster.open() as gang, self.assertRaisesRegex(muster.MusterError, "step 5 has no state of this member"):
             gang.restore(5)
 
-    def test_structures_that_flatten_would_not_write_are_corrupt(self) -> None:
+    def restore_of(self, structure: bytes, name: str = "x", dtype: str = "float32", shape: tuple[int, ...] = (2,)) -> Any:
+        """The state of a checkpoint with that structure and 8 bytes of a leaf."""
+        leaf = muster.slices.Described(dtype.encode(), 8 // math.prod(shape), shape, (0,) * len(shape), shape, muster.slices.to_save("", muster.Slice(bytes(8))).buffer, 0)
+        with muster.open() as gang:
+            self.step += 1
+            gang._save(self.step, [(name, leaf), *muster.slices.describe([("structure", muster.Slice(structure))])], 0)
+            gang.wait(timeout=10)
+            return gang.restore(self.step)
+
+    def test_structures_that_encode_would_not_write_are_corrupt(self) -> None:
         for structure in (b"", b"{", b'{"a":1,"b":2}', b'{"eval":"1"}', b'{"default":["eval",[]]}', b'{"counter":1}', b'{"tensor":"x"}', b'{"tensor":9}', b"{}",
-                          b'{"dict":[[[],1]]}', b'{"array":0}', b'{"tuple":3}', b"[" * 100000):  # fmt: skip
-            entries = {
-                muster.tree.STRUCTURE: muster.tree.Entry.of(muster.tree.META, structure),
-                "0": muster.tree.Entry.of('{"dtype": "|O", "shape": [1]}', bytes(8)),
-            }
+                          b'{"dict":[[[],1]]}', b'{"array":0}', b'{"tuple":3}', b"[" * 100000, b'{"newest":[1]}'):  # fmt: skip
             with self.assertRaises(muster.Corrupt, msg=structure[:20]):
-                muster.tree.unflatten(entries.__getitem__)
+                self.restore_of(muster.tree.MARK + structure)
+        with self.assertRaisesRegex(muster.Corrupt, "unknown format: it begins with b'muster-tree/2"):
+            self.restore_of(b"muster-tree/2\n1")
+        with self.assertRaisesRegex(muster.Corrupt, "unknown kind 'newest', which a newer version of this package may have"):
+            self.restore_of(muster.tree.MARK + b'{"newest":[1]}')
 
     def test_what_this_machine_lacks_does_not_make_a_checkpoint_corrupt(self) -> None:
         import numpy
         import torch
 
-        def restore(structure: bytes, meta: str) -> None:
-            entries = {
-                muster.tree.STRUCTURE: muster.tree.Entry.of(muster.tree.META, structure),
-                "0": muster.tree.Entry.of(meta, bytes(8)),
-            }
-            muster.tree.unflatten(entries.__getitem__)
-
-        for structure, name, who in ((b'{"tensor":0}', "float6_e1m4", "PyTorch"), (b'{"array":0}', "<z8", "numpy")):
-            with self.assertRaisesRegex(muster.MusterError, f"'{name}', which {who} .* does not have") as caught:
-                restore(structure, f'{{"dtype": "{name}", "shape": [1]}}')
+        tensor, array = muster.tree.MARK + b'{"tensor":["x",null]}', muster.tree.MARK + b'{"array":["x",null]}'
+        for structure, name, who in ((tensor, "float6_e1m4", "PyTorch"), (array, "<z8", "numpy")):
+            with self.assertRaisesRegex(muster.MusterError, f"'x' is of type '{name}', which {who} .* does not have") as caught:
+                self.restore_of(structure, dtype=name)
             self.assertNotIsInstance(caught.exception, muster.Corrupt)
-        empty = torch.empty
-
-        def full(size: Any, **options: Any) -> Any:
-            if size != 0:
-                raise RuntimeError("can't allocate memory")
-            return empty(size, **options)
-
-        with unittest.mock.patch.object(torch, "empty", full), self.assertRaisesRegex(RuntimeError, "can't allocate"):
-            restore(b'{"tensor":0}', '{"dtype": "float32", "shape": [2]}')
-        with unittest.mock.patch.object(numpy, "empty", side_effect=MemoryError), self.assertRaises(MemoryError):
-            restore(b'{"array":0}', '{"dtype": "<f4", "shape": [2]}')
-        for shape in ("[-1, -2]", "[3]", "[2.0]", "2"):
+        for structure, name in ((tensor, "load"), (array, "|O")):
             with self.assertRaises(muster.Corrupt):
-                restore(b'{"tensor":0}', f'{{"dtype": "float32", "shape": {shape}}}')
+                self.restore_of(structure, dtype=name)
+        with unittest.mock.patch.object(torch, "empty", side_effect=RuntimeError("can't allocate memory")):
+            with self.assertRaisesRegex(RuntimeError, "can't allocate"):
+                self.restore_of(tensor)
+        with unittest.mock.patch.object(numpy, "empty", side_effect=MemoryError), self.assertRaises(MemoryError):
+            self.restore_of(array)
+        with self.assertRaisesRegex(muster.NotFound, "nobody saved 'x'"):
+            self.restore_of(tensor, name="y")
+        with self.assertRaisesRegex(muster.MusterError, "'x' was saved by rank . as float32 .8 bytes., not as|float32 .8 bytes"):
+            self.restore_of(tensor, shape=(1,))
 
-    def test_a_kind_of_a_newer_version_is_named(self) -> None:
-        entries = {muster.tree.STRUCTURE: muster.tree.Entry.of(muster.tree.META, b'{"newest":[1]}')}
-        with self.assertRaisesRegex(muster.Corrupt, "unknown kind 'newest', which a newer version of this package may have"):
-            muster.tree.unflatten(entries.__getitem__)
+    def test_what_is_beside_a_restored_state_is_filled_where_it_is(self) -> None:
+        import numpy
+        import torch
+
+        into = {"w": torch.zeros(4, 3).t(), "a": numpy.zeros((2, 2)), "n": 0, "more": [torch.zeros(2)]}
+        with muster.open() as gang:
+            saved = {"w": torch.arange(12.0).reshape(3, 4), "a": numpy.ones((2, 2)), "n": 5, "more": [torch.ones(2)], "only": b"x"}
+            gang.save(saved, 1)
+            gang.wait(timeout=10)
+            self.assertEqual(self.musterd.ranges, [])
+            state, _ = gang.restore(1, into=into) or ({}, 0)
+            self.assertIs(state["w"], into["w"])
+            self.assertIs(state["a"], into["a"])
+            self.assertTrue(torch.equal(into["w"], saved["w"]))
+            self.assertEqual((into["a"].tolist(), state["n"], state["only"]), ([[1, 1], [1, 1]], 5, b"x"))
+            self.assertEqual(self.musterd.ranges, [], "all was in this member's own shard")
+            with self.assertRaisesRegex(muster.NotFound, "does not have what is to be restored: '/other/x' is missing"):
+                gang.restore(1, into={"other": {"x": torch.ones(1)}})
+
+    def test_names_of_leaves_are_unlike_whatever_the_keys_are(self) -> None:
+        deep: Any = b"deep"
+        for i in range(100):
+            deep = {f"a long key {i}": deep}
+        state = {"a.b": b"1", "a": {"b": b"2", "/": b"3", "~1": b"4"}, "a/b": b"5", "structure": b"6", "line\n": b"7", "": b"8"}
+        state |= {b"key": b"9", (1, b"k"): b"10", "deep": deep}
+        self.assertEqual(self.go_round(state), state)
+        self.assertEqual(self.go_round(b"root"), b"root")
+        with muster.open() as gang:
+            with self.assertRaisesRegex(ValueError, "two leaves of the state are called '/a/1'"):
+                gang.save({"a": {1: b"x", "1": b"y"}}, 1)
+            for name in ("/a", "structure"):
+                with self.assertRaisesRegex(ValueError, f"the slice '{name}' is called as a part of the state"):
+                    gang.save({"a": b"x"}, 1, slices={name: muster.Slice(b"y")})
+
+    def test_a_default_device_is_no_matter_to_a_restore(self) -> None:
+        import torch
+
+        if not hasattr(torch, "set_default_device"):
+            self.skipTest("this PyTorch has no default device")
+        with muster.open() as gang:
+            gang.save({"w": torch.arange(3.0)}, 1)
+            gang.wait(timeout=10)
+            torch.set_default_device("meta")
+            self.addCleanup(torch.set_default_device, "cpu")
+            state, _ = gang.restore(1) or ({}, 0)
+            self.assertEqual(state["w"].tolist(), [0, 1, 2])
+            view = torch.zeros(2, 3, device="cpu").t()[:, 0]
+            gang.restore(1, into={"w": view})
+            self.assertEqual(view.tolist(), [0, 1, 2])
+
+    def test_a_tensor_without_data_of_its_own_is_named(self) -> None:
+        import torch
+
+        class Wrapped(torch.Tensor):
+            @staticmethod
+            def __new__(cls) -> Any:
+                return torch.Tensor._make_wrapper_subclass(cls, (3,))
+
+            @classmethod
+            def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return args[0]
+
+        class Flattened(Wrapped):
+            def __tensor_flatten__(self) -> Any:
+                raise AssertionError
+
+        with muster.open() as gang:
+            for value in (Wrapped(), Flattened()):
+                kind = type(value).__name__
+                with self.assertRaisesRegex(TypeError, f"'/a/0' is a {kind}, which has its data in other tensors"):
+                    gang.save({"a": [value]}, 1)
+            gang.save({"a": [torch.ones(3)]}, 1)
+            gang.wait(timeout=10)
+            with self.assertRaisesRegex(TypeError, "'/a/0' is a Flattened, which has its data in other tensors"):
+                gang.restore(1, into={"a": [Flattened()]})
+
+    def test_errors_go_from_process_to_process(self) -> None:
+        for code in range(-13, 0):
+            error = muster.errors.error(code, "why it failed")
+            other = pickle.loads(pickle.dumps(error))
+            self.assertEqual((type(other), other.code, str(other)), (type(error), code, "why it failed"))
+        with muster.open() as gang, self.assertRaisesRegex(TypeError, "a Gang cannot be brought to another process"):
+            pickle.dumps(gang)
 
     def test_importing_it_imports_neither_torch_nor_numpy(self) -> None:
         code = "import muster, sys; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"

@@ -98,7 +98,7 @@ TEST_F(LayoutTest, AShardOfAnotherKindOrStepIsRefused) {
   EXPECT_EQ(Refused(8), "its first entry is not of this step's directory");
   entries_.clear();
   EXPECT_EQ(Refused(), "it was not saved from files (--gang=files=yes)");
-  entries_.push_back({"structure", R"({"format": "muster-tree", "version": 1})", nullptr, 0});
+  entries_.push_back({"structure", "muster-slice/1 bytes 1 0 0 0 0\n", nullptr, 0});
   EXPECT_EQ(Refused(), "it was not saved from files (--gang=files=yes)");
 }
 

@@ -1,39 +1,33 @@
-"""PyTorch states in Muster's checkpoints, restored by a gang of any size; no tensor is pickled.
+"""PyTorch states in Muster's checkpoints, restored by a gang of any size; no tensor is pickled. torch 2.4 or newer.
 
-Plain:
+Plain, by all members together:
 
     muster.torch.save(gang, {"model": model.state_dict(), "step": step}, step)
     found = muster.torch.load(gang, into={"model": model.state_dict()})     # (state, step), or None
 
-With PyTorch's distributed checkpoint (torch.distributed.checkpoint; torch.distributed._shard.checkpoint in torch 1.13):
+With PyTorch's distributed checkpoint (torch.distributed.checkpoint, dcp):
 
     dcp.save(state, storage_writer=muster.torch.StorageWriter(gang, step))
     dcp.load(state, storage_reader=muster.torch.StorageReader(gang))
 
 With planner=muster.torch.SavePlanner() and LoadPlanner() what is not a tensor is not pickled either, where JSON can say it.
-All members of the gang must take part in a save. `muster.torch.dcp` is that module of PyTorch, whatever its version calls
-it.
 """
 
+from importlib import import_module
 from typing import Any
 
-from ._plain import load, save
+import torch
 
-__all__ = ["LoadPlanner", "SavePlanner", "StorageReader", "StorageWriter", "dcp", "load", "save"]
+if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 4):
+    raise ImportError(f"muster.torch needs torch 2.4 or newer, and this is {torch.__version__}; muster alone takes any")
+
+from ._together import load, save
+
+__all__ = ["LoadPlanner", "SavePlanner", "StorageReader", "StorageWriter", "load", "save"]
 
 
 def __getattr__(name: str) -> Any:
     # Not before they are asked for: importing PyTorch's module takes a while, and not every build of PyTorch has it.
-    if name in ("StorageReader", "StorageWriter"):
-        from . import _dcp
-
-        return getattr(_dcp, name)
-    if name in ("LoadPlanner", "SavePlanner"):
-        from . import _planners
-
-        return getattr(_planners, name)
-    if name == "dcp":
-        from ._torch_dcp import dcp
-
-        return dcp
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("._dcp" if name.startswith("Storage") else "._planners", __name__), name)

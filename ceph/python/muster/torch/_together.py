@@ -1,0 +1,111 @@
+"""Saves and loads by all members together, through torch's process group: what fails on one of them fails on all."""
+
+import ctypes
+import hashlib
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from .. import Gang, tree
+from .._parts import chunks, is_distributed
+from ..slices import Described, Slice, describe, dtype_of, is_tensor, size_of
+
+T = TypeVar("T")
+_COMPARED = 64 << 10  # bytes of a tensor, to know whether members have the same
+
+
+def save(gang: Gang, state: Any, step: int, *, replicated: bool = False, block: bool = True) -> bool:
+    """Saves `state` as this member's part of the checkpoint of `step`; gives False when block=False and two are under way.
+
+    All members call it, as they call a collective: where torch's default process group is there, an error of one of them is
+    raised on all, and False is the answer on all. What cannot be saved is refused before anything is written.
+
+    Of a ShardedTensor or DTensor each member saves its parts, of replicas one. A plain tensor is this member's own, all of
+    it; with replicated=True, as under DDP, one that is the same (as far as its first 64 KiB say) on all members that have
+    it is saved by one of them. Where it differs each member saves its own, as it saves all that is not a tensor.
+    """
+    parts: list[tuple[str, Described]] = []
+    digests: dict[str, tuple[str, int]] = {}
+
+    def prepare() -> tuple[Any, dict[str, tree.Leaf]]:
+        structure, leaves = tree.flatten(state)
+        parts.extend(describe(chunks(leaves)))
+        for name, part in parts if replicated else ():
+            if is_tensor(leaves[name].value) and not is_distributed(leaves[name].value):
+                digests[name] = _digest(part.buffer.owner), part.buffer.size
+        if replicated and gang.world_size > 1 and not distributed.is_initialized():
+            raise ValueError("replicated=True needs torch's process group, to know what all members have")
+        return structure, leaves
+
+    prepared, every = _together(gang, prepare, lambda _: digests)
+    structure, leaves = prepared
+    for name, owner in _owners(every).items():
+        if name in leaves and owner != gang.rank:
+            leaves[name].place[1] = owner
+    mine = [(name, part) for name, part in parts if leaves[name].place[1] is None]
+    mine += describe([(tree.STRUCTURE, Slice(tree.encode(structure)))])
+    return all(_together(gang, lambda: gang._save(step, mine, size_of(mine), block), bool)[1])
+
+
+def load(gang: Gang, into: Any = None, step: int | None = None, *, strict: bool = True) -> tuple[Any, int] | None:
+    """Gives the state of the checkpoint this generation starts from (or of `step`), and its step; None when there is none.
+
+    As Gang.restore, whatever number of members saved it; what is no tensor of `into` is as the member in this one's place
+    had it. All members call it, and an error of one of them is raised on all, as by save.
+    """
+    return _together(gang, lambda: gang.restore(step, into=into, strict=strict, replicated=True))[0]
+
+
+def _together(gang: Gang, work: Callable[[], T], shared: Callable[[T], Any] = lambda _: None) -> tuple[T, list[Any]]:
+    """What the work gives here, and what is shared of it by all members. An error of any of them is raised on all."""
+    done: list[T] = []
+    error: Exception | None = None
+    try:
+        done.append(work())
+    except Exception as why:
+        error = why
+    mine = None if error is not None else shared(done[0])
+    every: list[Any] = [(mine, error)]
+    if distributed.is_available() and distributed.is_initialized() and gang.world_size > 1:
+        here, there = (gang.rank, gang.world_size), (distributed.get_rank(), distributed.get_world_size())
+        if here != there:
+            what = f"rank {here[0]} of {here[1]} in the gang, rank {there[0]} of {there[1]} in torch's process group"
+            raise ValueError(f"this is {what}: they must be the same")
+        every = [None] * gang.world_size
+        distributed.all_gather_object(every, (mine, _portable(error)))
+    if error is not None:
+        raise error
+    for rank, (_, theirs) in enumerate(every):
+        if theirs is not None:
+            raise theirs from RuntimeError(f"rank {rank} of the gang has failed so")
+    return done[0], [value for value, _ in every]
+
+
+def _portable(error: Exception | None) -> Exception | None:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _owners(every: list[dict[str, tuple[str, int]]]) -> dict[str, int]:
+    """Who saves what is the same wherever it is: the same answer on every member, and about as many bytes for each."""
+    loads = [0] * len(every)
+    owners = {}
+    sizes = {name: size for digests in every for name, (_, size) in digests.items()}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        having = [rank for rank, digests in enumerate(every) if name in digests]
+        if len({every[rank][name] for rank in having}) == 1:
+            owners[name] = min(having, key=lambda rank: loads[rank])
+            loads[owners[name]] += sizes[name] + 64
+    return owners
+
+
+def _digest(tensor: Any) -> str:
+    first = tensor.reshape(-1)[: _COMPARED // tensor.element_size()].cpu()
+    content = ctypes.string_at(first.data_ptr(), first.numel() * first.element_size()) if first.numel() else b""
+    return f"{dtype_of(tensor)} {tuple(tensor.shape)} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
