@@ -12,11 +12,13 @@ usage: ./test.sh [LABEL...]
 
 Installs what is needed, builds, and runs all tests, or those that have one of the labels:
 
-  check    formatting, static analysis, the folders' shape, scripts, the manual, the default configuration
+  check    formatting, static analysis, types, the folders' shape, scripts, the manual, the default configuration
   cluster  real Slurm and real Ceph on virtual nodes of this machine
   chaos    faults of every kind in random order on a virtual cluster, two minutes of a gang and two of its checkpoints
   demo     ./demo.sh itself
   unit     fast, no network, optimised build
+  frameworks
+           random states of PyTorch, sharded in every way, are saved and loaded by gangs of other sizes
   sim      the state machines among simulated nodes: thousands of fault schedules
   asan     the unit tests under the address and undefined-behaviour sanitizers
   tsan     the unit tests under the thread sanitizer
@@ -55,8 +57,7 @@ require_root
 require_debian
 require_space 6
 begin_tests
-say "== Installing what is missing"
-install_dependencies
+install_for "${labels[@]}"
 
 results=$root/build/test-results
 rm -rf "$results"

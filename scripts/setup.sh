@@ -130,6 +130,50 @@ install_dependencies() {
     exec 7<&-
 }
 
+# frameworks_python: the Python of a virtual environment with what tests/frameworks/requirements.txt lists. All checkouts
+# with the same list have the same one, where the nodes of a virtual cluster see it too.
+frameworks_python() {
+    local digest
+    digest=$(sha256sum <"$root/tests/frameworks/requirements.txt")
+    printf '%s' "/usr/local/lib/muster-tests/${digest:0:16}/bin/python"
+}
+
+# Makes that environment. It is whole or not there: it gets its name when everything is installed.
+install_frameworks() {
+    local python directory log=$root/build/frameworks.log
+    python=$(frameworks_python)
+    directory=${python%/bin/python}
+    [[ ! -x $python ]] || return 0
+    mkdir -p "$root/build" "${directory%/*}"
+    exec 7<"${directory%/*}"
+    if ! flock --nonblock 7; then
+        say "     another run is installing in ${directory%/*}; waiting for it"
+        flock 7
+    fi
+    if [[ ! -x $python ]]; then
+        : >"$log"
+        say "     installing what tests/frameworks/requirements.txt lists in $directory, about 1 GB (log: $log)"
+        rm -rf "$directory.new" # of one that was interrupted
+        if ! run_logged "$log" make_frameworks "$directory.new"; then
+            rm -rf "$directory.new"
+            show_failure "pip install" "$log"
+            die "the packages of tests/frameworks/requirements.txt could not be installed; they come from the network, once"
+        fi
+        mv "$directory.new" "$directory"
+    fi
+    exec 7<&-
+}
+
+make_frameworks() {
+    umask 022
+    # Without what the caller's Python is told, and with each file compiled: other users read it, and cannot write there.
+    unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
+    /usr/bin/python3 -m venv "$1" &&
+        "$1/bin/python" -m pip install --disable-pip-version-check --no-input --no-cache-dir \
+            --requirement "$root/tests/frameworks/requirements.txt" &&
+        "$1/bin/python" -m pip check --disable-pip-version-check
+}
+
 # build PRESET [TARGET...]: in build/, or build-PRESET/ for the presets other than dev.
 build() {
     local preset=$1 directory=$root/build log began=$SECONDS

@@ -10,7 +10,8 @@ status=0   # 1 when a test has failed
 
 # The labels, and what has them. Those of the first kind need the product alone, those of the second kind other programs.
 cluster_labels=(check cluster chaos demo)
-program_labels=(unit sim asan tsan fuzz)
+program_labels=(unit frameworks sim asan tsan fuzz)
+frameworks_labels=(check cluster unit frameworks) # whose tests need tests/frameworks/requirements.txt
 
 begin_tests() {
     trap end_tests EXIT
@@ -51,6 +52,19 @@ end_tests() {
         fi
     done
     rm -rf "$run"
+}
+
+# install_for LABEL...: what these tests need.
+install_for() {
+    local label
+    say "== Installing what is missing"
+    install_dependencies
+    for label; do
+        if in_list "$label" "${frameworks_labels[@]}"; then
+            install_frameworks
+            break
+        fi
+    done
 }
 
 # in_list WORD LIST...
@@ -105,6 +119,7 @@ build_tests() {
         check) dev+=(product) ;;
         cluster | chaos | demo) dev+=(product cluster_programs) ;;
         unit) dev+=(unit_tests) ;;
+        frameworks) dev+=(muster_python) ;;
         sim) dev+=(sim_test) ;;
         asan) asan+=(unit_tests) ;;
         fuzz) asan+=(fuzzers) ;;

@@ -29,11 +29,11 @@ from support.proc import cpu_s
 from support.rados_bench import MIB, RADOS, write_and_read
 from support.report import Report, median
 from vc import Cluster, ClusterError
-from vc.names import BUILD_IN_NODE, SOURCE_IN_NODE
+from vc.names import BUILD_IN_NODE, FRAMEWORKS_PYTHON, SOURCE_IN_NODE
 from vc.users import USERS
 
 SAVER = f"{BUILD_IN_NODE}/tests/bench_saver"
-TORCH = ["/usr/bin/python3", f"{SOURCE_IN_NODE}/tests/bench/torch_saver.py"]
+TORCH = [FRAMEWORKS_PYTHON, f"{SOURCE_IN_NODE}/tests/bench/torch_saver.py"]
 TORCH_MIB = 96  # `rados put` makes one object, of 128 MiB at most
 TORCH_ROUNDS = 5
 TRAIN_MIB = 256

@@ -27,12 +27,11 @@ from support.options import add_count
 from support.report import Report, median, percentile
 from support.step import USER, Step
 from vc import Cluster, ClusterError, wait_until
-from vc.names import BUILD_IN_NODE
+from vc.names import BUILD_IN_NODE, FRAMEWORKS_PYTHON
 
 NODES = 4  # that a gang runs on; one more is spare
 TASKS = 2  # a node
 MEMBERS = NODES * TASKS
-PYTHON = "/usr/bin/python3"
 MEMBER = f"{BUILD_IN_NODE}/tests/bench_member"
 SLURMD_TIMEOUT_S = 10
 BATCH_HOST = "n1"
@@ -110,9 +109,7 @@ def _kinds() -> list[Kind]:
     ranked = f"sh -c 'RANK=$SLURM_PROCID exec {MEMBER}'"
     elastic = ["--nnodes", f"{NODES}:{NODES}", "--nproc_per_node", str(TASKS), "--max_restarts", "2"]
     rendezvous = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"{BATCH_HOST}:29400", "--rdzv_id", "bench"]
-    # torch 1.13 on Python 3.11 starts its workers only with these redirections.
-    redirect = ["-r", "1", "-t", "1", "--no_python", MEMBER]
-    torchrun = [PYTHON, "-m", "torch.distributed.run", *elastic, *rendezvous, *redirect]
+    torchrun = [FRAMEWORKS_PYTHON, "-m", "torch.distributed.run", *elastic, *rendezvous, "--no_python", MEMBER]
     # --no-kill: Slurm leaves the surviving agents alone.
     agents = ["--no-kill", f"-N{NODES + 1}", "--ntasks-per-node=1", *torchrun]
     return [

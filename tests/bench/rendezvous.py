@@ -24,7 +24,7 @@ from vc import ClusterError
 from vc.names import REPOSITORY
 
 TASKS = 8  # a node
-PYTHON = "/usr/bin/python3"
+PYTHON = str(REPOSITORY / "tests/frameworks/python")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

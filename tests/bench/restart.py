@@ -22,14 +22,13 @@ from support.options import add_count
 from support.report import Report, median, percentile
 from support.step import Step
 from vc import Cluster, wait_until
-from vc.names import BUILD_IN_NODE, SOURCE_IN_NODE
+from vc.names import BUILD_IN_NODE, FRAMEWORKS_PYTHON, SOURCE_IN_NODE
 
 NODES = 4
 TASKS = 4  # a node
 MEMBERS = NODES * TASKS
-PYTHON = "/usr/bin/python3"
 MEMBER = f"{BUILD_IN_NODE}/tests/bench_member"
-SCRIPT = [PYTHON, f"{SOURCE_IN_NODE}/tests/bench/torch_member.py"]
+SCRIPT = [FRAMEWORKS_PYTHON, f"{SOURCE_IN_NODE}/tests/bench/torch_member.py"]
 # Muster stops a gang after ten restarts without progress; a generation that has run for this long is progress.
 PROGRESS_AFTER_MS = 100
 START_TIMEOUT_S = 60
@@ -99,9 +98,8 @@ class Bench:
     def torchrun(self, name: str, title: str, program: list[str], interval: list[str], count: int) -> None:
         rendezvous = ["--rdzv_backend", "c10d", "--rdzv_endpoint", "n1:29400", "--rdzv_id", "bench"]
         size = ["--nnodes", str(NODES), "--nproc_per_node", str(TASKS), "--max_restarts", "1000"]
-        # torch 1.13 on Python 3.11 starts its workers only with these redirections.
-        how = [*size, *rendezvous, *interval, "-r", "1", "-t", "1", "--no_python"]
-        srun = [f"-N{NODES}", "--ntasks-per-node=1", PYTHON, "-m", "torch.distributed.run", *how, MEMBER, *program]
+        how = [*size, *rendezvous, *interval, "--no_python"]
+        srun = [f"-N{NODES}", "--ntasks-per-node=1", FRAMEWORKS_PYTHON, "-m", "torch.distributed.run", *how, MEMBER, *program]
         load = os.getloadavg()[0]
         with Step(self._cluster, name, MEMBERS, srun) as step:
             # It looks at its workers at intervals of up to 5 s: the faults are spread over them.

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import muster
-import muster.torch
 import torch
 from torch import distributed
+from torch.distributed import checkpoint as dcp
 
-dcp = muster.torch.dcp
 TENSORS = 16
 AGAIN = 7
 
@@ -38,7 +37,7 @@ def save(gang: muster.Gang, state: dict[str, torch.Tensor], directory: Path, rou
         timed(f"{first}muster_stall", lambda: gang.save(state, step))
         timed(f"{first}muster_total", lambda: gang.wait(step), since)
         timed(f"{first}torch_save_stall", lambda: torch.save(state, directory / "state.pt"))
-        timed(f"{first}dcp_stall", lambda: dcp.save_state_dict(state, dcp.FileSystemWriter(str(directory / "dcp"))))
+        timed(f"{first}dcp_stall", lambda: dcp.save(state, storage_writer=dcp.FileSystemWriter(directory / "dcp")))
 
 
 def restore(gang: muster.Gang, state: dict[str, torch.Tensor], directory: Path, rounds: int) -> None:
@@ -46,7 +45,7 @@ def restore(gang: muster.Gang, state: dict[str, torch.Tensor], directory: Path, 
         first = "first_" if number == 0 else ""
         ours, _ = timed(f"{first}muster_restore", lambda: gang.restore())
         file = timed(f"{first}torch_save_restore", lambda: torch.load(directory / "state.pt"))
-        timed(f"{first}dcp_restore", lambda: dcp.load_state_dict(state, dcp.FileSystemReader(str(directory / "dcp"))))
+        timed(f"{first}dcp_restore", lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(directory / "dcp")))
         for name, tensor in state.items():
             if not (torch.equal(ours[name], tensor) and torch.equal(file[name], tensor)):
                 sys.exit(f"torch_saver.py: {name} is not what was saved")

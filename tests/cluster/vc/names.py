@@ -16,6 +16,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 # Where every node sees the repository and the build, whatever directory they lie in on the host.
 SOURCE_IN_NODE = "/opt/muster-src"
 BUILD_IN_NODE = "/opt/muster-build"
+# A Python that has today's PyTorch, in a node.
+FRAMEWORKS_PYTHON = f"{SOURCE_IN_NODE}/tests/frameworks/python"
 
 
 class Names:
