@@ -217,10 +217,7 @@ class Gang:
             print(sentence, file=sys.stderr, flush=True)
 
     def _save(self, step: int, parts: Iterable[tuple[str, Described]], size: int, block: bool = True) -> bool:
-        if not self._begin(step, size, block):
-            return False
-        self._add(parts)
-        return True
+        return self._begin(step, size, block) and self._add(parts)
 
     def _begin(self, step: int, size: int, block: bool = True) -> bool:
         """Begins a save, which _add completes."""
@@ -243,7 +240,7 @@ class Gang:
             raise
         return True
 
-    def _add(self, parts: Iterable[tuple[str, Described]], commit: bool = True) -> None:
+    def _add(self, parts: Iterable[tuple[str, Described]], commit: bool = True) -> bool:
         try:
             for name, part in parts:
                 self._call(self._library.save_add_slice, name, part)
@@ -253,6 +250,7 @@ class Gang:
         except BaseException:
             self._abort()  # nothing, once it has been committed
             raise
+        return True
 
     def _abort(self) -> None:
         self._held = None

@@ -15,6 +15,7 @@ from typing import Any
 import muster
 import muster.torch
 import torch
+import torch._dynamo  # which each rank would import by itself at its first DTensor
 from fake_musterd import FakeMusterd
 from torch import distributed
 

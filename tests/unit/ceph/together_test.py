@@ -8,6 +8,7 @@ import contextlib
 import time
 import unittest
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -81,19 +82,7 @@ class PlainTest(RanksCase):
         saved = {"w": numbers(3), "layers": [numbers(2), numbers(2)], "half": torch.ones(2).half(), "n": 3}
         self.good(lambda gang: commit(gang, saved))
 
-        def load(change: Callable[[dict[str, Any]], Any]) -> Callable[[muster.Gang], Any]:
-            def call(gang: muster.Gang) -> Any:
-                into = {"w": torch.full((3,), -7.0), "layers": [torch.zeros(2), torch.zeros(2)], "half": torch.zeros(2).half()}
-                change(into)
-                try:
-                    muster.torch.load(gang, into, 1)
-                except (muster.MusterError, ValueError) as error:
-                    return type(error), str(error), into["w"].tolist()
-                return None
-
-            return call
-
-        for change, kind, why in (
+        cases: list[tuple[Callable[[dict[str, Any]], Any], type, str]] = [
             (lambda into: into.update(new=torch.zeros(1)), muster.NotFound, "'/new' is missing"),
             (lambda into: into.update(new=torch.zeros(0)), muster.NotFound, "'/new' is missing"),
             (lambda into: into.update(epoch=None), muster.NotFound, "'/epoch' is missing"),
@@ -104,13 +93,27 @@ class PlainTest(RanksCase):
             (lambda into: into.update(half=torch.zeros(3).half()), muster.MusterError, "float16 of shape (3,) here"),
             (lambda into: into.update(n=torch.zeros(1)), muster.MusterError, "'/n' is a value in the checkpoint, a Tensor here"),
             (lambda into: into.update(layers={"0": 1}), muster.MusterError, "'/layers' is a list in the checkpoint, a dict here"),
-            (lambda into: into.update(half=torch.zeros(2, device="meta").half()), ValueError, "'/half' cannot be restored into a tensor on the meta"),
-        ):  # fmt: skip
-            for said in self.good(load(change)):
-                assert said is not None, why
-                self.assertIs(said[0], kind)
-                self.assertIn(why, said[1])
-                self.assertEqual(said[2], [-7] * 3, why)
+            (lambda into: into.update(half=torch.zeros(2, device="meta").half()), ValueError,
+             "'/half' cannot be restored into a tensor on the meta"),
+        ]  # fmt: skip
+
+        def load(gang: muster.Gang) -> list[Any]:
+            said = []
+            for change, _, _ in cases:
+                into = {"w": torch.full((3,), -7.0), "layers": [torch.zeros(2), torch.zeros(2)], "half": torch.zeros(2).half()}
+                change(into)
+                try:
+                    muster.torch.load(gang, into, 1)
+                    said.append((None, "no error", []))
+                except (muster.MusterError, ValueError) as error:
+                    said.append((type(error), str(error), into["w"].tolist()))
+            return said
+
+        for said in self.good(load):
+            for (_, kind, why), (got, text, w) in zip(cases, said):
+                self.assertIs(got, kind, text)
+                self.assertIn(why, text)
+                self.assertEqual(w, [-7] * 3, why)
 
         def loosely(gang: muster.Gang) -> Any:
             into = {"w": torch.zeros(3), "new": torch.full((1,), -7.0), "epoch": 4, "layers": [torch.zeros(2)]}
@@ -158,64 +161,64 @@ class PlainTest(RanksCase):
 class DistributedTensorTest(RanksCase):
     ranks = 4
 
-    def go_round(self, make: Callable[[], DTensor], load: Callable[[], Any], whole: torch.Tensor, expected: int | None = None) -> None:
-        """Saves what `make` makes, loads it into what `load` makes, and as a whole; `expected`: in so many shards."""
+    def go_round(self, *rounds: tuple[Callable[[], DTensor], Callable[[], Any], torch.Tensor]) -> None:
+        """Saves what the first of each makes, as a step of its own, and loads it into what the second makes, and as a whole."""
 
-        def save(gang: muster.Gang) -> Any:
-            commit(gang, {"t": make()})
-            into = load()
-            muster.torch.load(gang, {"t": into}, 1)
-            same = torch.equal(into.full_tensor() if isinstance(into, DTensor) else into, whole)
-            found = muster.torch.load(gang, step=1)
-            assert found is not None
-            return same, torch.equal(found[0]["t"], whole)
+        def save(gang: muster.Gang) -> list[Any]:
+            same = []
+            for step, (make, load, whole) in enumerate(rounds):
+                commit(gang, {"t": make()}, step)
+                into = load()
+                muster.torch.load(gang, {"t": into}, step)
+                same.append(torch.equal(into.full_tensor() if isinstance(into, DTensor) else into, whole))
+                found = muster.torch.load(gang, step=step)
+                same.append(found is not None and torch.equal(found[0]["t"], whole))
+            return same
 
-        for musterd in self.musterds:
-            musterd.shards.clear()
-        self.assertEqual(self.good(save), [(True, True)] * self.ranks)
-        if expected is not None:
-            shards = [musterd.shards[1] for musterd in self.musterds]
-            self.assertEqual(sum(shard.count(b"/tmuster-slice/1") for shard in shards), expected)
+        self.assertEqual(self.good(save), [[True] * 2 * len(rounds)] * self.ranks)
+
+    def shards(self, step: int) -> int:
+        """How many members have saved a part."""
+        return sum(b"/tmuster-slice/1" in musterd.shards[step] for musterd in self.musterds)
 
     def test_shards_of_any_placement_are_loaded_in_any_other(self) -> None:
+        rounds = []
         for rows in (8, 5, 2):
-            whole = numbers(rows, 6)
-            self.go_round(lambda: placed(whole, Shard(0)), lambda: placed(torch.zeros(rows, 6), Shard(1)), whole)
-            self.go_round(lambda: placed(whole, Shard(1), Shard(0), mesh=(2, 2)), lambda: torch.zeros(rows, 6), whole)
-            self.go_round(lambda: placed(whole, Shard(0), Shard(0), mesh=(2, 2)), lambda: placed(torch.zeros(rows, 6), Replicate()), whole)
+            whole, zeros = numbers(rows, 6), torch.zeros(rows, 6)
+            rounds += [
+                (partial(placed, whole, Shard(0)), partial(placed, zeros, Shard(1)), whole),
+                (partial(placed, whole, Shard(1), Shard(0), mesh=(2, 2)), partial(torch.zeros, rows, 6), whole),
+                (partial(placed, whole, Shard(0), Shard(0), mesh=(2, 2)), partial(placed, zeros, Replicate()), whole),
+            ]
+        self.go_round(*rounds)
 
     def test_of_replicas_one_is_saved(self) -> None:
         whole = numbers(6, 4)
-        for placements, shards in ((Shard(0), Replicate()), 2), ((Replicate(), Shard(1)), 2), ((Replicate(), Replicate()), 1):
-            self.go_round(lambda: placed(whole, *placements, mesh=(2, 2)), lambda: torch.zeros(6, 4), whole, shards)
+        placements = ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Replicate(), Replicate()))
+        self.go_round(*((partial(placed, whole, *one, mesh=(2, 2)), partial(torch.zeros, 6, 4), whole) for one in placements))
+        self.assertEqual([self.shards(step) for step in range(3)], [2, 2, 1])
 
-        def save(gang: muster.Gang) -> Any:
-            state = {f"t{i}": placed(whole + i, Replicate()) for i in range(16)}
-            gang.save(state, 2)
-            return gang.wait(2, timeout=10)
+        def save(gang: muster.Gang) -> None:
+            gang.save({f"t{i}": placed(whole + i, Replicate()) for i in range(16)}, 9)
+            gang.wait(9, timeout=10)
 
         self.good(save)
-        counts = [musterd.shards[2].count(b"muster-slice/1 float32") for musterd in self.musterds]
+        counts = [musterd.shards[9].count(b"muster-slice/1 float32") for musterd in self.musterds]
         self.assertEqual(sum(counts), 16)
         self.assertGreater(sum(count > 0 for count in counts), 1, "not all are saved by one")
 
     def test_fsdp_with_tensor_parallelism_divides_from_right_to_left_also_unevenly(self) -> None:
-        for rows in (8, 9, 5, 3):
-            whole = numbers(rows, 2)
+        def make(whole: torch.Tensor) -> DTensor:
+            """As FSDP2 does: what tensor parallelism has left is divided."""
+            mesh = init_device_mesh("cpu", (2, 2))
+            dp, tp = mesh.get_coordinate()
+            part = whole.chunk(2)[tp] if tp < len(whole.chunk(2)) else whole[:0]
+            local = part.chunk(2)[dp] if dp < len(part.chunk(2)) else part[:0]
+            placements = (_StridedShard(0, split_factor=2), Shard(0))
+            return DTensor.from_local(local, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
 
-            def make(whole: torch.Tensor = whole) -> DTensor:
-                """As FSDP2 does: what tensor parallelism has left is divided."""
-                mesh = init_device_mesh("cpu", (2, 2))
-                dp, tp = mesh.get_coordinate()
-                part = whole.chunk(2)[tp] if tp < len(whole.chunk(2)) else whole[:0]
-                local = part.chunk(2)[dp] if dp < len(part.chunk(2)) else part[:0]
-                placements = (_StridedShard(0, split_factor=2), Shard(0))
-                return DTensor.from_local(local, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
-
-            def load(rows: int = rows) -> DTensor:
-                return placed(torch.zeros(rows, 2), Shard(0))
-
-            self.go_round(make, load, whole)
+        wholes = [numbers(rows, 2) for rows in (8, 9, 5, 3)]
+        self.go_round(*((partial(make, one), partial(placed, torch.zeros_like(one), Shard(0)), one) for one in wholes))
 
     def test_a_part_that_is_no_box_of_the_whole_is_refused_on_all_ranks(self) -> None:
         def strided() -> DTensor:

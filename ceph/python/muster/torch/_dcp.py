@@ -95,12 +95,8 @@ class StorageWriter(_Storage, storage.StorageWriter):
         # Not of the plans: these are but what has changed where the planner keeps them from save to save.
         if self.gang._held is None or self.gang._held != self.step:
             raise MusterError(INVALID, f"the save of step {self.step} has ended on this member before all had written theirs")
+        structure = describe([(tree.STRUCTURE, Slice(tree.encode({"dcp": _table(metadata, results)})))])
         self.gang._held = None
-        try:
-            structure = describe([(tree.STRUCTURE, Slice(tree.encode({"dcp": _table(metadata, results)})))])
-        except BaseException:
-            self.gang._abort()
-            raise
         self.gang._add(structure)
 
 

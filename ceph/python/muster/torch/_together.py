@@ -47,7 +47,15 @@ def save(gang: Gang, state: Any, step: int, *, replicated: bool = False, block: 
             leaves[name].place[1] = owner
     mine = [(name, part) for name, part in parts if leaves[name].place[1] is None]
     mine += describe([(tree.STRUCTURE, Slice(tree.encode(structure)))])
-    return all(_together(gang, lambda: gang._save(step, mine, size_of(mine), block), bool)[1])
+
+    def copy() -> bool:
+        return gang._begin(step, size_of(mine), block) and gang._add(mine, commit=False)
+
+    try:
+        # Nobody hands over what not all have copied: the step may be saved again then.
+        return all(_together(gang, copy, bool)[1]) and _together(gang, lambda: gang._add([]))[0]
+    finally:
+        gang._abort()  # nothing, once it has been handed over
 
 
 def load(gang: Gang, into: Any = None, step: int | None = None, *, strict: bool = True) -> tuple[Any, int] | None:
