@@ -107,8 +107,10 @@ MUSTER_API int muster_should_exit(muster_handle* m);
  * does not answer), that one is given up for the new one: the newest two stay in memory until they are taken. `bytes_hint`
  * is the sum of the entries' sizes if known, else 0. add copies `bytes` bytes: the memory is the caller's again when it returns. `meta` (may be NULL) is kept with the
  * entry as it is, e.g. a dtype and shape. abort forgets the save.
- * Steps go up: one that is not above the last committed save of this handle is MUSTER_E_INVALID. Names are 1 to
- * MUSTER_NAME_MAX bytes without control characters, each once in a save. */
+ * Steps go up: one below the last save of this handle is MUSTER_E_INVALID, and so is one that is committed. The last step may
+ * be saved again while it is not committed, because a member has failed: that waits until what was handed over of it has been
+ * written (MUSTER_E_BUSY from the _nowait form). All members are to save it again then, with the same entries.
+ * Names are 1 to MUSTER_NAME_MAX bytes without control characters, each once in a save. */
 MUSTER_API int muster_save_begin(muster_handle* m, uint64_t step, size_t bytes_hint);
 MUSTER_API int muster_save_begin_nowait(muster_handle* m, uint64_t step, size_t bytes_hint);
 MUSTER_API int muster_save_add(muster_handle* m, const char* name, const char* meta, const void* data,

@@ -22,6 +22,8 @@ using muster::client::LargeCopy;
 using muster::client::NameTable;
 using muster::client::NoMemory;
 using muster::client::Now;
+using muster::client::SaveRecord;
+using muster::client::SaveState;
 using muster::client::Session;
 using muster::client::Staging;
 
@@ -110,6 +112,26 @@ int FillTheOther(muster_handle* m, uint64_t step, size_t bytes, size_t spare, bo
   return MakeRoom(m, bytes, spare);
 }
 
+// A step that is not committed may be saved again: another member has failed, and all save it once more. One content of it is
+// written after the other.
+int AwaitWritten(muster_handle* m, uint64_t step, bool wait) {
+  const auto number = static_cast<unsigned long long>(step);
+  const SaveRecord& before = *m->session.saves().Find(step);
+  const auto written = [&before] { return before.state >= SaveState::kDurable; };
+  if (!written() && !wait) {
+    m->session.GiveUpDelayed();
+    const char* why = m->session.WhyDelayed();
+    return m->session.Fail(MUSTER_E_BUSY, "the save of step %llu is still being written%s%s", number,
+                           why != nullptr ? ": " : "", why != nullptr ? why : "");
+  }
+  const int status = m->session.Until(kNever, [&written](Session* session) {
+    if (!written()) session->GiveUpDelayed();
+    return written();
+  });
+  if (status != MUSTER_OK || before.state != SaveState::kCommitted) return status;
+  return m->session.Fail(MUSTER_E_INVALID, "step %llu is committed already", number);
+}
+
 int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
   if (const int status = Enter(m); status != MUSTER_OK) return status;
   const auto number = static_cast<unsigned long long>(step);
@@ -118,11 +140,14 @@ int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
                            static_cast<unsigned long long>(m->filling->step));
   }
   if (step == MUSTER_LATEST) return m->session.Fail(MUSTER_E_INVALID, "MUSTER_LATEST is no step to save");
-  if (m->saved && step <= m->last_saved) {
-    return m->session.Fail(MUSTER_E_INVALID, "step %llu is not above step %llu, which this handle has saved",
+  if (m->saved && step < m->last_saved) {
+    return m->session.Fail(MUSTER_E_INVALID, "step %llu is below step %llu, which this handle has saved",
                            number, static_cast<unsigned long long>(m->last_saved));
   }
   if (const int status = m->session.Advance(); status != MUSTER_OK) return status;
+  if (m->saved && step == m->last_saved) {
+    if (const int status = AwaitWritten(m, step, wait); status != MUSTER_OK) return status;
+  }
   Staging* staging = m->session.FreeStaging();
   if (staging == nullptr && !wait) {
     m->session.GiveUpDelayed();

@@ -305,6 +305,8 @@ void Session::Commit(Staging* staging) {
   staging->use = Staging::Use::kHanded;
   staging->give_up = staging->gave_up = false;
   staging->holds = true;
+  // What was saved of the same step before is not handed over again.
+  if (Staging* other = OtherThan(staging); other->step == staging->step) other->holds = false;
   saves_.Add(staging->step);
   Step();
 }

@@ -28,8 +28,10 @@ struct SaveRecord {
 // The newest saves; older ones are forgotten.
 class Saves {
  public:
+  // In place of the newest when that is of the same step.
   SaveRecord& Add(uint64_t step) {
-    SaveRecord& record = records_[count_++ % kKept];
+    SaveRecord* const again = newest();
+    SaveRecord& record = again != nullptr && again->step == step ? *again : records_[count_++ % kKept];
     record = {};
     record.step = step;
     return record;

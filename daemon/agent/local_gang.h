@@ -192,7 +192,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void ShardDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<Shard>& shard,
                  const std::shared_ptr<StagedMemory>& memory);
   void ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, const Status& status);
-  [[nodiscard]] std::string PrefixFor(uint32_t rank, uint64_t step) const;
+  [[nodiscard]] bool MaySaveAgain(uint32_t rank, uint64_t step) const;
+  [[nodiscard]] std::string PrefixFor(uint32_t rank, uint64_t step, bool again) const;
   void ForgetOthers(const v1::Committed& committed);
   void GiveUp(uint32_t rank, uint64_t step, const char* why);
   void StopWritingStep(uint64_t step, const char* why);

@@ -249,8 +249,8 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
   }
   if (SavesOnTheirWay(client.rank, client.generation) >= kMaxSaving)
     return refuse(wire::kStatusBusy, "two saves of this member are on their way already");
-  // One content for one (generation, step, rank).
-  if (!saved_[client.rank].Add(save.step)) {
+  const bool again = !saved_[client.rank].Add(save.step);
+  if (again && !MaySaveAgain(client.rank, save.step)) {
     return refuse(wire::kStatusInvalid,
                   fmt::format("step {} has been saved in this generation already, or is below the last {}",
                               save.step, RecentSteps::kKept));
@@ -264,11 +264,12 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
   if (may) may = OthersSave(rank);
   if (!may) return ShardDone(rank, generation, step, may.error(), nullptr);
   HeldShards::Dropped dropped;
+  if (again) dropped = held_.Drop(rank, generation, step);
   const auto staged = held_.Take(rank, std::move(memory), &dropped);
   Let(std::move(dropped));
   if (!staged) return ShardDone(rank, generation, step, staged.error(), nullptr);
   writing_[{generation, rank, step}].write = context_.engine.WriteShard(
-      job_.Space(), PrefixFor(rank, step), rank, **staged, save.bytes, BaseFor(rank, step),
+      job_.Space(), PrefixFor(rank, step, again), rank, **staged, save.bytes, BaseFor(rank, step),
       [weak, &loop, rank, generation, step, memory = LetGoBy(context_.chores, *staged)](Result<Shard> shard) {
         loop.Post([weak, rank, generation, step, memory, shard = std::move(shard)] {
           if (const auto self = weak.lock()) self->ShardDone(rank, generation, step, shard, *memory);
@@ -368,10 +369,19 @@ void LocalGang::StopWriting(uint64_t before) {
   }
 }
 
+// The newest save, while it is not committed: another member has failed, and all save the step once more. One content of it is
+// written after the other.
+bool LocalGang::MaySaveAgain(uint32_t rank, uint64_t step) const {
+  const auto saved = saved_.find(rank);
+  return saved != saved_.end() && saved->second.Highest() == step &&
+         (!newest_committed_ || *newest_committed_ < step) &&
+         !writing_.contains({start_->generation(), rank, step});
+}
+
 // Nothing has been written under it: saved_ has what this musterd has begun, and not what the one before had.
-std::string LocalGang::PrefixFor(uint32_t rank, uint64_t step) const {
+std::string LocalGang::PrefixFor(uint32_t rank, uint64_t step, bool again) const {
   std::optional<uint32_t> write;
-  if (generation_before_ == start_->generation()) write = std::random_device{}();
+  if (again || generation_before_ == start_->generation()) write = std::random_device{}();
   return ShardPrefix(job_.Key(), step, {start_->term(), start_->generation()}, rank, write);
 }
 

@@ -232,13 +232,16 @@ said["small"] = saved(peer, 2, 1 << 30, [memory(4096)])
 said["empty"] = saved(peer, 5, 0, [memory(4096)])
 said["huge"] = saved(peer, 6, 1 << 62, [memory(4096)])
 said["no step"] = saved(peer, (1 << 64) - 1, 4096, [memory(4096)])
-said["good"] = saved(peer, 7, 4096, [memory(4096)])
-said["again"] = saved(peer, 7, 4096, [memory(4096)])
+step = 7 + 10 * int(os.environ["RANK"])  # which is never committed
+said["good"] = saved(peer, step, 4096, [memory(4096)])
+said["once more"] = saved(peer, step, 4096, [memory(4096)])
+said["newer"] = saved(peer, step + 1, 4096, [memory(4096)])
+said["again"] = saved(peer, step, 4096, [memory(4096)])
 malformed = {}
 null = os.open("/dev/null", os.O_RDWR)
 passwd = os.open("/etc/passwd", os.O_RDONLY)
 for case, fds in {"none": [], "null": [null], "file": [passwd], "two": [memory(4096), memory(4096)]}.items():
-    send(peer, packet(SAVE, struct.pack("=QQ", 8, 4096)), fds)
+    send(peer, packet(SAVE, struct.pack("=QQ", step + 2, 4096)), fds)
     malformed[case] = refusal(peer)
     peer = let_in()
 record(**said, malformed=malformed)
@@ -248,7 +251,7 @@ record(**said, malformed=malformed)
         self.assertEqual(job.wait(), 0, job.err)
         for record in job.records(1):
             said = record.said
-            self.assertEqual(said.pop("good"), "0")
+            self.assertEqual([said.pop(case) for case in ("good", "once more", "newer")], ["0"] * 3)
             self.assertRegex(said.pop("again"), "^-4 .*saved in this generation already")
             for case, text in said.pop("malformed").items():
                 self.assertRegex(text, "^malformed: [^(]*$", case)

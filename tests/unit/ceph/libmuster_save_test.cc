@@ -83,10 +83,12 @@ TEST_F(Libmuster, ManyEntriesAreFoundByName) {
   muster_restore_close(r);
 }
 
-TEST_F(Libmuster, AStepIsSavedOnceAndStepsGoUp) {
+TEST_F(Libmuster, ACommittedStepIsSavedOnceAndStepsGoUp) {
   Open();
   ASSERT_EQ(Save(10), MUSTER_OK);
+  ASSERT_EQ(muster_wait(m_, 10, 10000), MUSTER_OK);
   EXPECT_EQ(Save(10), MUSTER_E_INVALID);
+  EXPECT_THAT(Said(), HasSubstr("step 10 is committed already"));
   EXPECT_EQ(Save(9), MUSTER_E_INVALID);
   EXPECT_EQ(Save(MUSTER_LATEST), MUSTER_E_INVALID);
   ASSERT_EQ(muster_save_begin(m_, 11, 0), MUSTER_OK);
@@ -94,6 +96,56 @@ TEST_F(Libmuster, AStepIsSavedOnceAndStepsGoUp) {
   EXPECT_EQ(Save(11), MUSTER_OK);
   ASSERT_EQ(muster_wait(m_, 11, 10000), MUSTER_OK);
   EXPECT_THAT(musterd_.saves, ElementsAre(10, 11));
+}
+
+// Another member has failed, and all save the step again.
+TEST_F(Libmuster, AStepThatIsNotCommittedMayBeSavedAgainOnceItIsWritten) {
+  musterd_.Change([](auto& rules) { rules.durable = rules.committed = false; });
+  Open();
+  ASSERT_EQ(Save(10, "first"), MUSTER_OK);
+  EXPECT_EQ(muster_save_begin_nowait(m_, 10, 0), MUSTER_E_BUSY);
+  EXPECT_THAT(Said(), HasSubstr("the save of step 10 is still being written"));
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 1; }));
+  musterd_.SendDurable(10);
+  ASSERT_EQ(Save(10, "second"), MUSTER_OK);
+  EXPECT_EQ(Save(9), MUSTER_E_INVALID);
+  EXPECT_EQ(muster_wait(m_, 10, 0), MUSTER_E_TIMEOUT);
+  ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() == 2; }));
+  musterd_.SendDurable(10);
+  musterd_.SendCommitted(10);
+  EXPECT_EQ(muster_wait(m_, 10, 10000), MUSTER_OK);
+  EXPECT_EQ(Save(10), MUSTER_E_INVALID);
+  EXPECT_THAT(musterd_.shards[10], HasSubstr("second"));
+}
+
+TEST_F(Libmuster, AStepThatHasFailedMayBeSavedAgain) {
+  musterd_.Change([](auto& rules) {
+    rules.save_status = MUSTER_E_STORE;
+    rules.save_text = "full";
+  });
+  Open();
+  ASSERT_EQ(Save(10, "first"), MUSTER_OK);
+  ASSERT_EQ(muster_wait(m_, 10, 10000), MUSTER_E_STORE);
+  musterd_.Change([](auto& rules) { rules.save_status = 0; });
+  ASSERT_EQ(Save(10, "second"), MUSTER_OK);
+  EXPECT_EQ(muster_wait(m_, 10, 10000), MUSTER_OK);
+  EXPECT_THAT(musterd_.saves, ElementsAre(10, 10));
+}
+
+// Only the second of both is handed over again, though the first one's memory holds it still.
+TEST_F(Libmuster, AStepThatWasSavedAgainIsHandedOverOnceWhenTheDaemonComesBack) {
+  musterd_.Change([](auto& rules) { rules.committed = false; });
+  Open();
+  ASSERT_EQ(Save(10, "first"), MUSTER_OK);
+  ASSERT_EQ(muster_wait_durable(m_, 10, 10000), MUSTER_OK);
+  ASSERT_EQ(Save(10, "second"), MUSTER_OK);
+  ASSERT_EQ(muster_wait_durable(m_, 10, 10000), MUSTER_OK);
+  musterd_.Stop();
+  musterd_.Start();
+  musterd_.Change([](auto& rules) { rules.committed = true; });
+  ASSERT_EQ(muster_wait(m_, 10, 10000), MUSTER_OK);
+  EXPECT_THAT(musterd_.saves, ElementsAre(10, 10, 10));
+  EXPECT_THAT(musterd_.shards[10], HasSubstr("second"));
 }
 
 TEST_F(Libmuster, TheDaemonsLimitIsKept) {

@@ -422,6 +422,23 @@ class ErrorsTest(RanksCase):
         self.good(lambda gang: commit(gang, {"w": placed(numbers(6, 2), Shard(0))}))
         self.check(load, [(muster.Gang, "restore_info"), (muster._library.Library, "restore_open"), (muster.tree, "decode")])
 
+    def test_a_step_that_one_rank_could_not_write_may_be_saved_again(self) -> None:
+        """Rank 1 has handed its part over by then, and rank 0, the coordinator, has copied its own."""
+        self.musterds[2].max_shard_bytes = 1 << 20
+
+        def save(gang: muster.Gang) -> Any:
+            state = {f"r{gang.rank}": torch.ones(1 << 20 if gang.rank == 2 else 2)}
+            with self.assertRaisesRegex(dcp.CheckpointException, "above musterd's limit"):
+                dcp.save(state, storage_writer=muster.torch.StorageWriter(gang, 1))
+            state = {f"r{gang.rank}": torch.full((2,), float(gang.rank))}
+            dcp.save(state, storage_writer=muster.torch.StorageWriter(gang, 1))
+            gang.wait(1, timeout=10)
+            into = {f"r{rank}": torch.zeros(2) for rank in range(3)}
+            dcp.load(into, storage_reader=muster.torch.StorageReader(gang, 1))
+            return [tensor.tolist() for tensor in into.values()]
+
+        self.assertEqual(self.good(save), [[[0, 0], [1, 1], [2, 2]]] * 3)
+
     def test_what_one_musterd_says_reaches_all(self) -> None:
         """The same with a real cause: one member's musterd has a limit, no checkpoint, or one that does not read."""
 
