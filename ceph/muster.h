@@ -144,6 +144,7 @@ MUSTER_API uint64_t muster_committed(muster_handle* m);
 
 /* Opens this member's shard of the checkpoint that the generation starts from (MUSTER_LATEST) or of `step`. All of it
  * has been verified when this returns MUSTER_OK. MUSTER_E_NOT_FOUND: there is none, start from the beginning.
+ * MUSTER_E_STORE: what the generation starts from was removed.
  * MUSTER_E_INVALID when the checkpoint was saved by another number of members than the gang has now (an elastic gang,
  * --gang=min=N): no shard is this member's then; see muster_restore_open_shard. */
 MUSTER_API int muster_restore_open(muster_handle* m, uint64_t step, muster_restore** out);

@@ -91,8 +91,9 @@ class Catalog {
   // of the key has the name.
   Status Pin(uint64_t step, const std::string& name);
   // Marks a checkpoint bad, and with it all that share the object which `reason` names with it, so that the gang does not find
-  // them out one by one, a restart each. Moves `latest` to the newest good one.
-  Status MarkBad(const Fence& fence, uint64_t step, const std::string& reason);
+  // them out one by one, a restart each. Moves `latest` to the newest good one. `manifest` is CheckpointInfo's. kNotFound: that
+  // one is not listed any more; another of its step stays as it is.
+  Status MarkBad(const Fence& fence, uint64_t step, const std::string& manifest, const std::string& reason);
   // Reads and verifies the manifest of a step (not the chunks). kNotFound: there is no such step. `entry` gets what the head
   // says of it, also when its manifest is bad.
   Result<Manifest> LoadManifest(uint64_t step, CheckpointInfo* entry = nullptr);

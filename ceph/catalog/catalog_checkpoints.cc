@@ -204,7 +204,8 @@ Status Catalog::Pin(uint64_t step, const std::string& name) {
   });
 }
 
-Status Catalog::MarkBad(const Fence& fence, uint64_t step, const std::string& reason) {
+Status Catalog::MarkBad(const Fence& fence, uint64_t step, const std::string& manifest,
+                        const std::string& reason) {
   const std::lock_guard lock(*changing_);
   return Change([&](GangHead* head, HeadUpdate* update) -> Status {
     if (head->fence != fence) return FenceMoved(key_, fence, head->fence);
@@ -214,6 +215,10 @@ Status Catalog::MarkBad(const Fence& fence, uint64_t step, const std::string& re
       return Error{Errc::kNotFound, key_ + " has no checkpoint of step " + std::to_string(step)};
     // One whose entry does not read counts as bad already, and is left as it is for whoever looks into it.
     if (found->manifest.empty()) return {};
+    if (found->manifest != manifest) {
+      return Error{Errc::kNotFound, "the checkpoint of step " + std::to_string(step) + " of " + key_ +
+                                        " was saved anew, and is not the one that is bad"};
+    }
     const auto mark = [&](CheckpointInfo& checkpoint, const std::string& why) {
       checkpoint.good = false;
       checkpoint.reason = why;

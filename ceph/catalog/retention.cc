@@ -25,7 +25,7 @@ std::vector<uint64_t> StepsToLeave(const std::vector<CheckpointInfo>& ascending,
   for (const CheckpointInfo& checkpoint : ascending) {
     const bool every = checkpoint.good && retention.every != 0 && checkpoint.step % retention.every == 0;
     const bool stays = checkpoint.step >= kept_from || checkpoint.step == committed ||
-                       checkpoint.step == retention.also || every || !checkpoint.pinned.empty();
+                       retention.also.contains(checkpoint.step) || every || !checkpoint.pinned.empty();
     if (!stays) leave.push_back(checkpoint.step);
   }
   return leave;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,16 +18,16 @@ struct Retention {
   Retention(size_t newest_good, uint64_t every_steps = 0)  // NOLINT(google-explicit-constructor)
       : newest(newest_good), every(every_steps) {}
 
-  // The same, and one more: what a gang would start from now.
+  // The same, and one more, if it is one: what a gang would start from now, and what it runs from.
   [[nodiscard]] Retention KeepingAlso(std::optional<uint64_t> step) const {
     Retention more = *this;
-    more.also = step;
+    if (step) more.also.insert(*step);
     return more;
   }
 
   size_t newest;   // of the good ones so many stay, at least 1, and what is newer than the oldest of them
   uint64_t every;  // so do the good ones whose step is a multiple of it; 0: none
-  std::optional<uint64_t> also;  // so does this one
+  std::set<uint64_t> also;  // so do these
 };
 
 // A save that is on its way may share chunks with these (Catalog::Commit), so they stay as long as the gang is not over.

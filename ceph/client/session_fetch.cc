@@ -55,6 +55,10 @@ int Session::AskForCheckpoint() {
   if (status == MUSTER_E_TIMEOUT)
     return Fail(status, "musterd has not delivered the checkpoint within 30 minutes");
   if (status != MUSTER_OK) return status;
+  // Who takes that for "no checkpoint yet" begins anew, alone, while the others go on.
+  if (fetching_.status == MUSTER_E_NOT_FOUND && fetching_.asked == wire::kNoStep) {
+    return Fail(MUSTER_E_STORE, "what this generation starts from was removed: %s", fetching_.text);
+  }
   if (fetching_.status != MUSTER_OK) {
     return Fail(fetching_.status, "%s",
                 fetching_.text[0] != '\0' ? fetching_.text : "there is no such checkpoint");

@@ -47,13 +47,14 @@ void SliceSource::Forget() {
 }
 
 int SliceSource::Begin(Session* session, uint64_t step) {
+  const uint64_t asked = step;
   if (step == MUSTER_LATEST) step = session->welcome().restore_step;
   if (step == MUSTER_LATEST) return session->Fail(MUSTER_E_NOT_FOUND, "this gang has no checkpoint yet");
   if (index_.holds(step)) return MUSTER_OK;
   Forget();
   uint64_t actual = 0;
   uint32_t world_size = 0;
-  if (const int status = session->Describe(step, &actual, &world_size); status != MUSTER_OK) return status;
+  if (const int status = session->Describe(asked, &actual, &world_size); status != MUSTER_OK) return status;
   if (world_size == 0) {
     return session->Fail(MUSTER_E_PROTOCOL, "musterd says that nobody saved the checkpoint of step %llu",
                          Number(step));

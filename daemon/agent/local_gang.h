@@ -113,6 +113,14 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     uint64_t saves = 0;
     std::shared_ptr<const Shard> shard;
   };
+  // Of a checkpoint, for a member, from the store.
+  struct Reading {
+    uint32_t rank = 0;
+    uint64_t generation = 0;
+    CheckpointInfo entry;  // what was listed when it began
+    std::function<void()> again;
+    std::function<void(const Error& error)> fail;
+  };
 
   // local_gang_job.cc
   void ConfirmJob();
@@ -206,7 +214,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   static void AnswerMemory(const Client& client, const wire::AskMemory& question, const Status& status);
   void StopWriting(uint64_t before);
   void TellJobOfDelay(uint64_t generation, const std::string& text);
-  bool AskLater(uint32_t rank, uint64_t generation, const Error& error, std::function<void()> again);
+  bool AskLater(const Reading& reading, const Error& error);
   void OnRestore(Client& client, const wire::Restore& restore);
   bool RestoreFromMemory(Client& client, uint64_t step, int64_t begun_ns);
   void RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t step, uint32_t asked, int64_t begun_ns);
@@ -228,7 +236,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void OnReadRange(Client& client, const wire::ReadRange& request);  // local_gang_ranges.cc
   void ReadRangeTo(uint32_t rank, uint64_t generation, wire::RangeRead answer, uint64_t asked,
                    uint32_t whose);
-  void ReportIfBad(uint32_t rank, uint64_t generation, uint64_t step, const Error& error);
+  void NotRead(const Reading& reading, const Error& error);
+  void ReportIfBad(const Reading& reading, const Error& error);
   void TellCommitted(uint32_t rank, uint64_t step, int status, const std::string& text);
   [[nodiscard]] size_t SavesOnTheirWay(uint32_t rank, uint64_t generation) const;
   void ShowSaving(uint32_t rank);

@@ -35,38 +35,38 @@ void LocalGang::ReadRangeTo(uint32_t rank, uint64_t generation, wire::RangeRead 
                             uint32_t whose) {
   if (!manifests_) manifests_ = std::make_shared<ManifestCache>(context_.store, job_.Space(), job_.Key());
   const auto done = [weak = weak_from_this(), &loop = context_.loop, rank, generation, answer, asked, whose](
-                        wire::RangeRead said, Result<UniqueFd> memory) {
+                        wire::RangeRead said, const CheckpointInfo& entry, Result<UniqueFd> memory) {
     // std::function must be copyable; a descriptor is not.
     auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));
-    loop.Post([weak, rank, generation, answer, asked, whose, said, shared]() mutable {
+    loop.Post([weak, rank, generation, answer, asked, whose, said, entry, shared]() mutable {
       const auto self = weak.lock();
       if (!self || !self->start_ || self->start_->generation() != generation) return;
+      const auto tell = [weak, rank, generation, said](int status, const std::string& text, int fd) {
+        const auto gang = weak.lock();
+        Client* asker = gang ? gang->ClientOf(rank, generation) : nullptr;
+        if (asker == nullptr) return;
+        asker->restoring = false;
+        gang->ShowSaving(rank);
+        SendResult(*asker->connection, wire::Type::kRangeRead, said, status, text, fd);
+      };
+      if (*shared) return tell(wire::kStatusOk, "", (*shared)->get());
       const auto again = [weak, rank, generation, answer, asked, whose] {
         if (const auto gang = weak.lock()) gang->ReadRangeTo(rank, generation, answer, asked, whose);
       };
-      if (!*shared && self->AskLater(rank, generation, shared->error(), again)) return;
-      if (!*shared) self->ReportIfBad(rank, generation, said.step, shared->error());
-      Client* asker = self->ClientOf(rank, generation);
-      if (asker == nullptr) return;
-      asker->restoring = false;
-      self->ShowSaving(rank);
-      if (*shared) {
-        return SendResult(*asker->connection, wire::Type::kRangeRead, said, wire::kStatusOk, "",
-                          (*shared)->get());
-      }
-      SendResult(*asker->connection, wire::Type::kRangeRead, said, wire::StatusOf(shared->error().code),
-                 shared->error().message);
+      const auto fail = [tell](const Error& error) { tell(wire::StatusOf(error.code), error.message, -1); };
+      self->NotRead({rank, generation, entry, again, fail}, shared->error());
     });
   };
   context_.reader.Do([manifests = manifests_, &engine = context_.engine, space = job_.Space(), answer, asked,
                       whose, done]() mutable {
-    const auto found = manifests->Get(answer.step);
-    if (!found) return done(answer, found.error());
+    CheckpointInfo entry;
+    const auto found = manifests->Get(answer.step, &entry);
+    if (!found) return done(answer, entry, found.error());
     const Manifest& manifest = **found;
     // A step is saved once under one fence.
     answer.checkpoint = manifest.fence.term << 32 ^ manifest.fence.generation;
     if (whose >= manifest.world_size) {
-      return done(answer,
+      return done(answer, entry,
                   Error{Errc::kInvalid,
                         fmt::format("the checkpoint of step {} has no shard of rank {}: it was saved by "
                                     "{} members",
@@ -75,12 +75,14 @@ void LocalGang::ReadRangeTo(uint32_t rank, uint64_t generation, wire::RangeRead 
     const Shard& shard = manifest.shards[whose];
     answer.shard_bytes = shard.bytes;
     if (answer.offset > shard.bytes) {
-      return done(answer, Error{Errc::kInvalid, fmt::format("the shard of rank {} has {} bytes, none at {}",
-                                                            whose, shard.bytes, answer.offset)});
+      return done(answer, entry,
+                  Error{Errc::kInvalid, fmt::format("the shard of rank {} has {} bytes, none at {}", whose,
+                                                    shard.bytes, answer.offset)});
     }
     answer.bytes = std::min(asked, shard.bytes - answer.offset);
-    engine.ReadRange(space, shard, answer.offset, answer.bytes,
-                     [done, answer](Result<UniqueFd> memory) { done(answer, std::move(memory)); });
+    engine.ReadRange(
+        space, shard, answer.offset, answer.bytes,
+        [done, answer, entry](Result<UniqueFd> memory) { done(answer, entry, std::move(memory)); });
   });
 }
 

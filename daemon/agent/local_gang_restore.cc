@@ -117,31 +117,38 @@ void LocalGang::RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t st
   const Client* client = ClientOf(rank, generation);
   if (client == nullptr) return;
   const auto done = [weak = weak_from_this(), &loop = context_.loop, chores = context_.chores, rank,
-                     generation, step, asked, begun_ns](Result<UniqueFd> memory, const Shard& shard) {
+                     generation, step, asked,
+                     begun_ns](Result<UniqueFd> memory, const Shard& shard, const CheckpointInfo& entry) {
     auto shared = LetGoBy(chores, std::move(memory));
-    loop.Post([weak, rank, generation, step, asked, begun_ns, shard, shared] {
+    loop.Post([weak, rank, generation, step, asked, begun_ns, shard, entry, shared] {
       const auto self = weak.lock();
-      if (!self) return;
+      if (!self || !self->start_ || self->start_->generation() != generation) return;
+      if (*shared) {
+        if (shard.rank == rank) self->TellRestored(rank, generation, shard.bytes, false, 0, begun_ns);
+        return self->RestoreDone(rank, generation, step, *shared, shard);
+      }
       const auto again = [weak, rank, generation, step, asked, begun_ns] {
         if (const auto gang = weak.lock()) gang->RestoreFromStore(rank, generation, step, asked, begun_ns);
       };
-      if (!*shared && self->AskLater(rank, generation, shared->error(), again)) return;
-      if (*shared && shard.rank == rank)
-        self->TellRestored(rank, generation, shard.bytes, false, 0, begun_ns);
-      self->RestoreDone(rank, generation, step, *shared, shard);
+      const auto fail = [weak, rank, generation, step](const Error& error) {
+        if (const auto gang = weak.lock()) gang->RestoreDone(rank, generation, step, error, {});
+      };
+      self->NotRead({rank, generation, entry, again, fail}, shared->error());
     });
   };
   context_.reader.Do([store = context_.store, &engine = context_.engine, space = job_.Space(),
                       key = job_.Key(), step, asked, rank, world = world_.spec.MemberCount(), saves = Saves(),
                       done, reader = std::weak_ptr<const void>(client->reader)] {
     if (reader.expired()) return;
-    auto manifest = Catalog(store, space, key).LoadManifest(step);
-    if (!manifest) return done(manifest.error(), {});
+    CheckpointInfo entry;
+    auto manifest = Catalog(store, space, key).LoadManifest(step, &entry);
+    if (!manifest) return done(manifest.error(), {}, entry);
     const Result<uint32_t> which = ShardOf(*manifest, asked, rank, world, saves);
-    if (!which) return done(which.error(), {});
+    if (!which) return done(which.error(), {}, entry);
     const Shard& shard = manifest->shards[*which];
     engine.ReadShard(
-        space, shard, [done, shard](Result<UniqueFd> memory) { done(std::move(memory), shard); }, reader);
+        space, shard,
+        [done, shard, entry](Result<UniqueFd> memory) { done(std::move(memory), shard, entry); }, reader);
   });
 }
 
@@ -159,14 +166,30 @@ void LocalGang::TellRestored(uint32_t rank, uint64_t generation, uint64_t bytes,
   Up(std::move(message));
 }
 
+// A checkpoint may be removed, or its step saved anew, while it is read: what is missing of one that has left the list is no
+// damage, and what the list has now is the answer.
+void LocalGang::NotRead(const Reading& reading, const Error& error) {
+  if (AskLater(reading, error)) return;
+  if (error.code != Errc::kCorrupt) return reading.fail(error);
+  context_.reader.Do([weak = weak_from_this(), &loop = context_.loop, store = context_.store,
+                      space = job_.Space(), key = job_.Key(), reading, error] {
+    loop.Post([weak, reading, error, listed = Catalog(store, space, key).CheckListed(reading.entry)] {
+      const auto self = weak.lock();
+      if (!self || !self->start_ || self->start_->generation() != reading.generation) return;
+      if (!listed && self->AskLater(reading, listed.error())) return;
+      if (!listed && listed.error().code == Errc::kNotFound) return reading.again();
+      if (listed) self->ReportIfBad(reading, error);
+      reading.fail(error);
+    });
+  });
+}
+
 // A store that does not answer is asked again for as long as the member waits: no program is to end because of it. False:
 // it is no such error, or nobody waits.
-bool LocalGang::AskLater(uint32_t rank, uint64_t generation, const Error& error,
-                         std::function<void()> again) {
-  if (error.code != Errc::kUnavailable || !start_ || start_->generation() != generation ||
-      ClientOf(rank, generation) == nullptr) {
-    return false;
-  }
+bool LocalGang::AskLater(const Reading& reading, const Error& error) {
+  const uint32_t rank = reading.rank;
+  const uint64_t generation = reading.generation;
+  if (error.code != Errc::kUnavailable || ClientOf(rank, generation) == nullptr) return false;
   spdlog::warn("gang {}: rank {} waits for its state: {}; the store is asked again", job_.Id(), rank,
                error.message);
   if (!delay_said_) {
@@ -174,7 +197,7 @@ bool LocalGang::AskLater(uint32_t rank, uint64_t generation, const Error& error,
     TellJobOfDelay(generation,
                    fmt::format("members wait for their state: {}; the store is asked again", error.message));
   }
-  context_.loop.After(kAskAgain, [weak = weak_from_this(), rank, generation, again = std::move(again)] {
+  context_.loop.After(kAskAgain, [weak = weak_from_this(), rank, generation, again = reading.again] {
     const auto self = weak.lock();
     if (self && self->start_ && self->start_->generation() == generation &&
         self->ClientOf(rank, generation) != nullptr) {
@@ -191,7 +214,6 @@ void LocalGang::Let(HeldShards::Dropped dropped) {
 void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<UniqueFd>& memory,
                             const Shard& shard) {
   if (!start_ || start_->generation() != generation) return;
-  if (!memory) ReportIfBad(rank, generation, step, memory.error());
   // All of its objects have just been found to be good.
   if (memory && shard.rank == rank && start_->restore() && step == start_->restore_step())
     SetBase(rank, step, shard);
@@ -211,16 +233,19 @@ void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, c
   }
 }
 
-// Only the generation's own starting point sends the gang back; another step is the program's own question.
-void LocalGang::ReportIfBad(uint32_t rank, uint64_t generation, uint64_t step, const Error& error) {
-  if (!start_->restore() || step != start_->restore_step()) return;
-  if (error.code != Errc::kCorrupt && error.code != Errc::kNotFound) return;
+// Only the generation's own starting point sends the gang back; another step is the program's own question, and so is what
+// this generation has saved of the same step.
+void LocalGang::ReportIfBad(const Reading& reading, const Error& error) {
+  const CheckpointInfo& entry = reading.entry;
+  if (!start_->restore() || entry.step != start_->restore_step()) return;
+  if (entry.fence.generation == reading.generation) return;
   auto message = Message();
   v1::CheckpointBad* bad = message.mutable_checkpoint_bad();
-  bad->set_task(rank);
-  bad->set_generation(generation);
-  bad->set_step(step);
+  bad->set_task(reading.rank);
+  bad->set_generation(reading.generation);
+  bad->set_step(entry.step);
   bad->set_reason(error.message);
+  bad->set_manifest(entry.manifest);
   Up(std::move(message));
 }
 
@@ -242,29 +267,37 @@ void LocalGang::OnDescribe(Client& client, const wire::Describe& describe) {
 }
 
 void LocalGang::DescribeTo(uint32_t rank, uint64_t generation, wire::Described answer) {
-  auto done = [weak = weak_from_this(), rank, generation, answer](const Result<Manifest>& manifest) mutable {
+  auto done = [weak = weak_from_this(), rank, generation, answer](const Result<Manifest>& manifest,
+                                                                  const CheckpointInfo& entry) mutable {
     const auto self = weak.lock();
     if (!self || !self->start_ || self->start_->generation() != generation) return;
-    const auto again = [weak, rank, generation, answer] {
-      if (const auto gang = weak.lock()) gang->DescribeTo(rank, generation, answer);
+    const auto tell = [weak, rank, generation](const wire::Described& said, int status,
+                                               const std::string& text) {
+      const auto gang = weak.lock();
+      Client* asker = gang ? gang->ClientOf(rank, generation) : nullptr;
+      if (asker == nullptr) return;
+      asker->restoring = false;
+      gang->ShowSaving(rank);
+      SendResult(*asker->connection, wire::Type::kDescribed, said, status, text);
     };
-    if (!manifest && self->AskLater(rank, generation, manifest.error(), again)) return;
-    if (!manifest) self->ReportIfBad(rank, generation, answer.step, manifest.error());
-    Client* asker = self->ClientOf(rank, generation);
-    if (asker == nullptr) return;
-    asker->restoring = false;
-    self->ShowSaving(rank);
     if (!manifest) {
-      return SendResult(*asker->connection, wire::Type::kDescribed, answer,
-                        wire::StatusOf(manifest.error().code), manifest.error().message);
+      const auto again = [weak, rank, generation, answer] {
+        if (const auto gang = weak.lock()) gang->DescribeTo(rank, generation, answer);
+      };
+      const auto fail = [tell, answer](const Error& error) {
+        tell(answer, wire::StatusOf(error.code), error.message);
+      };
+      return self->NotRead({rank, generation, entry, again, fail}, manifest.error());
     }
     answer.world_size = manifest->world_size;
     for (const Shard& shard : manifest->shards) answer.bytes += shard.bytes;
-    SendResult(*asker->connection, wire::Type::kDescribed, answer, wire::kStatusOk, "");
+    tell(answer, wire::kStatusOk, "");
   };
   context_.reader.Do([store = context_.store, &loop = context_.loop, space = job_.Space(), key = job_.Key(),
                       step = answer.step, done] {
-    loop.Post([done, manifest = Catalog(store, space, key).LoadManifest(step)]() mutable { done(manifest); });
+    CheckpointInfo entry;
+    auto manifest = Catalog(store, space, key).LoadManifest(step, &entry);
+    loop.Post([done, manifest = std::move(manifest), entry]() mutable { done(manifest, entry); });
   });
 }
 

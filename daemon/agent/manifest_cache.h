@@ -16,9 +16,9 @@ class ManifestCache {
   ManifestCache(std::shared_ptr<Store> store, const std::string& space, const std::string& key)
       : catalog_(std::move(store), space, key) {}
 
-  // The manifest of a step, as Catalog::LoadManifest gives it. The gang's head is read each time, so a checkpoint that is
+  // The manifest of a step, and its entry, as Catalog::LoadManifest gives them. The gang's head is read each time, so a checkpoint that is
   // not listed any more, or has been saved again, is never answered from memory.
-  Result<std::shared_ptr<const Manifest>> Get(uint64_t step);
+  Result<std::shared_ptr<const Manifest>> Get(uint64_t step, CheckpointInfo* entry);
 
  private:
   Catalog catalog_;

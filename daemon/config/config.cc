@@ -126,10 +126,11 @@ const std::vector<Key>& Keys() {
              "The newest good checkpoints that are kept of each gang."),
       Number("keep_every", Kind::kCount, &Config::keep_every, 0, 1'000'000'000,
              "Good checkpoints whose step is a multiple of this are kept too, for ever; 0: none."),
-      Number("user_storage_limit", Kind::kSize, &Config::user_storage_limit, 0, 1LL << 60,
-             "What the checkpoints of one user may take of the store; a save that could go above it fails. "
-             "The one "
-             "that is being saved counts beside those that are kept. 0: no limit."),
+      Number(
+          "user_storage_limit", Kind::kSize, &Config::user_storage_limit, 0, 1LL << 60,
+          "What the checkpoints of one user may take of the store; a save that could go above it fails. "
+          "The one that is being saved, and the one that a generation has started from, count beside those "
+          "that are kept. 0: no limit."),
       Text("incremental", &Config::incremental,
            "Whether a checkpoint shares the chunks that have not changed with the one before; not with "
            "keep_checkpoints of 1.",

@@ -245,53 +245,54 @@ void Coordinator::Do(const gang::SetTimer& action) {
 
 void Coordinator::Do(const gang::RejectCheckpoint& action) {
   ++rejecting_;
-  rejected_.insert(action.step);
+  rejected_.insert(action.manifest);
   AddHistory("checkpoint_bad",
              fmt::format("the checkpoint of step {} does not verify: {}", action.step, action.reason));
-  Reject(action.step, action.reason);
+  Reject(action);
 }
 
 // Marks it bad, and finds what is left to start from. A store that does not answer is waited for: the members will need it for
 // an older one.
-void Coordinator::Reject(uint64_t step, const std::string& reason) {
-  worker_->Do([weak = weak_from_this(), catalog = catalog_, fence = fence_, step, reason, &loop = loop_,
-               id = job_.Id()] {
-    const auto settled = [](const auto& result) { return result || !MayPass(result.error()); };
-    for (;;) {
-      const Status marked = catalog->MarkBad(fence, step, reason);
-      const Result<GangHead> head = catalog->Load();
-      if (settled(marked) && settled(head)) {
-        return loop.Post([weak, fence, step, reason, marked, head] {
-          if (const auto self = weak.lock(); self && !self->deposed_)
-            self->Rejected(fence, step, reason, marked, head);
-        });
-      }
-      if (weak.expired()) return;
-      spdlog::warn("gang {}: the checkpoint of step {} is not marked bad: {}; trying again", id, step,
-                   marked ? head.error().message : marked.error().message);
-      std::this_thread::sleep_for(kRetry);
-    }
-  });
+void Coordinator::Reject(const gang::RejectCheckpoint& bad) {
+  worker_->Do(
+      [weak = weak_from_this(), catalog = catalog_, fence = fence_, bad, &loop = loop_, id = job_.Id()] {
+        const auto settled = [](const auto& result) { return result || !MayPass(result.error()); };
+        for (;;) {
+          const Status marked = catalog->MarkBad(fence, bad.step, bad.manifest, bad.reason);
+          const Result<GangHead> head = catalog->Load();
+          if (settled(marked) && settled(head)) {
+            return loop.Post([weak, fence, bad, marked, head] {
+              if (const auto self = weak.lock(); self && !self->deposed_)
+                self->Rejected(fence, bad, marked, head);
+            });
+          }
+          if (weak.expired()) return;
+          spdlog::warn("gang {}: the checkpoint of step {} is not marked bad: {}; trying again", id, bad.step,
+                       marked ? head.error().message : marked.error().message);
+          std::this_thread::sleep_for(kRetry);
+        }
+      });
 }
 
-void Coordinator::Rejected(const Fence& fence, uint64_t step, const std::string& reason, const Status& marked,
+void Coordinator::Rejected(const Fence& fence, const gang::RejectCheckpoint& bad, const Status& marked,
                            const Result<GangHead>& head) {
   if (!marked && marked.error().code == Errc::kConflict) {
     if (fence == fence_ && !raising_) return Deposed(marked.error().message);
     // It has moved the fence itself meanwhile, or is about to.
-    loop_.After(kRetry, [weak = weak_from_this(), step, reason] {
-      if (const auto self = weak.lock(); self && !self->deposed_) self->Reject(step, reason);
+    loop_.After(kRetry, [weak = weak_from_this(), bad] {
+      if (const auto self = weak.lock(); self && !self->deposed_) self->Reject(bad);
     });
     return;
   }
-  // Also when the store could not say so: this gang does not start from it again.
-  if (!marked) spdlog::error("gang {}: {}", job_.Id(), marked.error().message);
+  // Also when the store could not say so: this gang does not start from it again. One that has left the list needs no mark.
+  if (!marked && marked.error().code != Errc::kNotFound)
+    spdlog::error("gang {}: {}", job_.Id(), marked.error().message);
   if (head) {
     latest_.reset();
     for (const CheckpointInfo& checkpoint : head->checkpoints) {
-      if (checkpoint.good && !rejected_.contains(checkpoint.step)) latest_ = checkpoint.step;
+      if (checkpoint.good && !rejected_.contains(checkpoint.manifest)) latest_ = checkpoint.step;
     }
-  } else if (latest_ == step) {
+  } else if (latest_ == bad.step) {
     latest_.reset();
   }
   --rejecting_;

@@ -143,8 +143,8 @@ void Coordinator::TryCommit(uint64_t step) {
   Pending& pending = pending_[step];
   ++pending.attempts;
   worker_->Do([weak = weak_from_this(), catalog = catalog_, manifest = pending.manifest, fence = fence_,
-               retention = RetentionOf(config_).KeepingAlso(latest_), in_doubt = in_doubt_,
-               &removals = removals_, &loop = loop_] {
+               retention = RetentionOf(config_).KeepingAlso(latest_).KeepingAlso(restore_),
+               in_doubt = in_doubt_, &removals = removals_, &loop = loop_] {
     Manifest fenced = *manifest;
     fenced.fence = fence;
     std::vector<CheckpointInfo> gone;
@@ -298,7 +298,6 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
     // The last ones are enough: what is not known here is read from the store.
     while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)
       saved_in_.erase(saved_in_.begin());
-    rejected_.erase(step);
     AddHistory("checkpoint", fmt::format("step {} is committed, {} bytes", step, manifest.TotalBytes()));
     StorageCommitted(manifest.TotalBytes());
     Feed(gang::CheckpointCommitted{step});

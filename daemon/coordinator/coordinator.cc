@@ -220,9 +220,7 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
     case v1::AgentMessage::kShardRestored:
       return ShardRestored(message.shard_restored());
     case v1::AgentMessage::kCheckpointBad:
-      return Feed(gang::CheckpointBad{TaskOf(message.checkpoint_bad().task()),
-                                      message.checkpoint_bad().generation(), message.checkpoint_bad().step(),
-                                      message.checkpoint_bad().reason()});
+      return CheckpointBad(message.checkpoint_bad());
     case v1::AgentMessage::kReports:
       return TakeReports(message.reports());
     case v1::AgentMessage::kStacks:
@@ -235,6 +233,16 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
     default:
       return;
   }
+}
+
+void Coordinator::CheckpointBad(const v1::CheckpointBad& bad) {
+  // The generation that started from it has saved the step anew: who reads it next reads that.
+  if (bad.generation() == gang_->generation() && committed_.Has(bad.step())) return;
+  Feed(gang::CheckpointBad{.task = TaskOf(bad.task()),
+                           .generation = bad.generation(),
+                           .step = bad.step(),
+                           .reason = bad.reason(),
+                           .manifest = bad.manifest()});
 }
 
 void Coordinator::OnExited(const v1::MemberExited& message) {

@@ -123,8 +123,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Do(const gang::TellMembers& action);
   void Do(const gang::SetTimer& action);
   void Do(const gang::RejectCheckpoint& action);
-  void Reject(uint64_t step, const std::string& reason);
-  void Rejected(const Fence& fence, uint64_t step, const std::string& reason, const Status& marked,
+  void Reject(const gang::RejectCheckpoint& bad);
+  void Rejected(const Fence& fence, const gang::RejectCheckpoint& bad, const Status& marked,
                 const Result<GangHead>& head);
   void Do(const gang::LoseNode& action);
   void RequeuedBySlurm();
@@ -176,6 +176,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void StorageRead(const Result<uint64_t>& use);
   void StorageCommitted(uint64_t bytes);
   void SendStorage();
+  void CheckpointBad(const v1::CheckpointBad& bad);
   void OnExited(const v1::MemberExited& message);
   void Deposed(const std::string& why);
   // With the successor's term those who hear it may ask for the next one, should it be dead.
@@ -248,7 +249,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::map<uint64_t, std::optional<uint64_t>> inherited_;
   std::optional<v1::Start> start_;  // of the current generation
   uint32_t rejecting_ = 0;          // checkpoints being marked bad: no start before that is done
-  std::set<uint64_t> rejected_;     // steps that this coordinator starts nothing from
+  std::set<std::string> rejected_;  // manifests of checkpoints that this coordinator starts nothing from
   std::set<uint32_t> to_start_;     // nodes that wait for that, or for a durable record
   bool start_durable_ = false;
   uint64_t durable_generation_ = 0;          // the newest whose record is in the store

@@ -106,6 +106,7 @@ struct CheckpointBad {  // a member could not verify the checkpoint it was to st
   uint64_t generation = 0;
   uint64_t step = 0;
   std::string reason;
+  std::string manifest;  // its name: the step may have been saved anew
 };
 struct JobFacts {                      // what Slurm says of the job; until then nothing is known
   std::optional<uint32_t> batch_node;  // where its script runs, if it has one and it runs on one of the nodes
@@ -180,6 +181,7 @@ struct RejectCheckpoint {  // mark it bad in the store; `restore_step` must be c
                            // start
   uint64_t step = 0;
   std::string reason;
+  std::string manifest;
 };
 struct LoseNode {  // it is out of the gang: Slurm should know that it is down
   uint32_t node = 0;

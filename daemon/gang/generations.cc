@@ -256,7 +256,7 @@ void Gang::OrderFinish(std::vector<uint32_t> nodes, Actions& out) const {
 void Gang::On(const CheckpointBad& event, Actions& out) {
   if (event.generation != generation_ || (state_ != State::kStarting && state_ != State::kRunning)) return;
   if (event.task >= members_.size()) return;
-  out.emplace_back(RejectCheckpoint{event.step, event.reason});
+  out.emplace_back(RejectCheckpoint{event.step, event.reason, event.manifest});
   Fail(Fault{.what = fmt::format(
                  "{}: the checkpoint of step {} does not verify: {}; going back to the one before",
                  Who(event.task), event.step, event.reason),

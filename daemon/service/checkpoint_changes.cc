@@ -70,7 +70,11 @@ Result<json> PruneCheckpoints(const CheckpointsOf& of, Retention retention) {
   Catalog catalog(of.store, of.space, of.key);
   auto pruned = Removed(of, catalog.Drop([&](const GangHead& head) -> Result<std::vector<uint64_t>> {
     Retention now = retention;
-    if (!IsOver(head)) now.newest = std::max(now.newest, kNeededByGang);
+    if (!IsOver(head)) {
+      now.newest = std::max(now.newest, kNeededByGang);
+      const auto record = GangRecord::Decode(head.record);
+      if (record && record->restore) now = now.KeepingAlso(record->restore_step);
+    }
     return StepsToLeave(head.checkpoints, now);
   }));
   if (!pruned) return pruned;

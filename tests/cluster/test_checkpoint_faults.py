@@ -20,6 +20,7 @@ from harness import SOON, SOURCE_IN_NODE, ClusterCase, Job  # noqa: E402
 from keepers import RANKS, Keeper  # noqa: E402
 from object_names import rank_and_chunk  # noqa: E402
 from pool import Rados  # noqa: E402
+from vc.names import BUILD_IN_NODE  # noqa: E402
 
 TEXT = "/usr/share/common-licenses/GPL-3"
 
@@ -181,6 +182,49 @@ class Damage(FaultCase):
         # Put right by hand, what was committed is whole.
         rados.run("setxattr", head, "fence", fence)
         self.verify(keeper.job)
+
+
+class LateReads(FaultCase):
+    """Members read checkpoints long after their generation has started, while retention removes others."""
+
+    CODE = f"""
+sys.path.insert(0, "{BUILD_IN_NODE}/python")
+import muster
+with muster.open() as gang:
+    def save(*steps):
+        for step in steps:
+            part = muster.Slice(bytearray([step] * 8), global_shape=(8 * world,), offset=(8 * rank,))
+            gang.save({{"step": step}}, step, slices={{"all": part}})
+            gang.wait(step)
+    def read(step=None):
+        found = gang.restore(step)
+        return [found and found[1], gang.restore_info(step), list(gang.restore_bytes("all", step) or [])]
+    if generation == 1:
+        save(1)
+        until(lambda: rank == 0)
+        die()
+    said = {{"before": gang.restore()[1]}}
+    save(1)
+    if rank == 1:
+        said["anew"] = read()
+    save(2, 3, 4, 5, 6)
+    if rank == 1:
+        said |= {{"own": read(), "removed": read(2)}}
+    save(7)
+    record(**said)
+"""
+
+    def test_what_a_generation_started_from_can_be_read_to_its_end_and_what_is_removed_is_not_found(self) -> None:
+        job = self.gang(self.CODE, nodes=3, tasks=3)
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertEqual(self.event_texts(job, "checkpoint_bad"), [])
+        said = {record.rank: record.said for record in job.records(2)}
+        whole = [1, [1, 3], [1] * 24]
+        self.assertEqual(said[1], {"before": 1, "anew": whole, "own": whole, "removed": [None, None, []]})
+        self.assertEqual((said[0], said[2]), ({"before": 1}, {"before": 1}))
+        self.assertEqual({step: entry["state"] for step, entry in self.checkpoints(job).items()}, dict.fromkeys((1, 5, 6, 7), "good"))
+        self.verify(job)
+        self.assertEqual(self.generations(job), 2)
 
 
 class Formats(FaultCase):

@@ -51,8 +51,9 @@ class StaleWriter(ClusterCase):
         self.wait(lambda: self.muster("status", node=node).returncode == 0, f"musterd on {node} to answer")
         keeper.commit(6)
         listed = self.muster_json("checkpoint", "list", keeper.job.gang)["checkpoints"]
-        self.assertEqual([(entry["step"], entry["state"]) for entry in listed], [(s, "good") for s in (4, 5, 6)])
-        self.assertEqual([entry["generation"] for entry in listed], [1 if started == 4 else 2, 2, 2])
+        steps = sorted({started, 4, 5, 6})
+        self.assertEqual([(entry["step"], entry["state"]) for entry in listed], [(step, "good") for step in steps])
+        self.assertEqual([entry["generation"] for entry in listed], [1 if step <= started else 2 for step in steps])
         self.muster_json("checkpoint", "verify", keeper.job.gang)
         report(f"{len(set(self.objects(keeper, 4, 1)) - set(written))} objects were written late")
         # What came late is removed with everything that was torn, and what is loaded is what was saved.

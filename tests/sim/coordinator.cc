@@ -251,6 +251,11 @@ void Coordinator::Feed(const gang::Event& event) {
   MaybeOver();
 }
 
+void Coordinator::Hear(const gang::CheckpointBad& bad) {
+  if (bad.generation == gang_->generation() && committed_.contains(bad.step)) return;
+  Feed(bad);
+}
+
 void Coordinator::Carry(const std::vector<gang::Action>& actions) {
   for (const gang::Action& action : actions) {
     std::visit([this](const auto& a) { Do(a); }, action);
@@ -343,25 +348,25 @@ void Coordinator::Do(const gang::RequeueJob& /*action*/) {
 
 void Coordinator::Do(const gang::RejectCheckpoint& action) {
   ++rejecting_;
-  rejected_.insert(action.step);
-  Queue([this, step = action.step](const std::function<void()>& done) { Reject(step, done); });
+  rejected_.insert(action.manifest);
+  Queue([this, action](const std::function<void()>& done) { Reject(action, done); });
 }
 
-void Coordinator::Reject(uint64_t step, const std::function<void()>& done) {
-  const auto change = [step, fence = fence_](Store::Head& head) {
-    if (head.fence == fence) head.checkpoints.erase(step);
+void Coordinator::Reject(const gang::RejectCheckpoint& bad, const std::function<void()>& done) {
+  const auto change = [&store = daemon_.sim.store, bad, fence = fence_](Store::Head& head) {
+    store.MarkBad(head, fence, bad.step, bad.manifest);
     return true;
   };
   daemon_.sim.store.Ask(daemon_.host.index(), change,
-                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), step, done](
+                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), bad, done](
                             Store::Answer answer, const Store::Head& head) {
                           if (daemon.expired() || alive.expired()) return;
                           if (answer == Store::Answer::kNone)
-                            return Post(kRetry, [this, step, done] { Reject(step, done); });
+                            return Post(kRetry, [this, bad, done] { Reject(bad, done); });
                           Post(0, [this, head, done] {
                             latest_.reset();
                             for (const auto& [good, fence] : head.checkpoints) {
-                              if (!rejected_.contains(good)) latest_ = good;
+                              if (!rejected_.contains(ManifestOf(good, fence))) latest_ = good;
                             }
                             --rejecting_;
                             MaybeSendStarts();

@@ -34,11 +34,14 @@ class Coordinator {
   void Attached(uint32_t node, const std::shared_ptr<Link>& link, const Register& registration);
   void Detached(uint32_t node, const Link* link);
   void Hear(uint32_t node, const Link* link, const AgentMessage& message);
+  void Hear(const gang::CheckpointBad& bad);
   void OnLease(const lease::Event& event);
   void Feed(const gang::Event& event);
 
   [[nodiscard]] bool Leads() const { return gang_.has_value() && !deposed_; }
   [[nodiscard]] const gang::Gang& gang() const { return *gang_; }
+  // What the current generation started from.
+  [[nodiscard]] std::optional<uint64_t> restore() const { return restore_; }
   [[nodiscard]] uint64_t term() const { return fence_.term; }
 
  private:
@@ -63,7 +66,7 @@ class Coordinator {
   void Do(const gang::Persist& action);
   void Do(const gang::SetTimer& action);
   void Do(const gang::RejectCheckpoint& action);
-  void Reject(uint64_t step, const std::function<void()>& done);
+  void Reject(const gang::RejectCheckpoint& bad, const std::function<void()>& done);
   void Do(const gang::RequeueJob& action);
   void Do(const gang::Note& action);
   void Do(const gang::LoseNode& /*action*/) {}
@@ -125,7 +128,7 @@ class Coordinator {
   bool end_durable_ = false;
   uint64_t durable_generation_ = 0;
   uint32_t rejecting_ = 0;
-  std::set<uint64_t> rejected_;
+  std::set<std::string> rejected_;
   std::map<uint64_t, Pending> pending_;
   std::set<uint64_t> committed_;
   std::map<gang::Timer, uint64_t> timers_;

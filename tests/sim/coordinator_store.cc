@@ -104,9 +104,14 @@ void Coordinator::CommitWaiting() {
 
 void Coordinator::Commit(uint64_t step) {
   const Fence mine{fence_.term, gang_->generation()};
-  Queue([this, fence = mine, step](const std::function<void()>& done) {
-    const auto change = [&store = daemon_.sim.store, fence, step](Store::Head& head) {
-      return store.Commit(head, fence, step);
+  std::set<uint64_t> kept;
+  if (latest_) kept.insert(*latest_);
+  if (restore_ && !world_.Has(Bug::kStartNotKept)) kept.insert(*restore_);
+  Queue([this, fence = mine, step, kept](const std::function<void()>& done) {
+    const auto change = [&sim = daemon_.sim, fence, step, kept](Store::Head& head) {
+      const bool done = sim.store.Commit(head, fence, step, kept);
+      if (done) sim.invariants.Committed(head, fence);
+      return done;
     };
     daemon_.sim.store.Ask(daemon_.host.index(), change,
                           [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), fence, step, done](
@@ -119,7 +124,6 @@ void Coordinator::Commit(uint64_t step) {
                                 if (current) pending_.erase(step);
                                 if (good && current) committed_.insert(step);
                                 if (good && (!latest_ || *latest_ < step)) latest_ = step;
-                                if (good) rejected_.erase(step);
                                 if (good) Feed(gang::CheckpointCommitted{step});
                                 Broadcast(fence_.term, Committed{fence.generation, step, good});
                               }

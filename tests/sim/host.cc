@@ -60,7 +60,9 @@ void Host::StartMember(size_t local, const Order& order) {
   s.content = order.content;
   s.incarnation = incarnation;
   s.rank = order.rank;
-  s.step = order.step;
+  // Half of them save what they start from once more, as a program does that saves before it makes a step.
+  s.step = order.from ? *order.from + order.generation % 2 : 1;
+  s.from = order.from;
   world_.Log("n{}.{}: generation {} starts as rank {}", index_, local, order.generation, order.rank);
   sim_.invariants.MemberStarts(*this, s);
   Later(world_.Pick(1, 20) * kMs, [this, local, incarnation] {

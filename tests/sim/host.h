@@ -31,6 +31,7 @@ struct Supervisor {
   // The program: trains, and saves each step.
   uint32_t rank = 0;
   uint64_t step = 0;
+  std::optional<uint64_t> from;  // the step that its generation started from
   bool saving = false;
 };
 
@@ -45,7 +46,7 @@ class Host {
     uint64_t term = 0;
     uint64_t content = 0;
     uint32_t rank = 0;
-    uint64_t step = 0;  // the first to be saved
+    std::optional<uint64_t> from;  // the step of the checkpoint
   };
   void StartMember(size_t local, const Order& order);
   void StopMember(size_t local, uint64_t generation);

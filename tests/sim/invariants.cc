@@ -56,6 +56,17 @@ void Invariants::Coordinates(uint64_t term) {
   if (!terms_.insert(term).second) sim_.world.Fail(fmt::format("two coordinators have term {}", term));
 }
 
+void Invariants::Committed(const Store::Head& head, const Fence& fence) {
+  for (const auto& host : sim_.hosts) {
+    for (const Supervisor& s : host->supervisors) {
+      if (!s.executing || s.generation != fence.generation || !s.from) continue;
+      if (head.checkpoints.contains(*s.from) || sim_.store.IsBad(*s.from)) continue;
+      sim_.world.Fail(fmt::format("generation {} runs on n{}, and step {} that it started from is removed",
+                                  s.generation, host->index(), *s.from));
+    }
+  }
+}
+
 void Invariants::Silent(uint32_t node, uint64_t term) {
   sim_.world.Log("n{} is silent", node);
   // One that another has taken the record from can start nothing by what it concludes.

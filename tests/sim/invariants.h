@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/gang/gang.h"
+#include "tests/sim/store.h"
 
 namespace muster::sim {
 
@@ -27,6 +28,8 @@ class Invariants {
   void Obeys(Host& host, uint64_t term);
   // A coordinator has taken this term.
   void Coordinates(uint64_t term);
+  // A checkpoint is: what the generation started from is still listed.
+  void Committed(const Store::Head& head, const Fence& fence);
   // This node's members have been fenced, a coordinator concludes.
   void Silent(uint32_t node, uint64_t term);
   // Infrastructure costs no restarts.

@@ -282,7 +282,7 @@ void LocalGang::StartMember(size_t local) {
                             .term = term_,
                             .content = start_->content,
                             .rank = *rank,
-                            .step = start_->restore ? *start_->restore + 1 : 1});
+                            .from = start_->restore});
 }
 
 void LocalGang::On(const Stop& stop) {

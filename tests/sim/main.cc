@@ -26,6 +26,7 @@ Bug Named(const std::string& name) {
   if (name == "double_commit") return Bug::kDoubleCommit;
   if (name == "lost_stop") return Bug::kLostStop;
   if (name == "early_start") return Bug::kEarlyStart;
+  if (name == "start_not_kept") return Bug::kStartNotKept;
   std::cerr << "no mutation is called " << name << "\n";
   std::exit(2);
 }

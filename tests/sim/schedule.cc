@@ -98,13 +98,25 @@ void Schedule::OnProcess() {
     }
     default:
       Count("a checkpoint is bad");
-      if (Coordinator* leader = sim_.Leader()) {
-        leader->Feed(gang::CheckpointBad{.task = 0,
-                                         .generation = leader->gang().generation(),
-                                         .step = sim_.store.head().Latest().value_or(0),
-                                         .reason = "a chunk has another digest"});
-      }
+      ReadBad();
   }
+}
+
+// As LocalGang::ReportIfBad: what the generation started from, and is listed. The word takes its time.
+void Schedule::ReadBad() {
+  const Coordinator* leader = sim_.Leader();
+  if (leader == nullptr || !leader->restore()) return;
+  const auto& listed = sim_.store.head().checkpoints;
+  const auto found = listed.find(*leader->restore());
+  if (found == listed.end() || found->second.generation == leader->gang().generation()) return;
+  const gang::CheckpointBad bad{.task = 0,
+                                .generation = leader->gang().generation(),
+                                .step = found->first,
+                                .reason = "a chunk has another digest",
+                                .manifest = ManifestOf(found->first, found->second)};
+  world_.After(world_.Pick(1, 100) * kMs, [this, bad] {
+    if (Coordinator* hears = sim_.Leader()) hears->Hear(bad);
+  });
 }
 
 void Schedule::OnMachine() {

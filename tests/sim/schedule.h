@@ -17,6 +17,7 @@ class Schedule {
  private:
   void Fault();
   void OnProcess();
+  void ReadBad();
   void OnMachine();
   void OnNetwork();
   void OnStore();

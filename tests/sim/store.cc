@@ -7,8 +7,13 @@ namespace muster::sim {
 namespace {
 
 constexpr Nanos kTimeout = 700 * kMs;
+constexpr size_t kKept = 2;  // the newest
 
 }  // namespace
+
+std::string ManifestOf(uint64_t step, const Fence& fence) {
+  return fmt::format("{}.{}.{}", step, fence.term, fence.generation);
+}
 
 void Store::Ask(uint32_t host, std::function<bool(Head&)> change,
                 std::function<void(Answer, const Head&)> answer) {
@@ -30,14 +35,26 @@ void Store::Ask(uint32_t host, std::function<bool(Head&)> change,
   });
 }
 
-bool Store::Commit(Head& head, const Fence& fence, uint64_t step) {
+bool Store::Commit(Head& head, const Fence& fence, uint64_t step, const std::set<uint64_t>& kept) {
   if (head.fence != fence) return false;
   if (++commits_[{fence.generation, step}] > 1) {
     world_.Fail(fmt::format("step {} of generation {} is committed twice", step, fence.generation));
   }
   head.checkpoints[step] = fence;
+  bad_.erase(step);
+  size_t newer = head.checkpoints.size();
+  std::erase_if(head.checkpoints,
+                [&](const auto& c) { return newer-- > kKept && c.first != step && !kept.contains(c.first); });
   world_.Log("store: step {} of ({}, {}) is committed", step, fence.term, fence.generation);
   return true;
+}
+
+void Store::MarkBad(Head& head, const Fence& fence, uint64_t step, const std::string& manifest) {
+  const auto found = head.checkpoints.find(step);
+  if (head.fence != fence || found == head.checkpoints.end()) return;
+  if (ManifestOf(step, found->second) != manifest) return;
+  head.checkpoints.erase(found);
+  bad_.insert(step);
 }
 
 void Store::Heal() {

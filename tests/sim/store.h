@@ -5,6 +5,8 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,9 @@ struct Fence {
   uint64_t generation = 0;
   friend auto operator<=>(const Fence&, const Fence&) = default;
 };
+
+// Which of a step's checkpoints it is.
+std::string ManifestOf(uint64_t step, const Fence& fence);
 
 struct Record {
   gang::State state = gang::State::kJoining;
@@ -51,8 +56,11 @@ class Store {
   // Asks from `host`: `change` is made at the store (false: it does not apply), `answer` comes back, perhaps as kNone
   // although the change was made.
   void Ask(uint32_t host, std::function<bool(Head&)> change, std::function<void(Answer, const Head&)> answer);
-  // As Catalog::Commit: only by the fence that the head has.
-  bool Commit(Head& head, const Fence& fence, uint64_t step);
+  // As Catalog::Commit: only by the fence that the head has. `kept`: steps that stay beside the newest.
+  bool Commit(Head& head, const Fence& fence, uint64_t step, const std::set<uint64_t>& kept);
+  // As Catalog::MarkBad: only this one of the step's.
+  void MarkBad(Head& head, const Fence& fence, uint64_t step, const std::string& manifest);
+  [[nodiscard]] bool IsBad(uint64_t step) const { return bad_.contains(step); }
 
   void SetReachable(uint32_t host, bool reachable) { cut_[host] = !reachable; }
   void SetDown(bool down) { down_ = down; }
@@ -68,6 +76,7 @@ class Store {
   bool down_ = false;
   double slow_ = 0;
   double forgetful_ = 0;
+  std::set<uint64_t> bad_;                                // steps
   std::map<std::pair<uint64_t, uint64_t>, int> commits_;  // by generation and step
 };
 

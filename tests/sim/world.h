@@ -16,7 +16,7 @@ using Nanos = int64_t;
 inline constexpr Nanos kMs = 1'000'000;
 
 // What can be planted, to see that it is found. All are in the simulation's glue: the machines themselves are real.
-enum class Bug { kNone, kNoFencing, kStaleTerm, kDoubleCommit, kLostStop, kEarlyStart };
+enum class Bug { kNone, kNoFencing, kStaleTerm, kDoubleCommit, kLostStop, kEarlyStart, kStartNotKept };
 
 class World {
  public:

@@ -58,6 +58,14 @@ class Keeping : public testing::Test {
     for (const auto& checkpoint : head->checkpoints) steps.push_back(checkpoint.step);
     return steps;
   }
+  // As the head lists it; "": it does not.
+  std::string ManifestOf(uint64_t step) {
+    const auto head = catalog_.Load();
+    for (const auto& checkpoint : head->checkpoints) {
+      if (checkpoint.step == step) return checkpoint.manifest;
+    }
+    return "";
+  }
   Result<std::vector<uint64_t>> Drop(Catalog& catalog, std::vector<uint64_t> steps) {
     return catalog.Drop([&](const GangHead&) -> Result<std::vector<uint64_t>> { return steps; });
   }
@@ -112,26 +120,42 @@ TEST_F(Keeping, ABadObjectMarksAllThatShareItAtOnce) {
     return text;
   };
   // Asked of another process's catalog, which has not seen any of them being made.
-  ASSERT_TRUE(other_.MarkBad(fence_, 4, "object u1/data/k/4.1.1/0.0 in memory has digest 1, not 2"));
-  EXPECT_EQ(states(), "good good good bad good ");
   ASSERT_TRUE(
-      other_.MarkBad(fence_, 3, "an object of rank 1 is missing: cannot read u1/data/k/2.1.1/1.2: none"));
+      other_.MarkBad(fence_, 4, ManifestOf(4), "object u1/data/k/4.1.1/0.0 in memory has digest 1, not 2"));
+  EXPECT_EQ(states(), "good good good bad good ");
+  ASSERT_TRUE(other_.MarkBad(fence_, 3, ManifestOf(3),
+                             "an object of rank 1 is missing: cannot read u1/data/k/2.1.1/1.2: none"));
   EXPECT_EQ(states(), "good bad bad bad good ");
   const auto head = catalog_.Load();
   EXPECT_THAT(head->checkpoints[1].reason, testing::StartsWith("as the checkpoint of step 3: an object of"));
   EXPECT_THAT(head->checkpoints[3].reason, HasSubstr("has digest")) << "its own reason stays";
   EXPECT_EQ(head->latest, 5u);
   // A reason that names no object, or another gang's, is about the one alone.
-  ASSERT_TRUE(other_.MarkBad(fence_, 5, "its manifest has another digest; data/other/1.1.1/0.0, data/k/x"));
+  ASSERT_TRUE(other_.MarkBad(fence_, 5, ManifestOf(5),
+                             "its manifest has another digest; data/other/1.1.1/0.0, data/k/x"));
   EXPECT_EQ(states(), "good bad bad bad bad ");
   EXPECT_EQ(catalog_.Load()->latest, 1u);
+}
+
+// As by who was still reading the one before.
+TEST_F(Keeping, ACheckpointThatHasBeenSavedAnewIsNotMarkedBadForTheOneBefore) {
+  ASSERT_TRUE(Save(1));
+  const std::string before = ManifestOf(1);
+  const Fence next{1, 2};
+  ASSERT_TRUE(catalog_.Advance(fence_, next, "record"));
+  ASSERT_TRUE(Save(catalog_, SampleManifest("k", 1, next, 2)));
+  EXPECT_EQ(other_.MarkBad(next, 1, before, "an object is missing").error().code, Errc::kNotFound);
+  EXPECT_EQ(other_.MarkBad(next, 1, "", "its entry does not read").error().code, Errc::kNotFound);
+  EXPECT_EQ(catalog_.Load()->latest, 1U);
+  ASSERT_TRUE(other_.MarkBad(next, 1, ManifestOf(1), "an object is missing"));
+  EXPECT_FALSE(catalog_.Load()->latest);
 }
 
 TEST_F(Keeping, APinStaysWhenItsCheckpointTurnsOutBadAndWhenTheStepIsSavedAgain) {
   ASSERT_TRUE(Save(1));
   ASSERT_TRUE(Save(2));
   ASSERT_TRUE(catalog_.Pin(1, "first"));
-  ASSERT_TRUE(catalog_.MarkBad(fence_, 1, "a bit"));
+  ASSERT_TRUE(catalog_.MarkBad(fence_, 1, ManifestOf(1), "a bit"));
   EXPECT_EQ(catalog_.Load()->checkpoints[0].pinned, "first");
   ASSERT_TRUE(catalog_.Advance(fence_, {1, 2}, "record"));
   ASSERT_TRUE(Save(catalog_, SampleManifest("k", 1, {1, 2}, 2)));

@@ -42,6 +42,14 @@ class CatalogTest : public testing::Test {
     for (const auto& checkpoint : head->checkpoints) steps.push_back(checkpoint.step);
     return steps;
   }
+  // As the head lists it; "": it does not.
+  std::string ManifestOf(uint64_t step) {
+    const auto head = catalog_.Load();
+    for (const auto& checkpoint : head->checkpoints) {
+      if (checkpoint.step == step) return checkpoint.manifest;
+    }
+    return "";
+  }
 
   std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   Catalog catalog_{store_, "u1", "k"};

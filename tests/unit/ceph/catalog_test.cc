@@ -128,7 +128,7 @@ TEST_F(CatalogTest, AnOlderTermCanDoNothing) {
   ASSERT_TRUE(Catalog(store_, "u1", "k").TakeOver("", "entry"));
   EXPECT_EQ(Save(catalog_, 200, old).error().code, Errc::kConflict);
   EXPECT_EQ(catalog_.Advance(old, {old.term, old.generation + 1}, "x").error().code, Errc::kConflict);
-  EXPECT_EQ(catalog_.MarkBad(old, 100, "x").error().code, Errc::kConflict);
+  EXPECT_EQ(catalog_.MarkBad(old, 100, ManifestOf(100), "x").error().code, Errc::kConflict);
   EXPECT_EQ(catalog_.CollectOrphans(old).error().code, Errc::kConflict);
 }
 
@@ -171,7 +171,7 @@ TEST_F(CatalogTest, KeepsTheNewestGoodOnesAndRemovesAllObjectsOfTheOthers) {
 TEST_F(CatalogTest, BadOnesDoNotCountAsKept) {
   const Fence fence = Start(catalog_);
   for (const uint64_t step : {100, 200, 300}) ASSERT_TRUE(Save(catalog_, step, fence, 3));
-  ASSERT_TRUE(catalog_.MarkBad(fence, 200, "a byte flipped"));
+  ASSERT_TRUE(catalog_.MarkBad(fence, 200, ManifestOf(200), "a byte flipped"));
   ASSERT_TRUE(Save(catalog_, 400, fence, 3));
   EXPECT_THAT(Steps(), ElementsAre(100, 200, 300, 400));
   const auto removed = Save(catalog_, 500, fence, 3);
@@ -182,22 +182,22 @@ TEST_F(CatalogTest, MarkingBadFallsBackToThePreviousGoodOne) {
   const Fence fence = Start(catalog_);
   ASSERT_TRUE(Save(catalog_, 100, fence));
   ASSERT_TRUE(Save(catalog_, 200, fence));
-  ASSERT_TRUE(catalog_.MarkBad(fence, 200, "object x is missing"));
+  ASSERT_TRUE(catalog_.MarkBad(fence, 200, ManifestOf(200), "object x is missing"));
   auto head = catalog_.Load();
   EXPECT_EQ(head->latest, 100u);
   EXPECT_FALSE(head->checkpoints[1].good);
   EXPECT_EQ(head->checkpoints[1].reason, "object x is missing");
-  ASSERT_TRUE(catalog_.MarkBad(fence, 100, "so is this"));
+  ASSERT_TRUE(catalog_.MarkBad(fence, 100, ManifestOf(100), "so is this"));
   EXPECT_FALSE(catalog_.Load()->latest);
   EXPECT_FALSE(store_->heads()["gang/k"].entries.contains("latest"));
-  EXPECT_EQ(catalog_.MarkBad(fence, 300, "x").error().code, Errc::kNotFound);
+  EXPECT_EQ(catalog_.MarkBad(fence, 300, ManifestOf(300), "x").error().code, Errc::kNotFound);
 }
 
 TEST_F(CatalogTest, ABadStepCanBeSavedAgainByTheNextGeneration) {
   const Fence first = Start(catalog_);
   ASSERT_TRUE(Save(catalog_, 100, first));
   ASSERT_TRUE(Save(catalog_, 200, first));
-  ASSERT_TRUE(catalog_.MarkBad(first, 200, "bad"));
+  ASSERT_TRUE(catalog_.MarkBad(first, 200, ManifestOf(200), "bad"));
   const Fence second{first.term, first.generation + 1};
   ASSERT_TRUE(catalog_.Advance(first, second, "record 2"));
   ASSERT_TRUE(Save(catalog_, 200, second));
@@ -301,7 +301,7 @@ TEST_F(CatalogTest, AnEntryThatDoesNotReadIsBadAndTheOthersStay) {
     ASSERT_EQ(head->checkpoints.size(), 2u);
     EXPECT_FALSE(head->checkpoints[1].good);
     EXPECT_EQ(catalog_.LoadManifest(200).error().code, Errc::kCorrupt);
-    EXPECT_TRUE(catalog_.MarkBad(fence, 200, "does not read"));
+    EXPECT_TRUE(catalog_.MarkBad(fence, 200, ManifestOf(200), "does not read"));
   }
   // It does not stand in the way of the next ones.
   ASSERT_TRUE(Save(catalog_, 300, fence));

@@ -74,6 +74,16 @@ TEST_F(Libmuster, WithoutACheckpointThereIsNothingToRestore) {
   EXPECT_EQ(r, nullptr);
 }
 
+// Else a program would begin anew, while the others of its gang go on.
+TEST_F(Libmuster, WhatTheGenerationStartsFromAndIsNotThereIsNotNoCheckpoint) {
+  musterd_.Change([](auto& rules) { rules.restore_step = 60; });
+  Open();
+  muster_restore* r = nullptr;
+  EXPECT_EQ(muster_restore_open(m_, MUSTER_LATEST, &r), MUSTER_E_STORE);
+  EXPECT_THAT(Said(), HasSubstr("what this generation starts from was removed: "));
+  EXPECT_EQ(muster_restore_open(m_, 60, &r), MUSTER_E_NOT_FOUND);
+}
+
 TEST_F(Libmuster, AGangOfAnotherSizeReadsAllShardsOneAfterTheOther) {
   musterd_.Change([](auto& rules) {
     rules.restore_step = 60;

@@ -45,8 +45,11 @@ TEST(Retention, KeepsGoodMultiples) {
               ElementsAre(50, 200, 250));
 }
 
-TEST(Retention, KeepsWhatAGangWouldStartFromNow) {
+TEST(Retention, KeepsWhatAGangWouldStartFromNowAndWhatItRunsFrom) {
   const Retention one(1);
+  EXPECT_THAT(
+      StepsToLeave({Good(1), Bad(2), Good(3), Good(4), Good(5)}, one.KeepingAlso(2).KeepingAlso(4), 5),
+      ElementsAre(1, 3));
   EXPECT_THAT(StepsToLeave({Good(1), Good(2), Good(3)}, one.KeepingAlso(2), 3), ElementsAre(1));
   EXPECT_THAT(StepsToLeave({Good(1), Good(2), Good(3)}, one.KeepingAlso(std::nullopt), 3), ElementsAre(1, 2));
 }

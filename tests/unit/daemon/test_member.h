@@ -117,12 +117,18 @@ class TestMember {
   }
   // The bytes, or the error's sentence behind its code.
   std::string ReadRange(uint64_t step, uint32_t rank, uint64_t offset, uint64_t bytes) {
+    AskRange(step, rank, offset, bytes);
+    return Range();
+  }
+  void AskRange(uint64_t step, uint32_t rank, uint64_t offset, uint64_t bytes) {
     wire::ReadRange range{};
     range.step = step;
     range.rank = rank;
     range.offset = offset;
     range.bytes = bytes;
     program_->Send(BuildPacket(range, wire::Type::kReadRange));
+  }
+  std::string Range() {
     last_ = Next<wire::RangeRead>(wire::Type::kRangeRead);
     if (last_.status != MUSTER_OK) return fmt::format("{}: {}", last_.status, program_->rest);
     return ReadAll(program_->fd.get(), last_.bytes);
