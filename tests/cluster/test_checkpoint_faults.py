@@ -244,18 +244,65 @@ class Formats(FaultCase):
             number = int(step or 3)
             self.assertEqual((found["step"], found["world_size"], len(found["ranks"])), (number, RANKS, RANKS))
             for rank, entries in enumerate(found["ranks"]):
-                structure = '{"dict":[["step",%d],["still",{"bytes":0}],["state",{"bytes":1}]]}' % number
+                leaves = '["still",{"bytes":["/still",null]}],["state",{"bytes":["/state",null]}]'
+                structure = 'muster-tree/1\n{"dict":[["step",%d],%s]}' % (number, leaves)
                 still = hashlib.shake_128(f"{rank}".encode()).digest(STILL)
                 state = hashlib.shake_128(f"{rank}/{number}".encode()).digest(200_000)
                 self.assertEqual(entries["structure"]["sha256"], hashlib.sha256(structure.encode()).hexdigest())
-                for name, data in {"0": still, "1": state}.items():
+                for name, data in {"/still": still, "/state": state}.items():
                     self.assertEqual(entries[name]["bytes"], len(data))
                     self.assertEqual(entries[name]["sha256"], hashlib.sha256(data).hexdigest())
         self.assertIn("has no checkpoint of step 9", self.read(keeper.job, "9").stderr)
         rados = Rados(self.cluster, keeper.job.user)
-        chunk = next(name for name in rados.list(f"data/job-{keeper.job.gang}/3.") if rank_and_chunk(name) == (4, 0))
+        chunk = next(name for name in rados.list(f"data/job-{keeper.job.gang}/3.") if rank_and_chunk(name)[0] == 4)
         rados.flip(chunk)
         self.assertIn(f"object {chunk} does not verify", self.read(keeper.job).stderr)
+
+
+class Again(ClusterCase):
+    CODE = f"""
+sys.path.insert(0, "{BUILD_IN_NODE}/python")
+import ctypes, muster
+def written(step):
+    assert gang._library._c.muster_wait_durable(gang._handle, ctypes.c_uint64(step), 60000) == 0
+with muster.open() as gang:
+    found = gang.restore()
+    record(found=found)
+    if found is None:
+        gang.save({{"attempt": 1, "rank": rank}}, 4)
+        gang.wait(4)
+        if rank == 1:
+            for attempt in (1, 2):
+                gang.save({{"attempt": attempt, "rank": rank}}, 5)
+                written(5)
+            open(path("second"), "w").close()
+        else:
+            until(lambda: os.path.exists(path("second")))
+            gang.save({{"attempt": 2, "rank": rank}}, 5)
+        gang.wait(5)
+        gang.save({{"attempt": 1, "rank": rank}}, 6)
+        gang.wait(6)
+        try:
+            gang.save({{"attempt": 2, "rank": rank}}, 6)
+        except muster.MusterError as error:
+            open(path(f"refused.{{rank}}"), "w").write(str(error))
+        until_released()
+    elif rank == 1:
+        assert gang.restore(5)[0] == {{"attempt": 2, "rank": 1}}, gang.restore(5)
+"""
+
+    def test_a_step_that_a_member_saves_again_is_what_it_saved_last(self) -> None:
+        job = self.gang(self.CODE, nodes=2, tasks=2)
+        refused = [job.files / f"refused.{rank}" for rank in range(2)]
+        self.wait(lambda: all(path.exists() and path.read_text() for path in refused), "a step that is committed already")
+        for path in refused:
+            self.assertEqual(path.read_text(), "step 6 is committed already")
+        shards = self.muster_json("checkpoint", "verify", job.gang)["checkpoints"]
+        self.assertEqual([(entry["step"], entry["verified"]) for entry in shards], [(4, True), (5, True), (6, True)])
+        self.kill_member(job.records(1)[0])
+        job.wait_for_generation(2, 2)
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertEqual([record.said["found"] for record in job.records(2)], [[{"attempt": 1, "rank": rank}, 6] for rank in range(2)])
 
 
 class Store(ClusterCase):

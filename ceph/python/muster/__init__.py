@@ -18,9 +18,9 @@
 
 A save copies into shared memory and returns; musterd writes it to the store meanwhile. Every member saves its own state
 under the same step, and the checkpoint is committed when all of them are durable. Nothing is pickled: see muster.tree
-for what a state may consist of. What a gang of another size is to restore part by part is saved as slices (muster.slices),
-which muster.torch does for PyTorch's states. A Gang may be used by several threads, one save at a time, and not in a
-forked process.
+for what a state may consist of. A gang of another size restores by name what it needs (Gang.restore, muster.slices).
+muster.torch saves and loads by all members together. A Gang may be used by several threads, one save at a time, and not
+in a forked process.
 
 In a gang, importing this registers a faulthandler on a real-time signal, by which Muster sees where a program hangs;
 MUSTER_PYTHON_STACKS=0 in the environment prevents that.

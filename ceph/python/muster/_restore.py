@@ -14,6 +14,8 @@ from .slices import Described, Slice, SliceInfo, dtype_of, is_array, is_tensor, 
 
 _NOTHING: Any = object()  # in place of a target that is not there, or of a node that the structure does not have
 _MOST_NAMED = 20
+Info = Callable[[str, int | None], SliceInfo | None]
+Fill = Callable[[list[tuple[str, Described]]], None]
 
 
 class Reading:
@@ -22,13 +24,7 @@ class Reading:
     `info` and `fill` are the gang's slice_info and restore_slices of that step.
     """
 
-    def __init__(
-        self,
-        step: int,
-        entries: dict[str, Entry] | None,
-        info: Callable[[str, int | None], SliceInfo | None],
-        fill: Callable[[list[tuple[str, Described]]], None],
-    ) -> None:
+    def __init__(self, step: int, entries: dict[str, Entry] | None, info: Info, fill: Fill) -> None:
         self._step, self._open = step, entries is not None
         self._slice_info, self._fill_slices = info, fill
         self._infos: dict[str, SliceInfo] = {}
@@ -55,11 +51,12 @@ class Reading:
         """The state as the structure of `rank` says, with what `into` has filled; nothing is filled before all is checked."""
         self._rank = rank
         state = self._state(self.structure(rank), _NOTHING if into is None else into, "")
-        lacks = f"the checkpoint of step {self._step} does not have what is to be restored: "
-        if self._wrong:
-            raise MusterError(INVALID, lacks + "; ".join([*self._wrong, *self._missing][:_MOST_NAMED]))
-        if strict and self._missing:
-            raise NotFound(NOT_FOUND, lacks + "; ".join(self._missing[:_MOST_NAMED]))
+        failed = [*self._wrong, *(self._missing if strict or self._wrong else ())]
+        if failed:
+            more = f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
+            text = f"the checkpoint of step {self._step} does not have what is to be restored: "
+            text += "; ".join(failed[:_MOST_NAMED]) + more
+            raise MusterError(INVALID, text) if self._wrong else NotFound(NOT_FOUND, text)
         self._fill(self._wanted)
         return state
 

@@ -1,5 +1,6 @@
 """Saves and loads by all members together, through torch's process group: what fails on one of them fails on all."""
 
+import contextlib
 import ctypes
 import hashlib
 import pickle
@@ -48,14 +49,19 @@ def save(gang: Gang, state: Any, step: int, *, replicated: bool = False, block: 
     mine = [(name, part) for name, part in parts if leaves[name].place[1] is None]
     mine += describe([(tree.STRUCTURE, Slice(tree.encode(structure)))])
 
-    def copy() -> bool:
-        return gang._begin(step, size_of(mine), block) and gang._add(mine, commit=False)
+    with contextlib.ExitStack() as unless_copied:
 
-    try:
+        def copy() -> bool:
+            if not gang._begin(step, size_of(mine), block):
+                return False
+            unless_copied.callback(gang._abort)
+            return gang._add(mine, commit=False)
+
         # Nobody hands over what not all have copied: the step may be saved again then.
-        return all(_together(gang, copy, bool)[1]) and _together(gang, lambda: gang._add([]))[0]
-    finally:
-        gang._abort()  # nothing, once it has been handed over
+        copied = all(_together(gang, copy, bool)[1])
+        if copied:
+            unless_copied.pop_all()
+        return copied and _together(gang, lambda: gang._add([]))[0]
 
 
 def load(gang: Gang, into: Any = None, step: int | None = None, *, strict: bool = True) -> tuple[Any, int] | None:
