@@ -148,7 +148,6 @@ class Library:
         self._check(handle, self._c.muster_wait(handle, _step(step), milliseconds))
 
     def restore_open(self, handle: Handle, step: int, rank: int | None = None) -> Restore:
-        """This member's shard, or that of a rank."""
         restore = Restore()
         if rank is None:
             code = self._c.muster_restore_open(handle, _step(step), byref(restore))

@@ -111,7 +111,7 @@ class Reading:
             was = f"is {info.dtype} of shape {info.global_shape} in the checkpoint"
             self._wrong.append(f"{name!r} {was}, {dtype_of(into)} of shape {tuple(into.shape)} here")
         else:
-            self._wanted += [_wanted(name, part, rank) for part in parts(name, into)]
+            self._wanted += [(name, to_restore(name, replace(p, first_rank=rank))) for p in parts(name, into)]
         return into
 
     def leaf(self, kind: str, name: str, rank: int | None) -> Any:
@@ -131,7 +131,7 @@ class Reading:
             import numpy
 
             value = numpy.empty(info.global_shape, numpy_dtype(info.dtype, name))
-        wanted = _wanted(name, Slice(value), rank)
+        wanted = name, to_restore(name, Slice(value, first_rank=rank))
         if kind in ("tensor", "array"):
             self._wanted.append(wanted)
             return value
@@ -155,7 +155,3 @@ class Reading:
         for _, part in wanted:
             if part.done is not None:
                 part.done()
-
-
-def _wanted(name: str, part: Slice, rank: int | None) -> tuple[str, Described]:
-    return name, to_restore(name, replace(part, first_rank=rank))

@@ -65,6 +65,11 @@ class PlainTest(RanksCase):
     def test_what_all_have_alike_is_saved_once_and_what_differs_by_each(self) -> None:
         def save(gang: muster.Gang) -> Any:
             state = {"w": numbers(5), "empty": torch.empty(0, 2), "rng": torch.full((4,), gang.rank, dtype=torch.uint8), "rank": gang.rank}
+            # What differs by one bit, wherever it is; and what does not lie at a multiple of 8 bytes.
+            state |= {f"last{size}": torch.zeros(size) for size in (1, 1 << 14, 3 << 14, (3 << 14) + 5)} | {"odd": numbers(1 << 15)[1:]}
+            for name, tensor in state.items():
+                if name.startswith("last"):
+                    tensor[-1] = gang.rank
             muster.torch.save(gang, state, 1, replicated=True)
             gang.wait(1, timeout=10)
             return muster.torch.load(gang, step=1)
@@ -72,8 +77,11 @@ class PlainTest(RanksCase):
         for rank, (state, _) in enumerate(self.good(save)):
             self.assertEqual((state["w"].tolist(), state["rng"].tolist(), state["rank"]), ([0, 1, 2, 3, 4], [rank] * 4, rank))
             self.assertEqual(state["empty"].shape, (0, 2))
+            self.assertEqual([tensor[-1] for name, tensor in state.items() if name.startswith("last")], [rank] * 4)
+            self.assertTrue(torch.equal(state["odd"], numbers(1 << 15)[1:]))
         shards = [musterd.shards[1] for musterd in self.musterds]
-        self.assertEqual(sum(shard.count(b"/wmuster-slice/1") for shard in shards), 1)
+        for name in (b"/w", b"/odd", b"/empty"):
+            self.assertEqual(sum(shard.count(name + b"muster-slice/1") for shard in shards), 1)
         self.gang_of(3)
         for state, _ in self.good(lambda gang: muster.torch.load(gang)):
             self.assertEqual(state["w"].tolist(), [0, 1, 2, 3, 4])
