@@ -14,7 +14,7 @@ import harness  # noqa: E402
 from harness import SLURM, SOON, ClusterCase, Job  # noqa: E402
 from lives import set_target  # noqa: E402
 from pool import Rados  # noqa: E402
-from vc.names import SOURCE_IN_NODE  # noqa: E402
+from vc.names import FRAMEWORKS_PYTHON, SOURCE_IN_NODE  # noqa: E402
 from walkers import WalkerCase  # noqa: E402
 
 PROGRAMS = f"{SOURCE_IN_NODE}/tests/cluster/programs"
@@ -71,7 +71,7 @@ class Slices(WalkerCase):
 
 class Torch(ClusterCase):
     def member(self, what: str, members: int) -> tuple[Job, list[Any]]:
-        words = ["/usr/bin/python3", f"{PROGRAMS}/dcp_member.py", "{FILES}", what]
+        words = [FRAMEWORKS_PYTHON, f"{PROGRAMS}/dcp_member.py", "{FILES}", what]
         job = self.srun(words, "name=dcp", nodes=members, tasks=members, env={"OMP_NUM_THREADS": "1"})
         self.assertEqual(job.wait(SOON * 3), 0, job.err)
         return job, [json.loads((job.files / f"done.{rank}").read_text()) for rank in range(members)]
