@@ -135,14 +135,14 @@ install_dependencies() {
 frameworks_python() {
     local digest
     digest=$(sha256sum <"$root/tests/frameworks/requirements.txt")
-    printf '%s' "/usr/local/lib/muster-tests/${digest:0:16}/bin/python"
+    printf '%s' "/usr/local/lib/muster-tests/${digest:0:16}/bin/python3"
 }
 
 # Makes that environment. It is whole or not there: it gets its name when everything is installed.
 install_frameworks() {
     local python directory log=$root/build/frameworks.log
     python=$(frameworks_python)
-    directory=${python%/bin/python}
+    directory=${python%/bin/python3}
     [[ ! -x $python ]] || return 0
     mkdir -p "$root/build" "${directory%/*}"
     exec 7<"${directory%/*}"

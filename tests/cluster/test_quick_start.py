@@ -13,17 +13,17 @@ sys.path.insert(0, str(HERE))
 
 import harness  # noqa: E402
 from harness import SOON, ClusterCase, Job  # noqa: E402
-from vc.names import CONTROLLER  # noqa: E402
+from vc.names import CONTROLLER, FRAMEWORKS_PYTHON  # noqa: E402
 
 README = (HERE.parents[1] / "README.md").read_text(encoding="utf-8")
 NODES = ("n1", "n2", "n3")
 STEPS, EVERY = 80, 10
 HELD = 45  # here all ranks wait until one of them has been killed
 SAVED = 40  # the newest checkpoint before that
-# What this machine lacks: GPUs, nodes, time, and a PyTorch outside of Debian's Python.
+# What this machine lacks: GPUs, nodes, time, and today's PyTorch in the system's Python.
 SCRIPT_CHANGES = {
     "--nodes=5 --ntasks-per-node=8 --gres=gpu:8": "--nodes=3 --ntasks-per-node=1",
-    "srun python3 train.py": "srun /usr/bin/python3 train.py",
+    "srun python3 train.py": f"srun {FRAMEWORKS_PYTHON} train.py",
 }
 PROGRAM_CHANGES = {
     'torch.device("cuda", int(os.environ["LOCAL_RANK"]))': 'torch.device("cpu")',
