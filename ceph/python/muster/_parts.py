@@ -1,5 +1,6 @@
 """What this member has of a tensor: its local parts of a distributed one, all of a plain one."""
 
+import math
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -56,7 +57,10 @@ def _dtensor(name: str, tensor: Any) -> list[Slice]:
         return []
     local, whole = tensor.to_local(), tuple(tensor.shape)
     rows = [_rows(tensor, dim) for dim in range(len(whole))]
-    if tuple(None if r is None else len(r) for r in rows) != tuple(local.shape):
+    box = [-1 if r is None else len(r) for r in rows]
+    if local.numel() == 0 == math.prod(box):  # FSDP2 gives what has no elements any shape
+        local = local.new_empty(box)
+    if box != list(local.shape):
         what = f"a DTensor of shape {whole}, {tensor.placements} on {tensor.device_mesh}, of which {tuple(local.shape)} is here"
         raise TypeError(f"{name!r} is {what}: that is no one box of the whole, and cannot be saved or restored")
     return [Slice(local, whole, tuple(0 if r is None else r.start for r in rows))]

@@ -19,6 +19,7 @@ from ranks_rig import RanksCase
 from torch.distributed import _functional_collectives as functional
 from torch.distributed import checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -67,6 +68,7 @@ class PlainTest(RanksCase):
             state = {"w": numbers(5), "empty": torch.empty(0, 2), "rng": torch.full((4,), gang.rank, dtype=torch.uint8), "rank": gang.rank}
             # What differs by one bit, wherever it is; and what does not lie at a multiple of 8 bytes.
             state |= {f"last{size}": torch.zeros(size) for size in (1, 1 << 14, 3 << 14, (3 << 14) + 5)} | {"odd": numbers(1 << 15)[1:]}
+            state["single"] = numbers(15)[::8][1:]  # of one element, with a stride
             for name, tensor in state.items():
                 if name.startswith("last"):
                     tensor[-1] = gang.rank
@@ -80,7 +82,7 @@ class PlainTest(RanksCase):
             self.assertEqual([tensor[-1] for name, tensor in state.items() if name.startswith("last")], [rank] * 4)
             self.assertTrue(torch.equal(state["odd"], numbers(1 << 15)[1:]))
         shards = [musterd.shards[1] for musterd in self.musterds]
-        for name in (b"/w", b"/odd", b"/empty"):
+        for name in (b"/w", b"/odd", b"/empty", b"/single"):
             self.assertEqual(sum(shard.count(name + b"muster-slice/1") for shard in shards), 1)
         self.gang_of(3)
         for state, _ in self.good(lambda gang: muster.torch.load(gang)):
@@ -227,6 +229,30 @@ class DistributedTensorTest(RanksCase):
 
         wholes = [numbers(rows, 2) for rows in (8, 9, 5, 3)]
         self.go_round(*((partial(make, one), partial(placed, torch.zeros_like(one), Shard(0)), one) for one in wholes))
+
+    def test_fsdp_may_give_what_has_no_elements_any_shape(self) -> None:
+        class Model(torch.nn.Module):
+            def __init__(self, fill: float) -> None:
+                super().__init__()
+                for i, shape in enumerate(((3, 2), (2, 1, 3), (1,), (2, 0))):
+                    self.register_parameter(f"p{i}", torch.nn.Parameter(torch.full(shape, fill)))
+
+        def save(gang: muster.Gang) -> Any:
+            model, other = (fully_shard(Model(fill), mesh=init_device_mesh("cpu", (4,))) for fill in (1.0, 2.0))
+            commit(gang, model.state_dict(), 1)
+            dcp.save(model.state_dict(), storage_writer=muster.torch.StorageWriter(gang, 2))
+            gang.wait(2, timeout=10)
+            loaded = []
+            for load in (
+                lambda state: muster.torch.load(gang, state, 1),
+                lambda state: dcp.load(state, storage_reader=muster.torch.StorageReader(gang, 2)),
+            ):
+                torch.nn.init.constant_(other.p0, 2)
+                load(other.state_dict())
+                loaded.append([p.full_tensor().unique().tolist() for p in other.parameters()])
+            return loaded
+
+        self.assertEqual(self.good(save), [[[[1], [1], [1], []]] * 2] * 4)
 
     def test_a_part_that_is_no_box_of_the_whole_is_refused_on_all_ranks(self) -> None:
         def strided() -> DTensor:

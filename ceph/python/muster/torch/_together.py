@@ -121,7 +121,7 @@ def _digest(tensor: Any) -> str:
     """Of the type, the shape and all of the content: of what fills no block itself, of blocks but the first one the sum."""
     if tensor.storage_offset() * tensor.element_size() % 8:
         tensor = tensor.clone()  # else it could not be taken for numbers of 8 bytes
-    content = tensor.reshape(-1).view(torch.uint8)
+    content = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)  # of one element reshape would keep any stride
     blocks = content.numel() // _BLOCK
     sums = content[: blocks * _BLOCK].view(torch.int64).view(blocks, _BLOCK // 8).sum(1)
     told = torch.cat([content[:_BLOCK], content[blocks * _BLOCK :], sums.view(torch.uint8)]).cpu()
