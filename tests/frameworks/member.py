@@ -20,7 +20,7 @@ FIRST = 10  # the step of a case's first save
 LOST = "model", "not there"
 
 TRAITS = {
-    *("0-d", "empty", "empty shard", "uneven", "tied", "conj", "parameter", "own"),
+    *("0-d", "empty", "empty shard", "uneven", "tied", "conj", "parameter", "own", "alike but the end", "alike but the order"),
     *("saved gaps", "saved transposed", "saved offset", "loaded gaps", "loaded transposed", "loaded offset"),
     *("placed in another way", "a name that comes later", "planner: default", "planner: muster", "planner: cached"),
     "no collectives, alone",
@@ -214,26 +214,34 @@ def _check_into(gang: muster.Gang, case: Case, save: int, step: int | None) -> l
 
 
 def _check_whole(gang: muster.Gang, case: Case, save: int, step: int | None) -> list[str]:
-    """All that the member in this one's place has saved, tensors as a whole."""
+    """What the member in this one's place has saved; and what each has, one after the other."""
     peer = gang.rank * case.sizes[0] // case.sizes[1]
-    found = muster.torch.load(gang, step=step)
+    found = muster.torch.load(gang, step=step) if case.number % 2 else gang.restore(step, replicated=True)
     assert found is not None
+    shards = list(gang.restore_shards(step))
+    if len(shards) != case.sizes[0]:
+        return [f"{len(shards)} shards, and not {case.sizes[0]}"]
+    return [text for rank, state in [(peer, found[0]), *enumerate(shards)] for text in _check_state(case, save, rank, state)]
+
+
+def _check_state(case: Case, save: int, rank: int, state: Any) -> list[str]:
+    """All that this rank has saved, tensors as a whole."""
     wrong = []
     for item in case.items:
-        of = states.whole(case, item, save, peer)
-        if item.born > save or not states.has(case, item, False, peer):
+        of = states.whole(case, item, save, rank)
+        if item.born > save or not states.has(case, item, False, rank):
             continue
         for path in [item.path] + ([("tied", *item.path)] if "tied" in item.traits else []):
-            got = found[0]
+            got = state
             for key in path:
                 got = got[key]
             if not states.same(got, of):
-                wrong.append(f"{item} is {got}, and not {of}")
-    values = states.values(case, save, peer)
-    if found[0]["values"] != values:
-        wrong.append(f"values are {found[0]['values']}, and not {values}")
-    if not numpy.array_equal(found[0]["array"], _array(case, save)):
-        wrong.append(f"the array is {found[0]['array']}")
+                wrong.append(f"rank {rank}'s {item} is not what it has saved")
+    values = states.values(case, save, rank)
+    if state["values"] != values:
+        wrong.append(f"rank {rank}'s values are {state['values']}, and not {values}")
+    if not numpy.array_equal(state["array"], _array(case, save)):
+        wrong.append(f"rank {rank}'s array is {state['array']}")
     return wrong
 
 
