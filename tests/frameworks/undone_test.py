@@ -72,6 +72,10 @@ def _table(''',
         Mend("_restore.py", "[*saved, *(key for key in into if key not in saved)]", "saved"),
         Mend("_restore.py", "enumerate(zip_longest(items, into, fillvalue=_NOTHING))", "enumerate(zip(items, into))"),
     ],
+    "FSDP2 with tensor parallelism divides from right to left": [
+        Mend("_parts.py", "[i, *order] if strided is None else [*order, i]", "[i, *order]"),
+        Mend("_parts.py", "    if tuple(None if r is None else len(r) for r in rows) != tuple(local.shape):\n", "    if False:\n"),
+    ],
     "what is no box of the whole is refused": [
         Mend("_parts.py", "        if strided not in (None, right):\n            return None\n", ""),
         Mend("_parts.py", "    if tuple(None if r is None else len(r) for r in rows) != tuple(local.shape):\n", "    if False:\n"),
