@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ceph/catalog/fence.h"
@@ -80,7 +81,8 @@ class Catalog {
   Result<std::vector<uint64_t>> Commit(const Manifest& manifest, const Retention& retention,
                                        std::vector<CheckpointInfo>* gone = nullptr);
   // The objects of checkpoints that have left the head, but what the listed ones consist of. On an error some may stay: the
-  // same call may be made again; if it is not they are orphans. Other calls do not wait for the removal itself.
+  // same call may be made again; if it is not they are orphans. Other calls do not wait for the removal itself. kCorrupt: the
+  // manifest of a listed one does not read now, so nothing that it may share with these is removed.
   Status RemoveObjects(const std::vector<CheckpointInfo>& gone);
   // Removes checkpoints as Commit does, under whatever fence the head has: `choose` says which, and is asked again when the
   // head has changed meanwhile. Its error is the outcome. Gives the steps that left. kUnavailable may mean, too, that they have
@@ -104,7 +106,8 @@ class Catalog {
   // Removes objects that no listed checkpoint has and that an older generation than fence's has written: what
   // crashes and failed saves leave. `fence` must be the head's (else kConflict), so none of them can ever be
   // committed. With kNone its own generation's too: nobody writes or commits under this fence any more. Lists all objects of
-  // the key, which is slow: for the background. Gives how many were removed.
+  // the key, which is slow: for the background. Gives how many were removed. What a listed checkpoint may share whose manifest
+  // does not read now stays.
   Result<size_t> CollectOrphans(const Fence& fence, Writers writers = Writers::kSome);
   // Gang keys of a space with their index entries.
   static Result<std::map<std::string, std::string>> ListKeys(Store& store, const std::string& space);
@@ -120,12 +123,18 @@ class Catalog {
   Status PutIntoIndex(const std::string& index_entry);
   Result<Manifest> LoadManifest(const CheckpointInfo& checkpoint);
   enum class Newer { kRefuse, kPassOver };
-  // What all of these consist of; one whose manifest is damaged consists of nothing. kInvalid with kRefuse: there is one of a
-  // newer version, of which this program does not know what it consists of.
-  Result<ObjectSet> ObjectsOf(const std::vector<CheckpointInfo>& checkpoints, Newer newer);
+  // What checkpoints consist of, as far as that can be read now.
+  struct Objects {
+    ObjectSet known;
+    // The newest whose manifest, or entry, does not read, and why. It may consist of any object of its step or an older one.
+    std::optional<std::pair<uint64_t, Error>> unread;
+    [[nodiscard]] bool MayNeed(uint64_t step) const { return unread && step <= unread->first; }
+  };
+  // kInvalid with kRefuse: there is one of a newer version, of which this program does not know what it consists of.
+  Result<Objects> ObjectsOf(const std::vector<CheckpointInfo>& checkpoints, Newer newer);
   Status CheckShared(const Manifest& manifest, const std::vector<CheckpointInfo>& listed);
   bool Has(const CheckpointInfo& checkpoint, std::string_view object);
-  Result<ObjectSet> Needed();
+  Result<Objects> Needed();
   // Changes the list under the head's own fence, with what `change` makes of it; it is asked again when somebody else was
   // faster.
   Status Change(const std::function<Status(GangHead* head, HeadUpdate* update)>& change);

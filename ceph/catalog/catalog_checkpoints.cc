@@ -109,17 +109,19 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Re
       return c.manifest == info.manifest && c.manifest_digest == info.manifest_digest && c.good;
     });
   };
-  bool listed = false;
   const auto give_up = [&](Error error) {
-    // If it stays it is an orphan.
-    if (written && !listed) (void)store_->Remove({space_, info.manifest});
+    if (!written) return error;
+    // What it is listed by may be there, whatever the store has said. If it stays it is an orphan.
+    const Result<GangHead> now = Load();
+    const bool listed = !now || std::any_of(now->checkpoints.begin(), now->checkpoints.end(),
+                                            [&](const auto& c) { return c.manifest == info.manifest; });
+    if (!listed) (void)store_->Remove({space_, info.manifest});
     return error;
   };
   for (int attempt = 1;; ++attempt) {
     Result<GangHead> head = Load();
     if (!head) return head.error();
-    listed = listed_in(*head);
-    if (head->fence != manifest.fence && listed) return std::vector<uint64_t>();
+    if (head->fence != manifest.fence && listed_in(*head)) return std::vector<uint64_t>();
     if (head->fence != manifest.fence) return give_up(FenceMoved(key_, manifest.fence, head->fence));
     if (Status status = CheckShared(manifest, head->checkpoints); !status) return give_up(status.error());
     if (!std::exchange(written, true)) {
@@ -144,11 +146,12 @@ Result<std::vector<uint64_t>> Catalog::Commit(const Manifest& manifest, const Re
       if (attempt < kAttempts) continue;
       return give_up(ChangingAllTheTime(key_));
     }
-    if (!status && status.error().code != Errc::kUnavailable) return give_up(status.error());
     if (!status) {
       // It may have been done all the same.
       const Result<GangHead> after = Load();
-      if (!after || !listed_in(*after)) return status.error();
+      const bool done = after && listed_in(*after);
+      if (!done && status.error().code != Errc::kUnavailable) return give_up(status.error());
+      if (!done) return status.error();
     }
     CrashPoint("catalog.head_updated");
     known_.insert_or_assign(info.manifest, ObjectSet(manifest));
@@ -236,8 +239,8 @@ Status Catalog::MarkBad(const Fence& fence, uint64_t step, const std::string& ma
 
 // Whether it consists of this object among others; false, too, when its manifest cannot be read now.
 bool Catalog::Has(const CheckpointInfo& checkpoint, std::string_view object) {
-  const Result<ObjectSet> objects = ObjectsOf({checkpoint}, Newer::kPassOver);
-  return objects && objects->Contains(object);
+  const Result<Objects> objects = ObjectsOf({checkpoint}, Newer::kPassOver);
+  return objects && objects->known.Contains(object);
 }
 
 Status Catalog::Change(const std::function<Status(GangHead* head, HeadUpdate* update)>& change) {
@@ -267,18 +270,22 @@ Status Catalog::Change(const std::function<Status(GangHead* head, HeadUpdate* up
   }
 }
 
-Result<ObjectSet> Catalog::ObjectsOf(const std::vector<CheckpointInfo>& checkpoints, Newer newer) {
-  ObjectSet all;
+Result<Catalog::Objects> Catalog::ObjectsOf(const std::vector<CheckpointInfo>& checkpoints, Newer newer) {
+  Objects all;
   for (const CheckpointInfo& checkpoint : checkpoints) {
-    if (checkpoint.manifest.empty()) continue;
     auto known = known_.find(checkpoint.manifest);
     if (known == known_.end()) {
       const Result<Manifest> manifest = LoadManifest(checkpoint);
       if (!manifest && manifest.error().code == Errc::kInvalid && newer == Newer::kPassOver) continue;
       if (!manifest && manifest.error().code != Errc::kCorrupt) return manifest.error();
-      known = known_.emplace(checkpoint.manifest, manifest ? ObjectSet(*manifest) : ObjectSet()).first;
+      if (!manifest) {
+        // Not for good: it may read the next time.
+        if (!all.MayNeed(checkpoint.step)) all.unread.emplace(checkpoint.step, manifest.error());
+        continue;
+      }
+      known = known_.emplace(checkpoint.manifest, ObjectSet(*manifest)).first;
     }
-    all.Add(known->second);
+    all.known.Add(known->second);
   }
   return all;
 }
@@ -287,7 +294,7 @@ Status Catalog::CheckShared(const Manifest& manifest, const std::vector<Checkpoi
   const auto shares = [](const Shard& shard) { return !shard.elsewhere.empty(); };
   if (std::none_of(manifest.shards.begin(), manifest.shards.end(), shares)) return {};
   // None of the gang has read one of a newer version, so none shares chunks with it.
-  const Result<ObjectSet> there = ObjectsOf(listed, Newer::kPassOver);
+  const Result<Objects> there = ObjectsOf(listed, Newer::kPassOver);
   if (!there) return there.error();
   // What it was based on may have been dropped since a newer one has been committed.
   const bool overtaken = std::any_of(listed.begin(), listed.end(), [&](const CheckpointInfo& c) {
@@ -300,7 +307,8 @@ Status Catalog::CheckShared(const Manifest& manifest, const std::vector<Checkpoi
         continue;
       for (uint64_t chunk = run.first; chunk < run.first + run.count; ++chunk) {
         const std::string name = ChunkName(run.prefix, chunk);
-        if (there->Contains(name)) continue;
+        if (there->known.Contains(name)) continue;
+        if (there->unread) return there->unread->second;
         return Error{Errc::kCorrupt, "checkpoint " + std::to_string(manifest.step) + " of " + key_ +
                                          " shares " + name + ", which no listed checkpoint has any more"};
       }
@@ -311,11 +319,11 @@ Status Catalog::CheckShared(const Manifest& manifest, const std::vector<Checkpoi
 
 // What the listed checkpoints consist of, now. One that is dropped by somebody else while its manifest is read is not listed
 // any more, so the list is read again.
-Result<ObjectSet> Catalog::Needed() {
+Result<Catalog::Objects> Catalog::Needed() {
   for (int attempt = 1;; ++attempt) {
     const Result<GangHead> head = Load();
     if (!head) return head.error();
-    Result<ObjectSet> all = ObjectsOf(head->checkpoints, Newer::kRefuse);
+    Result<Objects> all = ObjectsOf(head->checkpoints, Newer::kRefuse);
     if (!all) return all;
     const Result<GangHead> again = Load();
     if (!again) return again.error();
@@ -337,24 +345,32 @@ Result<ObjectSet> Catalog::Needed() {
 
 Status Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
   if (gone.empty()) return {};
+  Objects needed;
   std::vector<std::string> names;
   {
     const std::lock_guard lock(*changing_);
-    // Of a newer version's own objects nothing is known: they are orphans, which a newer program collects.
-    const Result<ObjectSet> dead = ObjectsOf(gone, Newer::kPassOver);
-    const Result<ObjectSet> needed = Needed();
+    // Of a newer version's own objects nothing is known, nor of those of one that does not read: they are orphans.
+    const Result<Objects> dead = ObjectsOf(gone, Newer::kPassOver);
+    Result<Objects> all = Needed();
     if (!dead) return dead.error();
-    if (!needed) return needed.error();
-    names = dead->Without(*needed);
+    if (!all) return all.error();
+    needed = *std::move(all);
+    names = dead->known.Without(needed.known);
   }
+  std::erase_if(names, [&](const std::string& name) {
+    const auto of = ParseObjectName(key_, name);
+    return !of || needed.MayNeed(of->step);
+  });
   // What nothing consists of now nothing will: a later checkpoint shares with listed ones, or with what was never listed.
   if (const auto removed = RemoveAll(*store_, space_, names); !removed) return removed.error();
   // Last: they say what is left to be removed.
   for (const CheckpointInfo& checkpoint : gone) {
-    if (checkpoint.manifest.empty()) continue;
+    if (checkpoint.manifest.empty() || needed.MayNeed(checkpoint.step)) continue;
     if (Status removed = store_->Remove({space_, checkpoint.manifest}); !removed) return removed;
   }
-  return {};
+  const bool left =
+      std::any_of(gone.begin(), gone.end(), [&](const auto& c) { return needed.MayNeed(c.step); });
+  return left ? Status(needed.unread->second) : Status();
 }
 
 Result<size_t> Catalog::CollectOrphans(const Fence& fence, Writers writers) {
@@ -364,7 +380,7 @@ Result<size_t> Catalog::CollectOrphans(const Fence& fence, Writers writers) {
   const Result<GangHead> head = Load();
   if (!head) return head.error();
   if (head->fence != fence) return FenceMoved(key_, fence, head->fence);
-  const Result<ObjectSet> needed = [&] {
+  const Result<Objects> needed = [&] {
     const std::lock_guard lock(*changing_);
     return ObjectsOf(head->checkpoints, Newer::kRefuse);
   }();
@@ -373,19 +389,17 @@ Result<size_t> Catalog::CollectOrphans(const Fence& fence, Writers writers) {
   // by term: it may have shards that were written under an older term.
   std::set<std::string> manifests;
   std::set<std::pair<uint64_t, uint64_t>> listed;
-  std::set<uint64_t> unreadable;
   for (const CheckpointInfo& checkpoint : head->checkpoints) {
     manifests.insert(checkpoint.manifest);
     listed.emplace(checkpoint.step, checkpoint.fence.generation);
-    if (checkpoint.manifest.empty()) unreadable.insert(checkpoint.step);
   }
   const uint64_t end = writers == Writers::kNone ? fence.generation + 1 : fence.generation;
   std::vector<std::string> orphans;
   for (const std::string& name : *names) {
     const auto of = ParseObjectName(key_, name);
     if (!of || of->fence.generation >= end) continue;
-    if (manifests.contains(name) || needed->Contains(name)) continue;
-    if (listed.contains({of->step, of->fence.generation}) || unreadable.contains(of->step)) continue;
+    if (manifests.contains(name) || needed->known.Contains(name)) continue;
+    if (listed.contains({of->step, of->fence.generation}) || needed->MayNeed(of->step)) continue;
     orphans.push_back(name);
   }
   return RemoveAll(*store_, space_, orphans);

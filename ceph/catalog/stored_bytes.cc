@@ -40,9 +40,14 @@ Result<uint64_t> StorageUse::Read() {
     }
     std::vector<std::string> manifests;
     for (const CheckpointInfo& info : head->checkpoints) manifests.push_back(info.manifest);
-    Known& known = known_[key];
-    if (known.manifests != manifests) known = {manifests, CountStoredBytes(catalog, head->checkpoints).bytes};
-    bytes += known.bytes;
+    if (const auto known = known_.find(key); known != known_.end() && known->second.manifests == manifests) {
+      bytes += known->second.bytes;
+      continue;
+    }
+    const StoredBytes stored = CountStoredBytes(catalog, head->checkpoints);
+    bytes += stored.bytes;
+    // What does not read now may read the next time.
+    if (stored.unreadable.empty()) known_.insert_or_assign(key, Known{manifests, stored.bytes});
   }
   return bytes;
 }

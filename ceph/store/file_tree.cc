@@ -110,7 +110,12 @@ Result<UniqueFd> FileTree::OpenDirectory(std::string_view directory, bool create
     UniqueFd next(::openat(at.get(), component.c_str(), kFlags));
     if (!next.valid() && errno == ENOENT && create) {
       if (::mkdirat(at.get(), component.c_str(), 0700) == 0) {
-        if (::fsync(at.get()) != 0) return Failed("make durable", directory.substr(0, end), errno);
+        if (::fsync(at.get()) != 0) {
+          const int error = errno;
+          // Who finds it there takes it for durable.
+          ::unlinkat(at.get(), component.c_str(), AT_REMOVEDIR);
+          return Failed("make durable", directory.substr(0, end), error);
+        }
       } else if (errno != EEXIST) {
         return Failed("make directory", directory.substr(0, end), errno);
       }
@@ -149,8 +154,9 @@ Status FileTree::WriteOnce(const std::string& file, std::span<const std::byte> d
     ::unlinkat(directory->get(), temporary.c_str(), 0);
     return Failed("write", file, error);
   }
-  if (::fsync(directory->get()) != 0) return Failed("make durable", file, errno);
-  return {};
+  if (::fsync(directory->get()) == 0) return {};
+  // It is there for every reader, and may be so after a power failure, or not.
+  return Error{Errc::kUnavailable, Failed("make durable", file, errno).message};
 }
 
 Result<size_t> FileTree::Read(const std::string& file, std::span<std::byte> into) const {

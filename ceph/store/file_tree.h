@@ -20,7 +20,7 @@ class FileTree {
   static Result<FileTree> Open(const std::string& path);
 
   // Replaces the file durably: temporary name, fsync, rename, fsync of the directory. Makes directories
-  // (0700) as needed.
+  // (0700) as needed. kUnavailable: it may have been replaced all the same; with any other error it has not been.
   Status Write(const std::string& file, std::span<const std::byte> data) const;
   // At most into.size() bytes from the start.
   Result<size_t> Read(const std::string& file, std::span<std::byte> into) const;

@@ -139,6 +139,65 @@ TEST_F(SharedChunks, StayWhenTheStoreDoesNotSayWhoNeedsThem) {
   ExpectWhole();
 }
 
+// The manifest of a listed checkpoint answers EIO once, while an older one is removed by who has not read it before.
+TEST_F(SharedChunks, OutliveTheMomentInWhichAListedManifestDoesNotRead) {
+  const Fence first = Start(catalog_);
+  ASSERT_TRUE(Save(catalog_, 100, first, 9));
+  ASSERT_TRUE(SaveLike(catalog_, SampleManifest("k", 100, first, 2), 200, first, 0, 9));
+  const std::vector<CheckpointInfo> gone = {catalog_.Load()->checkpoints.front()};
+  const Fence second{first.term, first.generation + 1};
+  ASSERT_TRUE(catalog_.Advance(first, second, "record 2"));
+  const auto drop_oldest = [](const GangHead& head) {
+    return Result<std::vector<uint64_t>>(std::vector{head.checkpoints.front().step});
+  };
+  const std::string own = ChunkName(ShardPrefix("k", 100, first, 0), 0);  // of 100, and not of 200
+  int left = 0;
+  const auto fail_once = [&] {
+    left = 1;
+    store_->SetFault([&](const std::string& operation, const std::string& name) -> Status {
+      if (operation != "read" || name != ManifestName("k", 200, first) || left-- <= 0) return {};
+      return Error{Errc::kCorrupt, "no replica of the object verifies"};
+    });
+  };
+  fail_once();
+  EXPECT_EQ(catalog_copy_.LoadManifest(200).error().code, Errc::kCorrupt);
+  fail_once();
+  EXPECT_EQ(catalog_copy_.Drop(drop_oldest).error().code, Errc::kCorrupt);
+  ExpectWhole();
+  EXPECT_NE(store_->Bytes(ManifestName("k", 100, first)), nullptr) << "it says what is left to be removed";
+  fail_once();
+  EXPECT_EQ(*Catalog(store_, "u1", "k").CollectOrphans(second), 0U);
+  ExpectWhole();
+  EXPECT_NE(store_->Bytes(own), nullptr);
+  // The same catalog removes what it may when the manifest reads again.
+  ASSERT_TRUE(catalog_copy_.RemoveObjects(gone));
+  ExpectWhole();
+  EXPECT_EQ(store_->Bytes(own), nullptr);
+  EXPECT_EQ(store_->Bytes(ManifestName("k", 100, first)), nullptr);
+}
+
+// Newer ones may share with it, and not it with them: it does not hold up what comes after it.
+TEST_F(SharedChunks, OfAListedCheckpointThatNeverReadsStayAndNewerOnesAreRemoved) {
+  const Fence fence = Start(catalog_);
+  ASSERT_TRUE(Save(catalog_, 100, fence, 9));
+  ASSERT_TRUE(SaveLike(catalog_, SampleManifest("k", 100, fence, 2), 200, fence, 0, 9));
+  ASSERT_TRUE(SaveLike(catalog_, made_, 300, fence, 1, 9));
+  ASSERT_TRUE(Save(catalog_, 400, fence, 9));
+  store_->Bytes(ManifestName("k", 200, fence))->front() ^= 1;
+  const auto before = store_->objects();
+  const auto dropped = catalog_copy_.Drop(
+      [](const GangHead&) { return Result<std::vector<uint64_t>>(std::vector<uint64_t>{300}); });
+  ASSERT_TRUE(dropped) << dropped.error().message;
+  for (const auto& [name, bytes] : before)
+    EXPECT_EQ(store_->objects().contains(name), !name.starts_with("data/k/300.")) << name;
+  // Entries that do not read are of the same kind.
+  store_->heads()["gang/k"].entries["checkpoint/200"] = "scribble";
+  EXPECT_FALSE(catalog_copy_.Drop(
+      [](const GangHead&) { return Result<std::vector<uint64_t>>(std::vector<uint64_t>{100}); }));
+  for (const auto& [name, bytes] : before)
+    EXPECT_EQ(store_->objects().contains(name), !name.starts_with("data/k/300.")) << name;
+}
+
 // Whatever is shared and removed in whatever order, and wherever removing stops.
 TEST_F(SharedChunks, AreThereAsLongAsAnyCheckpointHasThem) {
   std::mt19937 random(7);
