@@ -565,6 +565,15 @@ class PackageTest(MemberCase):
                 with self.assertRaisesRegex(ValueError, f"the slice '{name}' is called as a part of the state"):
                     gang.save({"a": b"x"}, 1, slices={name: muster.Slice(b"y")})
 
+    def test_a_structure_that_grows_moves_no_leaf(self) -> None:
+        """Chunks of a checkpoint that are as in the one before are not written anew."""
+        leaf = bytes(range(256)) * 16
+        with muster.open() as gang:
+            for step, rate in enumerate((0.1, 0.12345678901234567, 1e-300), 1):
+                gang.save({"rate": [rate] * 20, "leaf": leaf}, step)
+            gang.wait(timeout=10)
+        self.assertEqual({self.musterd.shards[step].index(leaf) for step in (1, 2, 3)}, {64})
+
     def test_a_default_device_is_no_matter_to_a_restore(self) -> None:
         import torch
 
