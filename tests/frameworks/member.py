@@ -20,7 +20,7 @@ FIRST = 10  # the step of a case's first save
 LOST = "model", "not there"
 
 TRAITS = {
-    *("0-d", "empty", "empty shard", "uneven", "tied", "conj", "parameter", "own", "alike but the end", "alike but the order"),
+    *("0-d", "empty", "empty shard", "no shape", "uneven", "tied", "conj", "parameter", "own", "alike but the end", "alike but the order"),
     *("saved gaps", "saved transposed", "saved offset", "loaded gaps", "loaded transposed", "loaded offset"),
     *("placed in another way", "a name that comes later", "planner: default", "planner: muster", "planner: cached"),
     "no collectives, alone",

@@ -45,7 +45,7 @@ class Trainee:
     def __init__(self, divided: str, seed: int) -> None:
         torch.manual_seed(seed)
         world = distributed.get_world_size()
-        self.model: Any = torch.nn.Sequential(torch.nn.Linear(5, 12), torch.nn.Tanh(), torch.nn.Linear(12, 7))
+        self.model: Any = torch.nn.Sequential(torch.nn.Linear(5, 12), torch.nn.Tanh(), torch.nn.Linear(12, 7), torch.nn.Linear(7, 1))
         inner = 2 if world % 2 == 0 and "+" in divided else world if divided == "TP" else 1
         if divided == "HSDP" and world % 2 == 0:
             inner = 2  # each part is on so many others

@@ -134,7 +134,7 @@ def _item(case: Case, rng: random.Random, place: int, saved: str, dtype: torch.d
     anywhere = all(p in EVERYWHERE for p in (saved, loaded))
     traits = set()
     dims = rng.choice([1, 1, 2, 2, 3])
-    shape = (rng.choice([0, 1, 2, 3, 5, 7, 9]), *(rng.choice([1, 2, 3, 4]) for _ in range(dims - 1)))
+    shape = (rng.choice([0, 1, 2, 3, 5, 7, 9]), *(rng.choice([1, 2, 3, 4, 1, 2, 3, 4, 0]) for _ in range(dims - 1)))
     if rng.random() < 0.15 and {saved, loaded} <= {"plain", "pp", "ep"}:
         shape = ()
         traits.add("0-d")
@@ -144,6 +144,8 @@ def _item(case: Case, rng: random.Random, place: int, saved: str, dtype: torch.d
         traits.add("empty shard")
     elif shape and saved not in ("plain", "pp", "ep") and shape[0] % case.sizes[0]:
         traits.add("uneven")
+    if traits & {"empty", "empty shard"} and rng.random() < 0.5:
+        traits.add("no shape")  # FSDP2 gives a part without elements any shape
     name = f"{saved}.{place}" + rng.choice(["", "", "", ".weight", "/w", "~1", " \u00e9", "x" * 300])
     path: tuple[Any, ...] = rng.choice([("model", name), ("optimizer", "state", name, "exp_avg"), ("optimizer", "state", name, "step")])
     if rng.random() < 0.15 and anywhere:
@@ -273,11 +275,18 @@ def has(case: Case, item: Item, load: bool, rank: int) -> bool:
 
 def place(case: Case, item: Item, load: bool, rank: int, of: torch.Tensor) -> Placed | None:
     """None where this rank has nothing of it, not even its name."""
-    kind, world, shape = item.loaded if load else item.saved, case.sizes[load], case.meshes[load]
     if not has(case, item, load, rank):
         return None
-    if kind in ("plain", "pp", "ep"):
+    if (item.loaded if load else item.saved) in ("plain", "pp", "ep"):
         return Placed(of)
+    placed = _dtensor(case, item, load, rank, of)
+    if "no shape" in item.traits and not placed.local.numel():
+        placed.local = placed.local.new_empty([0] * of.dim())
+    return placed
+
+
+def _dtensor(case: Case, item: Item, load: bool, rank: int, of: torch.Tensor) -> Placed:
+    kind, world, shape = item.loaded if load else item.saved, case.sizes[load], case.meshes[load]
     rng = case.random(item.path, kind, load)
     if kind == "fsdp":
         return _divided(of, _meshes[world,], (rank,), [Shard(0)])

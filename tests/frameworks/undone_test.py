@@ -74,11 +74,11 @@ def _table(''',
     ],
     "FSDP2 with tensor parallelism divides from right to left": [
         Mend("_parts.py", "[i, *order] if strided is None else [*order, i]", "[i, *order]"),
-        Mend("_parts.py", "    if tuple(None if r is None else len(r) for r in rows) != tuple(local.shape):\n", "    if False:\n"),
+        Mend("_parts.py", "    if box != tuple(local.shape):\n", "    if False:\n"),
     ],
     "what is no box of the whole is refused": [
         Mend("_parts.py", "        if strided not in (None, right):\n            return None\n", ""),
-        Mend("_parts.py", "    if tuple(None if r is None else len(r) for r in rows) != tuple(local.shape):\n", "    if False:\n"),
+        Mend("_parts.py", "    if box != tuple(local.shape):\n", "    if False:\n"),
     ],
 }
 

@@ -57,10 +57,10 @@ def _dtensor(name: str, tensor: Any) -> list[Slice]:
         return []
     local, whole = tensor.to_local(), tuple(tensor.shape)
     rows = [_rows(tensor, dim) for dim in range(len(whole))]
-    box = [-1 if r is None else len(r) for r in rows]
-    if local.numel() == 0 == math.prod(box):  # FSDP2 gives what has no elements any shape
+    box = tuple(-1 if r is None else len(r) for r in rows)
+    if local.numel() == 0 == math.prod(box):  # FSDP2 gives a part without elements any shape
         local = local.new_empty(box)
-    if box != list(local.shape):
+    if box != tuple(local.shape):
         what = f"a DTensor of shape {whole}, {tensor.placements} on {tensor.device_mesh}, of which {tuple(local.shape)} is here"
         raise TypeError(f"{name!r} is {what}: that is no one box of the whole, and cannot be saved or restored")
     return [Slice(local, whole, tuple(0 if r is None else r.start for r in rows))]

@@ -78,7 +78,7 @@ class StorageWriter(_Storage, storage.StorageWriter):
                     part = to_save(name, Slice(data.getvalue()))
                 else:
                     plan_of = item.tensor_data
-                    if data.numel() == 0 == plan_of.chunk.sizes.numel():  # FSDP2 gives what has no elements any shape
+                    if data.numel() == 0 == plan_of.chunk.sizes.numel():  # FSDP2 gives a part without elements any shape
                         data = data.new_empty(plan_of.chunk.sizes)
                     part = to_save(name, Slice(data, plan_of.size, plan_of.chunk.offsets))
                     if part.shape != tuple(plan_of.chunk.sizes):
