@@ -159,7 +159,6 @@ class Library:
         return restore
 
     def restore_info(self, handle: Handle, step: int) -> tuple[int, int]:
-        """The checkpoint's step, and by how many members it was saved."""
         found, world = c_uint64(), c_uint32()
         self._check(handle, self._c.muster_restore_info(handle, _step(step), byref(found), byref(world)))
         return int(found.value), int(world.value)

@@ -19,10 +19,7 @@ Fill = Callable[[list[tuple[str, Described]]], None]
 
 
 class Reading:
-    """One restore of the checkpoint of a step. `entries`: of the shard that is open, None where none is.
-
-    `info` and `fill` are the gang's slice_info and restore_slices of that step.
-    """
+    """One restore of a step, by the entries of the shard that is open (None: none is), slice_info and restore_slices."""
 
     def __init__(self, step: int, entries: dict[str, Entry] | None, info: Info, fill: Fill) -> None:
         self._step, self._open = step, entries is not None

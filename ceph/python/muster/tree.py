@@ -4,9 +4,8 @@ A state consists of dicts (keys of any kind below that is hashable), OrderedDict
 type), lists, tuples, None, bool, int, float, complex, str, bytes, torch tensors (dense, also distributed ones), numpy
 arrays and scalars (of plain types). Of exactly these types: a namedtuple, an Enum or another class made of one of them would
 come back as something else, and is refused. A dict's order is kept. Tensors come back on the CPU and without gradients, a
-torch.Size as a tuple. Neither torch nor numpy is imported unless such a leaf is there.
-
-A leaf is named by its path: "/model/layers.0.weight". docs/formats.md, section 6, has all of it.
+torch.Size as a tuple. Neither torch nor numpy is imported unless such a leaf is there. A leaf is called by its path, as in
+"/model/layers.0.weight": docs/formats.md, section 6.
 """
 
 import enum
