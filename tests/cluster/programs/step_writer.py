@@ -8,7 +8,7 @@ file `commit` in it. What a step's directory has follows from the rank and the s
     failed.N.R      step, rank: it is none; why
     wrong.G.R       what it was given back was not what it had saved
 
-With DIRECTORY/torn.N it dies in the middle of writing step N. It ends with 0 when STEPS steps are done.
+With DIRECTORY/torn.N one rank takes that file and dies in the middle of writing step N. It ends with 0 when STEPS steps are done.
 """
 
 import hashlib
@@ -61,6 +61,15 @@ def found(base):
     return tree
 
 
+def taken(name):
+    """Whether there was such a file; it is gone then, and nobody else takes it."""
+    try:
+        os.unlink(name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def fill(base, step):
     for name, (mode, data) in contents(step).items():
         full = os.path.join(base, name)
@@ -70,7 +79,7 @@ def fill(base, step):
             with open(full, "wb") as file:
                 file.write(data)
         os.chmod(full, mode)
-        if os.path.exists(path(f"torn.{step}")) and name == "empty":
+        if name == "empty" and taken(path(f"torn.{step}")):
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -137,7 +137,7 @@ TEST_F(WatcherTest, WhatIsSaidOfAStepIsOneThing) {
   std::filesystem::rename(top_ / "step-1", top_ / "old");
   std::filesystem::rename(top_ / "work", top_ / "step-1");
   ASSERT_TRUE(WaitFor("failed.step-1"));
-  EXPECT_THAT(TextOf("failed.step-1"), HasSubstr("is not above step 1"));
+  EXPECT_THAT(TextOf("failed.step-1"), HasSubstr("step 1 is committed already"));
   EXPECT_FALSE(IsThere("committed.step-1"));
 }
 
