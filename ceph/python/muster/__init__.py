@@ -323,13 +323,17 @@ class Gang:
         or `replicated` is given: what is no tensor comes from the member in this one's place then. With `replicated` all
         of the state does, which is right where every member saves the same, as under DDP. Else see restore_shards.
         """
-        found = self.restore_info(step)
+        found = self.restore_step if step is None else step
         if found is None:
             return None
-        if found[1] == self.world_size or (into is None and not replicated):
-            opened = self._call(self._library.restore_open, found[0])  # which says so if another number saved it
-            return self._read(opened, found[0], None, into, strict), found[0]
-        return self._reading(found[0], None).state(None, into, strict), found[0]
+        try:
+            # Its own shard first: that may be in memory, and nothing asks the store then.
+            opened = self._call(self._library.restore_open, LATEST if step is None else step)
+        except MusterError as why:  # another number of members saved it, perhaps
+            if why.code != INVALID or (into is None and not replicated):
+                raise
+            return self._reading(found, None).state(None, into, strict), found
+        return self._read(opened, found, None, into, strict), found
 
     def restore_shard(self, rank: int, step: int | None = None) -> tuple[Any, int] | None:
         """Gives what the member `rank` saved, and the step; None when the generation starts from the beginning."""

@@ -85,7 +85,7 @@ class PackageTest(MemberCase):
     def test_a_checkpoint_that_is_not_there_is_never_taken_for_a_beginning(self) -> None:
         """Neither when the program names it, nor when the generation is to start from it."""
 
-        def look(gang: muster.Gang, step: int | None) -> None:
+        def look(gang: muster.Gang, step: int | None, error: str) -> None:
             for call in (
                 lambda: gang.restore(step),
                 lambda: gang.restore(step, replicated=True),
@@ -96,14 +96,14 @@ class PackageTest(MemberCase):
                 lambda: gang.slice_info("w", step),
                 lambda: gang.restore_slices({"w": muster.Slice(bytearray(1))}, step),
             ):
-                with self.assertRaises(muster.NotFound):
+                with self.assertRaisesRegex(muster.MusterError, error):
                     call()
 
         with muster.open() as gang:
-            look(gang, 77)
+            look(gang, 77, "there is no such checkpoint")
         self.musterd.restore_step = 30
         with muster.open() as gang:
-            look(gang, None)
+            look(gang, None, "what this generation starts from was removed")
 
     def test_plain_values_come_back_as_they_were(self) -> None:
         state = {
