@@ -23,6 +23,7 @@ namespace {
 // muster-door waits 2 s for another one's end.
 constexpr int kDoorMs = 10'000;
 constexpr std::chrono::milliseconds kDoorAgain{200};
+constexpr std::chrono::milliseconds kDoorLater{2'000};  // one that does not last that long
 // The packets of one connection in a row, so that one busy peer does not starve the others.
 constexpr int kInARow = 64;
 
@@ -112,6 +113,7 @@ Status LocalSocket::StartDoor() {
     return Error{Errc::kUnavailable, fmt::format("socket {}: {}", path_, std::strerror(errno))};
   const UniqueFd its(ends[1]);
   control_.reset(ends[0]);
+  door_started_ = std::chrono::steady_clock::now();
   const auto pid = StartHelper(door_, {path_}, {{its.get(), kDoorControl}});
   if (!pid) return Error{pid.error().code, fmt::format("socket {}: {}", path_, pid.error().message)};
   ReapLater(loop_, *pid);
@@ -149,7 +151,6 @@ void LocalSocket::OnDoor() {
 }
 
 void LocalSocket::OnReport(const DoorReport& report, UniqueFd fd) {
-  const auto user = per_user_.find(report.uid);
   switch (report.says) {
     case DoorSays::kListening:
       return spdlog::info("{}: muster-door listens again", path_);
@@ -159,13 +160,18 @@ void LocalSocket::OnReport(const DoorReport& report, UniqueFd fd) {
     case DoorSays::kOpened:
       return Open({report.pid, report.uid, report.gid}, std::move(fd));
     case DoorSays::kEnded:
-      if (user == per_user_.end()) return;
-      --users_;
-      if (--user->second == 0) per_user_.erase(user);
+      Uncount(report.uid);
   }
 }
 
-// Connections go on without it. Which of those that it has let in have ended is not known any more.
+void LocalSocket::Uncount(uid_t uid) {
+  const auto user = per_user_.find(uid);
+  if (user == per_user_.end()) return;
+  --users_;
+  if (--user->second == 0) per_user_.erase(user);
+}
+
+// Connections go on without it, but nobody tells any more when nothing is left of one: each of them counts until it is closed.
 void LocalSocket::DoorEnded(const std::string& why) {
   spdlog::error("{}: muster-door: {}; it is started again", path_, why);
   loop_.Unwatch(control_.get());
@@ -176,8 +182,10 @@ void LocalSocket::DoorEnded(const std::string& why) {
     if (connection->peer_.uid == 0) continue;
     ++per_user_[connection->peer_.uid];
     ++users_;
+    connection->orphan_ = true;
   }
-  resume_ = loop_.After(kDoorAgain, [this] {
+  const bool again = std::chrono::steady_clock::now() - door_started_ < kDoorLater;
+  resume_ = loop_.After(again ? kDoorLater : kDoorAgain, [this] {
     resume_ = 0;
     if (Status started = StartDoor(); !started) return DoorEnded(started.error().message);
     WatchDoor();
@@ -185,7 +193,6 @@ void LocalSocket::DoorEnded(const std::string& why) {
 }
 
 void LocalSocket::Open(const PeerCredentials& peer, UniqueFd fd) {
-  if (!fd.valid()) return;
   if (peer.uid != 0) {
     const size_t of_user = ++per_user_[peer.uid];
     if (++users_ > kMaxConnections || of_user > kMaxConnectionsPerUser) {
@@ -193,6 +200,7 @@ void LocalSocket::Open(const PeerCredentials& peer, UniqueFd fd) {
       return;
     }
   }
+  if (!fd.valid()) return;  // there was no descriptor left
   const int key = fd.get();
   auto connection = std::make_shared<LocalConnection>(loop_, std::move(fd), peer);
   connection->ready_ = [this, key](uint32_t events) { Ready(key, events); };
@@ -237,6 +245,7 @@ void LocalSocket::Close(LocalConnection& connection) {
   if (keep == nullptr) return;
   loop_.Unwatch(key);
   connections_.erase(found);
+  if (connection.orphan_) Uncount(connection.peer_.uid);
   handlers_.closed(connection);
   connection.fd_.reset();
 }

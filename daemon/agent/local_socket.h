@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -69,6 +70,7 @@ class LocalConnection {
   PeerCredentials peer_;
   std::deque<Queued> queue_;
   bool closing_ = false;
+  bool orphan_ = false;  // of an ordinary user, and let in by a door that is gone
   std::function<void(uint32_t)> ready_;
 };
 
@@ -106,6 +108,7 @@ class LocalSocket {
   void OnDoor();
   void OnReport(const DoorReport& report, UniqueFd fd);
   void DoorEnded(const std::string& why);
+  void Uncount(uid_t uid);
   void Open(const PeerCredentials& peer, UniqueFd fd);
   void Ready(int key, uint32_t events);
   bool ReadOne(LocalConnection& connection);
@@ -116,6 +119,7 @@ class LocalSocket {
   std::shared_ptr<Worker> chores_;
   Handlers handlers_;
   UniqueFd control_;
+  std::chrono::steady_clock::time_point door_started_;
   bool listens_ = false;
   std::unordered_map<int, std::shared_ptr<LocalConnection>> connections_;
   std::unordered_map<uid_t, size_t> per_user_;  // but root

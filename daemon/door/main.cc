@@ -37,6 +37,7 @@ namespace {
 
 constexpr size_t kWaiting = 4;  // processes in accept
 constexpr int kRetryMs = 100;
+constexpr int kLastWordsMs = 10'000;  // for a peer to read what a musterd has said that has closed
 // A door that a killed musterd has left ends within milliseconds.
 constexpr int kTakenMs = 2'000;
 
@@ -127,7 +128,8 @@ bool HandOn(int to, Held* held) {
   return sent == Moved::kDone;
 }
 
-// Until one of them has ended the connection, and what it has said before has been handed over.
+// Until one of them has ended the connection, and what it has said before has been handed over. What either end has queued
+// when this process ends would be an error to the other one, before its own last words: so all of it is read.
 void Relay(int user, int musterd) {
   static Held up;
   static Held down;
@@ -135,6 +137,10 @@ void Relay(int user, int musterd) {
   bool musterd_hears = true;
   bool takes_memory = false;
   bool foreign = false;
+  bool gone = false;  // musterd's end; what it has said is read
+  const auto from_user = [&] {
+    return takes_memory && !foreign ? ReceiveMemory(user, &up, &foreign) : ReceiveBytes(user, &up);
+  };
   while (true) {
     const auto wait_for = [](int fd, bool hears, const Held& from, bool other_hears, const Held& to) {
       const int events = (other_hears && !from.full ? POLLIN : 0) | (hears && to.full ? POLLOUT : 0);
@@ -143,13 +149,15 @@ void Relay(int user, int musterd) {
     };
     std::array<pollfd, 2> polled{wait_for(user, user_hears, up, musterd_hears, down),
                                  wait_for(musterd, musterd_hears, down, user_hears, up)};
-    ::poll(polled.data(), polled.size(), -1);
+    if (!gone) polled[1].fd = musterd;  // its end is told of also when nothing else of it is waited for
+    const int ready = ::poll(polled.data(), polled.size(), gone ? kLastWordsMs : -1);
+    gone = gone || (polled[1].revents & (POLLHUP | POLLERR)) != 0;
+    if (gone && (!user_hears || ready == 0)) break;
     musterd_hears = musterd_hears && HandOn(musterd, &up);
     user_hears = user_hears && HandOn(user, &down);
     if (musterd_hears && !up.full) {
-      const Moved got =
-          takes_memory && !foreign ? ReceiveMemory(user, &up, &foreign) : ReceiveBytes(user, &up);
-      if (got == Moved::kEnd) return;
+      const Moved got = from_user();
+      if (got == Moved::kEnd) break;
       up.full = got == Moved::kDone;
     }
     if (user_hears && !down.full) {
@@ -159,12 +167,16 @@ void Relay(int user, int musterd) {
       takes_memory = takes_memory || order;
       down.full = got == Moved::kDone && !order;
     }
-    if (!user_hears && !musterd_hears) return;
+    if (!user_hears && !musterd_hears) break;
   }
-  // A peer whose own words have not been read does not get the last ones of musterd.
+  if (down.full) SendPacket(user, {down.bytes.data(), down.size}, down.fd.get());
+  ::shutdown(musterd, SHUT_RDWR);
+  while (ReceivePacket(musterd, down.bytes, &down.size, &down.fd) == Moved::kDone) {
+    if (down.size != kTakeMemoryBytes) SendPacket(user, {down.bytes.data(), down.size}, down.fd.get());
+    down.fd.reset();
+  }
   ::shutdown(user, SHUT_RDWR);
-  while (ReceiveBytes(user, &up) == Moved::kDone) {
-  }
+  while (from_user() == Moved::kDone) up.fd.reset();
 }
 
 // ---- the door
@@ -205,7 +217,6 @@ struct Accepted {
   ::close(ends[1]);
   ::close(kDoorControl);
   if (told) Relay(user.get(), ends[0]);
-  ::shutdown(ends[0], SHUT_RDWR);
   // What has not been received, and what was not memory, goes as the process does: whom that holds up, it is nobody else.
   ::_exit(0);
 }

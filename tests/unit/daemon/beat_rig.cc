@@ -1,9 +1,16 @@
 #include "tests/unit/daemon/beat_rig.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace muster {
 namespace {
@@ -17,6 +24,28 @@ constexpr char kNodeList[] = "127.0.0.[1-3]";
 constexpr char kGang[] = "12.0";
 // Two nodes are enough to go on with.
 constexpr char kOptions[] = "min=2,join=1h";
+
+// Whether no process of this process's doors has anything to hand on: each waits.
+bool DoorsAtRest() {
+  std::set<int> doors{::getpid()};
+  std::vector<std::pair<int, char>> others;  // whose, and in which state
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);  // nothing of one that has ended meanwhile
+    const size_t name = stat.find("(muster-door) ");
+    if (name == std::string::npos) continue;
+    std::istringstream rest(stat.substr(name + sizeof "(muster-door) " - 1));
+    char state = 0;
+    int parent = 0;
+    rest >> state >> parent;
+    if (parent == ::getpid()) doors.insert(std::stoi(stat));
+    others.emplace_back(parent, state);
+  }
+  return std::none_of(others.begin(), others.end(), [&](const auto& process) {
+    return doors.contains(process.first) && (process.second == 'R' || process.second == 'D');
+  });
+}
 
 }  // namespace
 
@@ -112,7 +141,7 @@ void BeatRig::Settle() {
         if (daemons_[node] && !loop_gates_[node])
           daemons_[node]->On([&] { daemons_[node]->beat()->LoopAlive(); });
       }
-      while (!net_->Idle()) {
+      while (!net_->Idle() || !DoorsAtRest()) {
         ASSERT_LT(steady_clock::now(), deadline) << "the beats' threads do not come to rest";
         std::this_thread::yield();
       }

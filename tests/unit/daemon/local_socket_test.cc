@@ -83,7 +83,8 @@ std::vector<pid_t> Doors(const std::string& path) {
   std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::ifstream file(entry.path() / "cmdline");
-    const std::string line((std::istreambuf_iterator<char>(file)), {});
+    std::string line;
+    std::getline(file, line);  // nothing of one that has ended meanwhile
     if (line.find(std::string("muster-door") + '\0' + path) != std::string::npos)
       found.push_back(std::stoi(entry.path().filename()));
   }
@@ -441,6 +442,23 @@ TEST_F(LocalSocketTest, WhatAPeerSaysAfterTheCloseIsNotHeardAndDoesNotLoseTheLas
   EXPECT_EQ(Receive(client), "");
   ASSERT_TRUE(WaitFor([&] { return closed_ == 1; }));
   EXPECT_EQ(packets_.size(), 2U);
+}
+
+TEST_F(LocalSocketTest, TheLastWordOfAPeerIsHeardThoughItHasNotReadAll) {
+  const UniqueFd client = Greeted();
+  OnLoop([&] {
+    const size_t doors = Doors(path_).size();
+    const std::string packet(10'000, 'x');
+    for (int i = 0; i < 100; ++i) last_->Send(packet.data(), packet.size());
+    EXPECT_EQ(::send(client.get(), "last", 4, 0), 4);
+    ::shutdown(client.get(), SHUT_WR);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (Doors(path_).size() >= doors && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return 0;
+  });
+  ASSERT_TRUE(WaitForPackets(2));
+  EXPECT_EQ(std::string(packets_[1].bytes.begin(), packets_[1].bytes.end()), "last");
 }
 
 TEST_F(LocalSocketTest, APeerThatGoesWithPacketsQueuedIsToldOfOnce) {
