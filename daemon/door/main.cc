@@ -70,8 +70,8 @@ struct Held {
   bool full = false;
   size_t size = 0;
   UniqueFd fd;
-  std::array<char, wire::kMaxMessage + 1>
-      bytes{};  // one more than the longest, so that musterd sees that it is too long
+  // One more than the longest has, so that musterd sees that it is too long.
+  std::array<char, wire::kMaxMessage + 1> bytes{};
 };
 
 // Whether the next packet brings descriptors, which are left where they are.
@@ -144,8 +144,8 @@ void Relay(int user, int musterd) {
   while (true) {
     const auto wait_for = [](int fd, bool hears, const Held& from, bool other_hears, const Held& to) {
       const int events = (other_hears && !from.full ? POLLIN : 0) | (hears && to.full ? POLLOUT : 0);
-      return pollfd{events == 0 ? -1 : fd, static_cast<short>(events),
-                    0};  // an end would be told again and again
+      // Of what nothing is waited for the end would be told again and again.
+      return pollfd{events == 0 ? -1 : fd, static_cast<short>(events), 0};
     };
     std::array<pollfd, 2> polled{wait_for(user, user_hears, up, musterd_hears, down),
                                  wait_for(musterd, musterd_hears, down, user_hears, up)};
