@@ -41,8 +41,7 @@ def save(gang: Gang, state: Any, step: int, *, replicated: bool = False, block: 
             raise ValueError("replicated=True needs torch's process group, to know what all members have")
         return structure, leaves
 
-    prepared, every = _together(gang, prepare, lambda _: digests)
-    structure, leaves = prepared
+    (structure, leaves), every = _together(gang, prepare, lambda _: digests)
     for name, owner in _owners(every).items():
         if name in leaves and owner != gang.rank:
             leaves[name].place[1] = owner
@@ -50,11 +49,13 @@ def save(gang: Gang, state: Any, step: int, *, replicated: bool = False, block: 
     mine += describe([(tree.STRUCTURE, Slice(tree.encode(structure)))])
 
     with contextlib.ExitStack() as unless_copied:
+
         def copy() -> bool:
             if not gang._begin(step, size_of(mine), block):
                 return False
             unless_copied.callback(gang._abort)
             return gang._add(mine, commit=False)
+
         # Nobody hands over what not all have copied: the step may be saved again then.
         copied = all(_together(gang, copy, bool)[1])
         if copied:
