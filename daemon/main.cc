@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -145,6 +146,19 @@ class QuickEnd {
   Agent& agent_;
 };
 
+// A port that users' programs may take would be lost to the first that waits for a restart of musterd.
+void WarnOfOpenPorts(const Config& config) {
+  int64_t first = 1024;
+  std::ifstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") >> first;
+  for (const int64_t port : {config.port, config.partner_memory > 0 ? config.partner_port : 0}) {
+    if (port < first) continue;
+    spdlog::warn(
+        "users' programs may take port {} while musterd restarts: give musterd a port below {} "
+        "(net.ipv4.ip_unprivileged_port_start)",
+        port, std::min<int64_t>(first, 1024));
+  }
+}
+
 int Fail(const std::string& message) {
   spdlog::error("{}", message);
   ::sd_notifyf(0, "STATUS=%s", message.c_str());
@@ -172,6 +186,7 @@ int Run(const Config& config) {
   if (!opened) return Fail(opened.error().message);
   const std::shared_ptr<Store> store = *std::move(opened);
 
+  WarnOfOpenPorts(config);
   Loop loop;
   EngineOptions engine_options;
   engine_options.chunk_bytes = static_cast<uint64_t>(config.chunk_bytes);
@@ -208,11 +223,12 @@ int Run(const Config& config) {
         coordinators.ReadCoordinator(job, std::move(done));
       };
   CheckpointExchange exchange(loop, config, store, engine);
-  const auto partners = PartnerTier::Start(config, self, *service_uid);
-  if (!partners) return Fail(partners.error().message);
+  auto tier = PartnerTier::Start(config, self, *service_uid);
+  if (!tier) spdlog::warn("no partner copies: {}", tier.error().message);
+  const std::unique_ptr<PartnerTier> partners = tier ? *std::move(tier) : nullptr;
   Agent agent(AgentContext{loop, config, self, HelperProgram("muster-door"), store, engine, reader, dialer,
                            sampler, chores, health, beat->get(), &kernel_log, take_over, read_coordinator,
-                           &slurm, &exchange, partners->get(),
+                           &slurm, &exchange, partners.get(),
                            std::make_shared<MemoryGrants>(static_cast<uint64_t>(config.health_memory_min))});
   coordinators.SetAgent([&agent](const std::string& gang) { return agent.CoordinatorOf(gang); });
   Queries queries(loop, config, self, store, engine, coordinators, agent, slurm);

@@ -26,7 +26,7 @@ Error Failed(const char* what, int error) {
           std::string("cannot ") + what + " shard memory: " + std::strerror(error)};
 }
 
-// Whether shared memory that asks for huge pages gets them (packaging/systemd/muster.tmpfiles.conf).
+// Whether shared memory that asks for huge pages gets them (packaging/systemd/muster.conf).
 bool HugePages() {
   static const bool on = [] {
     std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");

@@ -13,7 +13,7 @@
 #include <fstream>
 #include <utility>
 
-#include "daemon/agent/files_program.h"
+#include "base/helper_program.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
@@ -272,7 +272,7 @@ bool LocalGang::StartMember(uint32_t task, Member& member) {
   if (local == tasks.end()) return false;
   const auto index = static_cast<uint32_t>(local - tasks.begin());
   LocalFacts facts{HexEncode(token_), context_.config.socket, StatePath() + ".cluster", ""};
-  if (job_.OptionsOf(node_).files) facts.files = FilesProgram();
+  if (job_.OptionsOf(node_).files) facts.files = HelperProgram("muster-files");
   const auto environment = MemberEnvironment(spec_, world_, tf_cluster_, *place_, index, facts);
   wire::Start body{};
   const UniqueFd memory = EnvironmentMemory(environment, &body.environment_bytes);

@@ -27,7 +27,7 @@ namespace muster {
 struct BeatOptions {
   lease::Times times;
   std::string listen_address = "0.0.0.0";
-  uint16_t port = 6880;  // UDP; 0: any (tests)
+  uint16_t port = 303;  // UDP; 0: any (tests)
   int64_t loop_stall_ms = 10'000;
   // Called on the beats' thread when the main loop has stood still for so long; empty: nothing is.
   std::function<void()> stalled;

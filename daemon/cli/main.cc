@@ -7,6 +7,7 @@
 #include "daemon/cli/checkpoint_command.h"
 #include "daemon/cli/checkpoint_output.h"
 #include "daemon/cli/output.h"
+#include "daemon/cli/plugin_command.h"
 
 int main(int argc, char** argv) {
   using muster::cli::Show;
@@ -56,7 +57,7 @@ int main(int argc, char** argv) {
     result = Show(common, question, muster::cli::StorageTable, muster::cli::kLongTimeoutSeconds);
   });
 
-  CLI::App* nodes = add(&app, "node", "Take a node out of service, or give it back (root)");
+  CLI::App* nodes = add(&app, "node", "Take a node out of service, or give it back; Slurm's plugin on this host (root)");
   nodes->require_subcommand(1);
   const auto of_node = [&](Question::Kind kind) {
     Question question;
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
   CLI::App* resume = add(nodes, "resume", "Let gangs and Slurm use the node again");
   resume->add_option("node", node, "Slurm's NodeName")->required();
   resume->callback([&] { result = Show(common, of_node(Question::NODE_RESUME), muster::NodeText); });
+  muster::cli::AddPluginCommands(nodes, &common, &result);
 
   try {
     app.parse(argc, argv);

@@ -17,7 +17,7 @@ struct Config {
   std::string socket = "/run/muster/musterd.sock";
   std::string state_dir = "/run/muster/gangs";
   std::string listen_address = "0.0.0.0";
-  int64_t port = 6880;
+  int64_t port = 303;
   std::string node_name;  // "": the host's name up to the first dot
   std::string service_user = "root";
   int64_t master_ports_first = 20000;
@@ -30,7 +30,7 @@ struct Config {
   int64_t recovery_memory = 50;  // percent of the node's memory
   int64_t partner_memory = 20;   // the same
   int64_t partner_group = 0;     // nodes
-  int64_t partner_port = 6881;
+  int64_t partner_port = 304;
   std::string slurm_topology;  // "": where slurmd has it
   int64_t collect_pause_ms = 300'000;
   int64_t chunk_bytes = 4 << 20;

@@ -23,7 +23,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr char kInstalled[] = "/usr/libexec/muster/muster-health";
 constexpr size_t kMaxReason = 200;
 constexpr size_t kMaxOutput = 1 << 20;
 constexpr std::chrono::milliseconds kEndsWithin{500};  // what SIGKILL ends at all
@@ -68,7 +67,8 @@ Helper Start(const HealthOptions& options) {
     std::array<char, 4096> self{};
     const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
     const std::string_view path(self.data(), static_cast<size_t>(std::max<ssize_t>(size, 0)));
-    programs = {std::string(path.substr(0, path.rfind('/') + 1)) + "muster-health", kInstalled};
+    const std::string directory(path.substr(0, path.rfind('/') + 1));
+    programs = {directory + "muster-health", directory + "../libexec/muster/muster-health"};
   }
   std::vector<std::string> arguments = ToArguments(options);
   arguments.insert(arguments.begin(), "muster-health");

@@ -39,7 +39,7 @@ struct HealthOptions {
   std::string sys_root = "/sys";
   std::string proc_root = "/proc";
   std::string nvml_library = "libnvidia-ml.so.1";  // "" or not there: GPUs are not checked
-  std::string helper;  // path of muster-health; "": beside this program, else /usr/libexec/muster/
+  std::string helper;  // path of muster-health; "": beside this program, else in ../libexec/muster/
   std::chrono::milliseconds timeout{30'000};  // for the whole check
   // What a process that was just killed held is given so long to become free.
   std::chrono::milliseconds settle{3'000};

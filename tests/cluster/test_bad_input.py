@@ -334,7 +334,7 @@ class Network(BadInput):
     """The port that daemons and the command share."""
 
     def raw(self, code: str, user: str = "trainer") -> str:
-        lines = "import socket\ndef dial():\n    s = socket.create_connection(('n2', 6880), 20); s.settimeout(20); return s\n"
+        lines = "import socket\ndef dial():\n    s = socket.create_connection(('n2', 303), 20); s.settimeout(20); return s\n"
         return self.python(lines + code, user)
 
     def test_garbage_and_half_open_connections_leave_the_daemon_serving(self) -> None:

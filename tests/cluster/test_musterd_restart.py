@@ -3,6 +3,7 @@
 checkpoints go on."""
 
 import signal
+import subprocess
 import sys
 import unittest
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,37 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from walkers import WalkerCase, Walkers  # noqa: E402
+
+# A user's program that takes whatever of musterd's is free, for as long as its standard input is open.
+TAKER = """
+import select, socket, sys
+kinds = [(socket.SOCK_STREAM, 303), (socket.SOCK_DGRAM, 303), (socket.SOCK_STREAM, 304)]
+tries, taken = 0, []
+print("begun", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for kind, port in kinds:
+        taker = socket.socket(socket.AF_INET, kind)
+        try:
+            taker.bind(("0.0.0.0", port))
+            taken.append(taker)
+        except PermissionError:
+            taker.close()
+    taker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        taker.bind("/run/muster/musterd.sock")
+        taken.append(taker)
+    except OSError:
+        taker.close()
+    tries += 1
+print(tries, len(taken), flush=True)
+"""
+HOLDER = """
+import socket, sys
+holder = socket.create_server(("0.0.0.0", 304))
+print("begun", flush=True)
+sys.stdin.read()
+"""
+RESTARTS = 20
 
 NODES = ["n1", "n2", "n3", "n4"]
 COORDINATOR = "n2"
@@ -89,6 +121,43 @@ class Restart(WalkerCase):
         self.assertIn("was killed by SIGKILL", self.status(gang.job)["first_cause"])
         gang.commits(2)
         gang.finish(8)
+
+    def test_no_user_takes_its_ports_while_it_restarts(self) -> None:
+        begun = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with self.cluster.user_popen("n1", ["/usr/bin/python3", "-c", TAKER], **begun) as taker:
+            try:
+                assert taker.stdout is not None
+                self.assertEqual(taker.stdout.readline(), "begun\n")
+                for number in [signal.SIGKILL, signal.SIGTERM] * (RESTARTS // 2):
+                    self.cluster.stop_daemon("n1", "musterd", number)
+                    self.cluster.start_daemon("n1", "musterd")
+                tries, taken = taker.communicate(timeout=harness.SOON)[0].split()
+            finally:
+                taker.kill()
+        self.assertGreater(int(tries), RESTARTS)
+        self.assertEqual(int(taken), 0)
+        gang = self.walk(nodes=4, tasks=8)
+        gang.commits(1)
+        gang.finish(8)
+
+    def test_it_starts_without_partner_copies_when_their_port_is_taken(self) -> None:
+        log = self.cluster.directory / "log" / "n1.musterd.log"
+        said = log.stat().st_size
+        self.cluster.stop_daemon("n1", "musterd")
+        begun = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with self.cluster.popen("n1", ["/usr/bin/python3", "-c", HOLDER], **begun) as holder:
+            try:
+                assert holder.stdout is not None
+                self.assertEqual(holder.stdout.readline(), "begun\n")
+                self.cluster.start_daemon("n1", "musterd")
+                self.assertIn("no partner copies: ", log.read_text()[said:])
+                gang = self.walk(nodes=4, tasks=8)
+                gang.commits(1)
+                gang.commits(1)
+                gang.finish(8)
+            finally:
+                holder.kill()
+        self.cluster.restart_daemon("n1", "musterd")
 
 
 if __name__ == "__main__":

@@ -85,8 +85,10 @@ Errc CodeOf(int error) {
       return Errc::kDenied;
     case ESLURM_TRANSITION_STATE_NO_UPDATE:
     case ESLURM_IN_STANDBY_MODE:
-    case ESLURM_JOB_NOT_PENDING:     // not yet
+    case ESLURM_JOB_NOT_PENDING:  // not yet
+#if SLURM_VERSION_NUMBER < SLURM_VERSION_NUM(24, 5, 0)
     case ESLURM_JOB_SETTING_DB_INX:  // of a job that has lost a node, perhaps never
+#endif
       return Errc::kUnavailable;
     default:
       // System errors and those of the transport are below slurmctld's own.

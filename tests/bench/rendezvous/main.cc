@@ -25,7 +25,7 @@
 namespace muster {
 namespace {
 
-constexpr uint16_t kPort = 6880;       // in a network namespace or on a machine without another musterd
+constexpr uint16_t kPort = 303;        // in a network namespace or on a machine without another musterd
 constexpr char kCoordinator[] = "n2";  // as nodes choose it: the second of the step
 constexpr size_t kDialers = 4;
 

@@ -1,4 +1,4 @@
-"""Huge pages for shared memory, as packaging/systemd/muster.tmpfiles.conf sets them on a node."""
+"""Huge pages for shared memory, as packaging/systemd/muster.conf sets them on a node."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -23,12 +23,17 @@ MUNGED = Daemon(
 )
 
 
-def plugstack_line() -> str:
-    """The line of plugstack.conf that sites have, with this build's plugin."""
+def shipped_line() -> str:
+    """The line of plugstack.conf that sites have."""
     lines = [line for line in _PLUGSTACK.read_text().splitlines() if line and not line.startswith("#")]
     if len(lines) != 1 or "spank_muster.so" not in lines[0]:
         raise host.ClusterError(f"{_PLUGSTACK} has not one line with spank_muster.so")
-    return lines[0].replace("spank_muster.so", PLUGIN)
+    return lines[0]
+
+
+def plugstack_line() -> str:
+    """The same with this build's plugin."""
+    return shipped_line().replace("spank_muster.so", PLUGIN)
 
 
 def slurmctld() -> Daemon:

@@ -27,7 +27,7 @@ TEST(Config, NothingGivesTheDefaults) {
   for (const char* text : {"", "\n", "# only a comment\n", "---\n"}) {
     const auto config = ParseConfig(text, "muster.yaml");
     ASSERT_TRUE(config) << text;
-    EXPECT_EQ(config->port, 6880);
+    EXPECT_EQ(config->port, 303);
     EXPECT_EQ(config->socket, "/run/muster/musterd.sock");
   }
 }
@@ -233,7 +233,7 @@ TEST_F(ConfigFile, IsReadWithItsPathInErrors) {
   std::ofstream(path) << "prot: 7000\n";
   EXPECT_THAT(LoadConfig(path).error().message, StartsWith(path + ":1: unknown key"));
   std::ofstream(path, std::ios::trunc).flush();
-  EXPECT_EQ(LoadConfig(path)->port, 6880);
+  EXPECT_EQ(LoadConfig(path)->port, 303);
 }
 
 TEST_F(ConfigFile, ThatIsMissingIsAnError) {
