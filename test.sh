@@ -16,6 +16,8 @@ Installs what is needed, builds, and runs all tests, or those that have one of t
   cluster  real Slurm and real Ceph on virtual nodes of this machine
   chaos    faults of every kind in random order on a virtual cluster, two minutes of a gang and two of its checkpoints
   demo     ./demo.sh itself
+  provision
+           packages and playbooks on a rack of machines with systemd
   unit     fast, no network, optimised build
   frameworks
            random states of PyTorch, sharded in every way, are saved and loaded by gangs of other sizes

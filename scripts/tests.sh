@@ -9,7 +9,7 @@ beside=()  # processes that work beside the tests
 status=0   # 1 when a test has failed
 
 # The labels, and what has them. Those of the first kind need the product alone, those of the second kind other programs.
-cluster_labels=(check cluster chaos demo)
+cluster_labels=(check cluster chaos demo provision)
 program_labels=(unit frameworks sim asan tsan fuzz)
 frameworks_labels=(check cluster unit frameworks) # whose tests need tests/frameworks/requirements.txt
 
@@ -49,6 +49,11 @@ end_tests() {
     for directory in "$run"/muster-vc-*; do
         if [[ -d $directory ]]; then
             "$root/tests/cluster/vcluster" stop --name "${directory##*/muster-vc-}" || true
+        fi
+    done
+    for directory in "$run"/muster-rack-*; do
+        if [[ -d $directory ]]; then
+            "$root/tests/provision/rackctl" stop --name "${directory##*/muster-rack-}" || true
         fi
     done
     rm -rf "$run"
@@ -117,7 +122,7 @@ build_tests() {
     for label; do
         case $label in
         check) dev+=(product) ;;
-        cluster | chaos | demo) dev+=(product cluster_programs) ;;
+        cluster | chaos | demo | provision) dev+=(product cluster_programs) ;;
         unit) dev+=(unit_tests) ;;
         frameworks) dev+=(muster_python) ;;
         sim) dev+=(sim_test) ;;
@@ -173,14 +178,14 @@ run_tests() {
     rm -rf "$directory"
 }
 
-# Clusters that a test has left are a failure. Sets `status`.
+# Clusters and racks that a test has left are a failure. Sets `status`.
 check_nothing_left() {
     local directory left=()
-    for directory in "$run"/muster-vc-*; do
-        [[ ! -d $directory ]] || left+=("${directory##*/muster-vc-}")
+    for directory in "$run"/muster-vc-* "$run"/muster-rack-*; do
+        [[ ! -d $directory ]] || left+=("${directory##*/muster-}")
     done
     if ((${#left[@]} > 0)); then
-        say "A test has left these clusters behind: ${left[*]}"
+        say "A test has left these behind: ${left[*]}"
         status=1
     fi
 }

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -456,7 +456,7 @@ class Cluster:
 
     def _destroy(self, pool: ThreadPoolExecutor | None) -> None:
         """Removes everything. Not to be interrupted: the signals that would are ignored in the main thread."""
-        with _uninterrupted():
+        with host.uninterrupted():
             if pool is not None:
                 # Until the last one gives up it may start something that nobody has killed yet, and that it waits for.
                 last = threading.Thread(target=pool.shutdown)
@@ -520,17 +520,3 @@ def _listens(node: Node, path: str) -> bool:
         peer.connect(str(at_host))
         return True
     return False
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

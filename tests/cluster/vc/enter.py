@@ -6,8 +6,8 @@
     log           null: stay as the program's parent, pass signals and the exit status through;
                   a path: start a daemon that logs there, print its host pid, leave
 
-The program is in all namespaces of the node and dies with it; it also dies with this process. nsenter(1) cannot pass
-signals on, and leaves the program running when it is killed itself.
+The program is in all namespaces of the node and dies with it; it also dies with this process. It has no capability that the
+node's init cannot have. nsenter(1) cannot pass signals on, and leaves the program running when it is killed itself.
 """
 
 import ctypes
@@ -24,6 +24,7 @@ _CLONE_NEWNS, _CLONE_NEWCGROUP, _CLONE_NEWUTS = 0x00020000, 0x02000000, 0x040000
 _CLONE_NEWIPC, _CLONE_NEWPID, _CLONE_NEWNET = 0x08000000, 0x20000000, 0x40000000
 _ALL = _CLONE_NEWNS | _CLONE_NEWCGROUP | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET
 _PR_SET_PDEATHSIG = 1
+_PR_CAPBSET_DROP = 24
 _SI_KERNEL = 0x80
 
 _FAILED = 125  # the node cannot be entered
@@ -56,12 +57,19 @@ def _enter(spec: dict[str, Any]) -> None:
             fields = stat.read().rpartition(")")[2].split()
         if int(fields[19]) != spec["start"]:
             raise ProcessLookupError
+        with open(f"/proc/{spec['init']}/status", encoding="ascii") as status:
+            bounding = next(int(line.split()[1], 16) for line in status if line.startswith("CapBnd:"))
+        with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as last:
+            beyond = [number for number in range(int(last.read()) + 1) if not bounding >> number & 1]
         for path in spec["cgroups"]:
             with open(path, "w", encoding="ascii") as procs:
                 procs.write("0")
         if _libc.setns(pidfd, _ALL) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         os.close(pidfd)
+        for number in beyond:
+            if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     except OSError as error:
         _fail(f"node {spec['node']} cannot be entered, is it dead? ({error})", _FAILED)
 

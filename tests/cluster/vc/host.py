@@ -1,8 +1,11 @@
 """Small helpers on the host: commands, processes, mounts."""
 
+import contextlib
 import os
+import signal
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -67,3 +70,18 @@ def write(path: Path, text: str | bytes, mode: int = 0o644, owner: tuple[int, in
         os.fchmod(fd, mode)
         if owner is not None:
             os.fchown(fd, *owner)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignores what would interrupt the main thread, for an end that must not be left half done."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -21,18 +21,18 @@ FRAMEWORKS_PYTHON = f"{SOURCE_IN_NODE}/tests/frameworks/python"
 
 
 class Names:
-    """Two clusters whose names or parent directories differ share none of these."""
+    """Two clusters whose kinds, names or parent directories differ share none of these."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kind: str = "vc") -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
             raise ClusterError(f"cluster name '{name}': use 1 to 31 of a-z, 0-9 and -")
         self.name = name
         parent = Path(os.environ.get("MUSTER_VC_DIR", "/tmp")).resolve()
-        self.directory = parent / f"muster-vc-{name}"
+        self.directory = parent / f"muster-{kind}-{name}"
         self.id = hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]
-        self.bridge = f"vc{self.id}"
-        self.cgroup = f"muster-vc-{name}-{self.id}"
+        self.bridge = f"{kind}{self.id}"
+        self.cgroup = f"muster-{kind}-{name}-{self.id}"
 
     def veth(self, node: str) -> str:
-        """The host's end of a node's cable: at most 14 of the 15 characters that Linux allows."""
-        return f"vc{self.id}-{node}"
+        """The host's end of a node's cable: at most the 15 characters that Linux allows."""
+        return f"{self.bridge}-{node}"

@@ -1,0 +1,118 @@
+"""The file systems of a rack's machines, and the packages that a site's mirror has: from the host's own mirror of Debian."""
+
+import subprocess
+from pathlib import Path
+
+from vc.host import ClusterError, run
+
+from .cache import cached
+
+_HERE = Path(__file__).resolve().parent
+_ROOT_PACKAGES = (
+    "systemd-sysv",
+    "dbus",
+    "udev",
+    "openssh-server",
+    "python3",
+    "python3-apt",
+    "nftables",
+    "iproute2",
+    "procps",
+)
+TRAINER = 20001  # the user id of the ordinary user
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# Everything that is made has a minute per package at most on a slow line; this is for one that stands still.
+_TIMEOUT_S = 1200.0
+
+
+def _sources() -> str:
+    """The lines of a sources.list with the host's mirrors of Debian 12."""
+    targets = ["Created-By: Packages", "Origin: Debian", "Component: main"]
+    wanted = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", *targets]
+    if not run(wanted).strip():
+        run(["apt-get", "-qq", "update"])
+    lines = [f"deb [signed-by={_KEYRING}] {line}" for line in run(wanted).splitlines()]
+    if not lines:
+        raise ClusterError("apt on this host has no mirror of Debian")
+    return "".join(line + "\n" for line in dict.fromkeys(lines))
+
+
+def _make(script: str, path: Path, *arguments: str) -> None:
+    """Runs one of the scripts in namespaces of its own: its processes and mounts end with it, whatever happens."""
+    apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = [*apart, str(_HERE / script), str(path), *arguments]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"{script} is not done after {_TIMEOUT_S:.0f} s") from None
+    if done.returncode != 0:
+        end = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        raise ClusterError(f"{script} failed ({done.returncode}):\n{end}")
+
+
+def root() -> Path:
+    """The archive of the root file system that all machines have."""
+    packages = ",".join(_ROOT_PACKAGES)
+
+    def make(path: Path) -> None:
+        sources = path.with_name("sources.list")
+        sources.write_text(_sources())
+        _make("root.sh", path, str(sources), packages)
+
+    return cached("root.tar.zst", [(_HERE / "root.sh").read_bytes(), packages.encode()], make)
+
+
+def _status(image: Path) -> bytes:
+    """dpkg's status file in an archive."""
+    command = ["tar", "--extract", "--zstd", "--to-stdout", f"--file={image}", "./var/lib/dpkg/status"]
+    return subprocess.run(command, capture_output=True, check=True).stdout
+
+
+def packages(image: Path, wanted: list[str]) -> Path:
+    """An apt repository of these packages and all that they need beyond an image."""
+
+    def make(path: Path) -> None:
+        path.mkdir()
+        sources = path.with_name("sources.list")
+        sources.write_text(_sources())
+        status = path.with_name("status")
+        status.write_bytes(_status(image))
+        _make("packages.sh", path, str(sources), str(status), *wanted)
+
+    script = (_HERE / "packages.sh").read_bytes()
+    return cached("packages", [script, image.name.encode(), " ".join(wanted).encode()], make)
+
+
+def needed_by(image: Path, debs: Path) -> Path:
+    """An apt repository of what a directory's .deb files need beyond an image, without those files themselves."""
+    files = sorted(str(deb) for deb in debs.glob("*.deb"))
+    fields = [run(["dpkg-deb", "--field", file, "Package", "Depends", "Pre-Depends"]) for file in files]
+
+    def make(path: Path) -> None:
+        path.mkdir()
+        sources = path.with_name("sources.list")
+        sources.write_text(_sources())
+        status = path.with_name("status")
+        status.write_bytes(_status(image))
+        _make("packages.sh", path, str(sources), str(status), *files)
+
+    script = (_HERE / "packages.sh").read_bytes()
+    return cached("needed", [script, image.name.encode(), *(field.encode() for field in fields)], make)
+
+
+def layer(below: Path, repository: Path, names: list[str]) -> Path:
+    """The archive of what a machine has above the root: these packages, from that repository."""
+
+    def make(path: Path) -> None:
+        _make("layer.sh", path, str(below), str(repository), *names)
+
+    script = (_HERE / "layer.sh").read_bytes()
+    return cached("layer.tar.zst", [script, below.name.encode(), repository.name.encode(), " ".join(names).encode()], make)
+
+
+def unpack(image: Path, directory: Path) -> None:
+    """Unpacks an archive into a directory that is made."""
+    directory.mkdir()
+    run(["tar", "--extract", "--zstd", "--xattrs", "--xattrs-include=*", f"--file={image}", f"--directory={directory}"])

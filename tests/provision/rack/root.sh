@@ -1,0 +1,17 @@
+#!/bin/bash
+# Makes the root file system that all machines of a rack have: Debian 12 with systemd, OpenSSH, Python and apt, and one ordinary
+# user. Started by images.py in namespaces of its own.
+# Arguments: the file to make, a sources.list, packages between commas.
+set -euo pipefail
+file=$1 sources=$2 packages=$3
+
+mkdir "$file.tmp"
+mount -t tmpfs tmpfs "$file.tmp" # no disk waits for each of dpkg's fsyncs
+# shellcheck disable=SC2016 # the hooks are expanded by the shell that mmdebstrap starts for them
+TMPDIR=$file.tmp mmdebstrap --quiet --mode=root --variant=minbase --format=tar --include="$packages" \
+    --customize-hook='chroot "$1" systemctl --quiet enable systemd-networkd' \
+    --customize-hook='chroot "$1" useradd --uid 20001 --shell /bin/bash trainer' \
+    --customize-hook=': >"$1/etc/apt/sources.list"' \
+    bookworm - - <"$sources" | zstd --quiet -3 -T0 -o "$file"
+umount "$file.tmp"
+rmdir "$file.tmp"
