@@ -3,6 +3,7 @@
 from vc.host import ClusterError
 from vc.wait import wait_until
 
+from .playbooks import Play
 from .rack import Options, Rack
 
-__all__ = ["ClusterError", "Options", "Rack", "wait_until"]
+__all__ = ["ClusterError", "Options", "Play", "Rack", "wait_until"]

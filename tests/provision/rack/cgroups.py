@@ -7,6 +7,8 @@ from pathlib import Path
 
 from vc.cgroups import Cgroups, Hierarchy
 
+HOST = "host"  # the group of processes on the host that belong to a rack
+
 
 class RackCgroups(Cgroups):
     def hierarchies(self) -> list[Hierarchy]:
@@ -16,3 +18,9 @@ class RackCgroups(Cgroups):
             if right.split()[0] == "cgroup2":
                 unified.append(Hierarchy(Path(left.split()[4]), "unified"))
         return super().hierarchies() + unified[:1]
+
+
+def inside(cgroups: Cgroups, name: str, argv: list[str]) -> list[str]:
+    """The command that runs a program on the host in a machine's cgroups, or in HOST's."""
+    procs = " ".join(f"'{path}'" for path in cgroups.procs_files(name))
+    return ["/bin/sh", "-c", f'for f in {procs}; do echo $$ >"$f" || exit 1; done; exec "$@"', "sh", *argv]

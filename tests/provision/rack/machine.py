@@ -16,6 +16,8 @@ from vc.host import ClusterError
 from vc.names import Names
 from vc.node import ENTER
 
+from .cgroups import inside
+
 BOOT_TIMEOUT_S = 90.0
 _PROPAGATE = Path("/run/systemd/nspawn/propagate")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -51,11 +53,11 @@ class Machine:
         return self._names.directory / "log" / f"{self.name}.console.log"
 
     def prepare(self, layers: list[Path]) -> None:
-        """Lays its own disk over directories, the topmost first."""
+        """Lays its own disk over directories, the topmost first. The disk is never synced: it does not outlive the rack."""
         for part in ("upper", "work", "root"):
             (self._directory / part).mkdir(parents=True)
         lower = ":".join(str(layer) for layer in layers)
-        options = f"lowerdir={lower},upperdir={self._directory / 'upper'},workdir={self._directory / 'work'}"
+        options = f"lowerdir={lower},upperdir={self._directory / 'upper'},workdir={self._directory / 'work'},volatile"
         host.run(["mount", "-t", "overlay", "-o", options, "overlay", str(self.root)])
 
     def write(self, path: str, text: str | bytes, mode: int = 0o644) -> None:
@@ -67,8 +69,6 @@ class Machine:
     def power_on(self, binds: list[Bind]) -> "Boot":
         """Starts it; the caller plugs its cable in (leader()) and waits for it."""
         boot = Boot(f"@{self._names.cgroup}/{self.name}")
-        procs = " ".join(f"'{path}'" for path in self._cgroups.procs_files(self.name))
-        enter = f'for f in {procs}; do echo $$ >"$f" || exit 1; done; exec "$@"'
         nspawn = [
             "systemd-nspawn",
             "--quiet",
@@ -93,7 +93,7 @@ class Machine:
         }
         with open(self.console, "ab") as console:
             self._nspawn = subprocess.Popen(
-                ["/bin/sh", "-c", enter, "sh", *nspawn],
+                inside(self._cgroups, self.name, nspawn),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,

@@ -11,7 +11,8 @@ from vc.host import ClusterError
 from vc.names import Names
 from vc.network import Network
 
-MIRROR = "mirror"  # its cgroup
+from .cgroups import HOST, inside
+
 _PORT = 80  # the address is the rack's own
 
 
@@ -45,13 +46,11 @@ class Mirror:
             (self._directory / "needed").symlink_to(needed)
         if debs is not None:
             self.publish(debs)
-        procs = " ".join(f"'{path}'" for path in self._cgroups.procs_files(MIRROR))
-        enter = f'for f in {procs}; do echo $$ >"$f" || exit 1; done; exec "$@"'
         server = [sys.executable or "/usr/bin/python3", "-I", "-u", "-m", "http.server", "--protocol=HTTP/1.1"]
         server += ["--bind", f"{self._network.subnet}.254", "--directory", str(self._directory), str(_PORT)]
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", enter, "sh", *server],
+                inside(self._cgroups, HOST, server),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -18,9 +18,10 @@ from vc.network import Network
 from vc.wait import wait_until
 
 from . import images, slurm
-from .cgroups import RackCgroups
+from .cgroups import HOST, RackCgroups
 from .machine import Bind, Boot, Machine
-from .mirror import MIRROR, Mirror
+from .mirror import Mirror
+from .playbooks import Playbooks
 
 RUN_TIMEOUT_S = 60.0
 _SLURM_TIMEOUT_S = 60.0
@@ -74,15 +75,9 @@ class Rack:
     def nodes(self) -> list[str]:
         return [name for name in self._machines if name != slurm.CONTROLLER]
 
-    @property
-    def key(self) -> Path:
-        """The private key with which root of every machine lets the host in by ssh."""
-        return self.directory / "ssh" / "key"
-
-    @property
-    def known_hosts(self) -> Path:
-        """The machines' own keys, for ssh."""
-        return self.directory / "ssh" / "known_hosts"
+    def root(self, name: str) -> Path:
+        """A machine's file system as the host sees it."""
+        return self._machine(name).root
 
     def shared(self, name: str) -> Path:
         """A directory that all machines have, `home` or `checkpoints`, as the host sees it."""
@@ -184,6 +179,12 @@ class Rack:
         machine.kill()
         self.network.remove(name)
 
+    def revive(self, name: str) -> None:
+        """A killed machine boots again, with the disk that it had."""
+        if self._machine(name).init() is not None:
+            raise ClusterError(f"machine {name} is alive")
+        self._power_on([name])
+
     # --- what start() does
 
     def _check(self) -> None:
@@ -199,6 +200,7 @@ class Rack:
         self._cgroups = RackCgroups(self.names)
         self._machines = {name: Machine(self.names, self._cgroups, name) for name in hosts}
         self.mirror = Mirror(self.names, self.network, self._cgroups)
+        self.playbooks = Playbooks(self.names, self.network, self._cgroups)
 
     def _start(self) -> None:
         began = time.monotonic()
@@ -209,12 +211,14 @@ class Rack:
         self._remove_leftovers()  # of a rack whose directory somebody deleted
         for name in ("log", "images", "machines", "shared/home", "shared/checkpoints", "ssh"):
             (self.directory / name).mkdir(parents=True)
+        # A third of a GB that is read and thrown away: not for a disk that others are waiting for.
+        host.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(self.directory / "images")])
         os.chmod(self.directory / "shared" / "checkpoints", 0o700)
         trainer = self.directory / "shared" / "home" / "trainer"
         trainer.mkdir(mode=0o700)
         os.chown(trainer, images.TRAINER, images.TRAINER)
         self.network.create()
-        self._cgroups.create([MIRROR, *self.hosts])
+        self._cgroups.create([HOST, *self.hosts])
         self._save()
 
         root = images.root()
@@ -229,7 +233,7 @@ class Rack:
         say(f"the site's mirror: {self.mirror.url}")
         if self.options.slurm:
             slurm.write_site(self.directory / "site", self.names.name, self.network, self.nodes)
-        host.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.names.name, "-f", str(self.key)])
+        host.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.names.name, "-f", str(self.playbooks.key)])
         self._write_known_hosts()
         self._boot(self.hosts)
         say(f"{len(self.hosts)} machines are up: {', '.join(self.hosts)}")
@@ -250,6 +254,9 @@ class Rack:
     def _boot(self, names: list[str]) -> None:
         for name in names:
             self._prepare(name)
+        self._power_on(names)
+
+    def _power_on(self, names: list[str]) -> None:
         shared = self.directory / "shared"
         binds = [Bind(shared / "home", "/home"), Bind(shared / "checkpoints", "/srv/checkpoints")]
         boots: dict[str, Boot] = {name: self._machines[name].power_on(binds) for name in names}
@@ -273,7 +280,7 @@ class Rack:
             f"[Match]\nName=eth0\n\n[Network]\nAddress={self.network.address(name)}/24\nLinkLocalAddressing=no\n",
         )
         machine.write("/etc/apt/sources.list", self.mirror.sources())
-        machine.write("/root/.ssh/authorized_keys", self.key.with_suffix(".pub").read_text(), 0o600)
+        machine.write("/root/.ssh/authorized_keys", self.playbooks.key.with_suffix(".pub").read_text(), 0o600)
         if self.options.slurm:
             slurm.install(machine, self.directory / "site")
 
@@ -284,7 +291,7 @@ class Rack:
     def _write_known_hosts(self) -> None:
         key = (self.directory / "images" / "root" / "etc" / "ssh" / "ssh_host_ed25519_key.pub").read_text().split()
         lines = [f"{self.network.address(name)} {key[0]} {key[1]}" for name in self._machines]
-        host.write(self.known_hosts, "".join(line + "\n" for line in lines))
+        host.write(self.playbooks.known_hosts, "".join(line + "\n" for line in lines))
 
     def _save(self) -> None:
         state = {"options": asdict(self.options), "subnet": self.network.subnet, "hosts": self.hosts}

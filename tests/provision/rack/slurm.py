@@ -9,12 +9,13 @@ from vc.network import Network
 from .machine import Machine
 
 CONTROLLER = "ctl"
+# A node has libibverbs, as with any RDMA network: its package makes a group that no purge removes.
 ROLES = {
     "controller": ["munge", "slurmctld", "slurm-client"],
-    "node": ["munge", "slurmd", "slurm-client"],
+    "node": ["munge", "slurmd", "slurm-client", "libibverbs1"],
 }
 # Both, and what else a site has.
-PACKAGES = ["munge", "slurmctld", "slurmd", "slurm-client", "chrony"]
+PACKAGES = ["munge", "slurmctld", "slurmd", "slurm-client", "libibverbs1", "chrony"]
 
 _SLURM_CONF = """\
 ClusterName={cluster}

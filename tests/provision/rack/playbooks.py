@@ -1,0 +1,128 @@
+"""Ansible against a rack, as an operator runs it: the collection installed from its archive, an inventory, ssh."""
+
+import json
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vc import host
+from vc.cgroups import Cgroups
+from vc.host import ClusterError
+from vc.names import REPOSITORY, Names
+from vc.network import Network
+
+from .cgroups import HOST, inside
+
+_TIMEOUT_S = 600.0
+_RECAP = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
+_CONFIG = """\
+[defaults]
+collections_path = {directory}/collections
+inventory = {directory}/inventory
+forks = 20
+nocolor = true
+localhost_warning = false
+gathering = explicit
+private_key_file = {key}
+
+[connection]
+pipelining = true
+
+[ssh_connection]
+ssh_args = -F none -o ControlMaster=auto -o ControlPersist=120 -o UserKnownHostsFile={known_hosts}
+control_path = {sockets}/%%h
+"""
+
+
+@dataclass(frozen=True)
+class Play:
+    """What a playbook's run has come to."""
+
+    code: int
+    output: str
+    seconds: float
+
+    @property
+    def changed(self) -> dict[str, int]:
+        """How many tasks have changed something, for each host."""
+        return {host: int(changed) for host, changed, _, _ in _RECAP.findall(self.output)}
+
+
+class Playbooks:
+    def __init__(self, names: Names, network: Network, cgroups: Cgroups) -> None:
+        self._directory = names.directory / "ansible"
+        self._ssh = names.directory / "ssh"
+        self._log = names.directory / "log" / "ansible.log"
+        self._network = network
+        self._cgroups = cgroups
+
+    @property
+    def key(self) -> Path:
+        """The private key with which root of every machine lets the host in by ssh."""
+        return self._ssh / "key"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The machines' own keys, for ssh."""
+        return self._ssh / "known_hosts"
+
+    def prepare(self, groups: dict[str, list[str]], variables: dict[str, Any]) -> None:
+        """Installs the collection, and writes the inventory and the operator's file of variables."""
+        inventory = self._directory / "inventory"
+        if not inventory.exists():
+            (inventory / "group_vars").mkdir(parents=True)
+            settings = {"directory": self._directory, "key": self.key, "known_hosts": self.known_hosts}
+            host.write(self._directory / "ansible.cfg", _CONFIG.format(sockets=self._ssh, **settings))
+            self._galaxy("build", str(REPOSITORY / "provisioning"), f"--output-path={self._directory}")
+            archive = next(self._directory.glob("muster-appliance-*.tar.gz"))
+            self._galaxy("install", "--offline", f"--collections-path={self._directory / 'collections'}", str(archive))
+        hosts = {name: {"ansible_host": self._network.address(name)} for names in groups.values() for name in names}
+        tree = {
+            "all": {
+                "vars": {"ansible_user": "root", "ansible_python_interpreter": "/usr/bin/python3"},
+                "hosts": hosts,
+                "children": {group: {"hosts": dict.fromkeys(names, {})} for group, names in groups.items()},
+            }
+        }
+        # Every JSON document is one of YAML.
+        host.write(inventory / "hosts.yml", json.dumps(tree, indent=2) + "\n")
+        host.write(inventory / "group_vars" / "all.yml", json.dumps(variables, indent=2) + "\n")
+
+    def play(self, name: str, *arguments: str) -> Play:
+        """Runs a playbook of the collection."""
+        began = time.monotonic()
+        command = inside(self._cgroups, HOST, ["ansible-playbook", f"muster.appliance.{name}", *arguments])
+        with open(self._log, "a+", encoding="utf-8") as log:
+            print(f"== {' '.join(command[-1 - len(arguments) :])}", file=log, flush=True)
+            begin = log.tell()
+            try:
+                code = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environment(),
+                    cwd="/",
+                    timeout=_TIMEOUT_S,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                raise ClusterError(f"the playbook {name} has not ended after {_TIMEOUT_S:g} s: {self._log}") from None
+            log.seek(begin)
+            return Play(code, log.read(), time.monotonic() - began)
+
+    def _galaxy(self, *arguments: str) -> None:
+        command = ["ansible-galaxy", "collection", *arguments]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self._environment(), timeout=60, check=False
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"`{' '.join(command)}` failed ({done.returncode}): {done.stderr.strip()}")
+
+    def _environment(self) -> dict[str, str]:
+        path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        config = str(self._directory / "ansible.cfg")
+        return {"PATH": path, "HOME": str(self._directory), "LANG": "C.UTF-8", "ANSIBLE_CONFIG": config}
