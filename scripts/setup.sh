@@ -200,3 +200,21 @@ build_failed() {
     show_failure "The build (preset $1)" "$2"
     exit 1
 }
+
+# Muster's Debian packages, in build/packages.
+build_packages() {
+    local log=$root/build/packages.log began=$SECONDS
+    mkdir -p "$root/build/packages"
+    exec 8<"$root/build/packages"
+    if ! flock --nonblock 8; then
+        say "     another run is building packages; waiting for it"
+        flock 8
+    fi
+    : >"$log"
+    if ! run_logged "$log" "$root/packaging/build-deb"; then
+        show_failure "packaging/build-deb" "$log"
+        exit 1
+    fi
+    exec 8<&-
+    say "     ready after $((SECONDS - began)) s"
+}

@@ -122,7 +122,8 @@ build_tests() {
     for label; do
         case $label in
         check) dev+=(product) ;;
-        cluster | chaos | demo | provision) dev+=(product cluster_programs) ;;
+        cluster | chaos | demo) dev+=(product cluster_programs) ;;
+        provision) dev+=(product) ;;
         unit) dev+=(unit_tests) ;;
         frameworks) dev+=(muster_python) ;;
         sim) dev+=(sim_test) ;;
@@ -133,6 +134,10 @@ build_tests() {
     if ((${#dev[@]} > 0)); then
         say "== Building in build/"
         build dev "${dev[@]}"
+    fi
+    if in_list provision "$@"; then
+        say "== Building the packages"
+        build_packages
     fi
     if ((${#asan[@]} > 0)); then
         say "== Building in build-asan/"

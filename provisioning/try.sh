@@ -1,0 +1,61 @@
+#!/bin/bash
+# Installs what is needed, builds Muster's packages, and tries them and the playbooks on machines in containers.
+set -euo pipefail
+# shellcheck source=../scripts/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../scripts/setup.sh"
+
+usage() {
+    cat <<'TEXT'
+usage: provisioning/try.sh [--keep] [--packages DIR]
+
+Installs what is needed, builds Muster's packages, and starts a site that has Slurm on this machine: a controller and three
+nodes, containers that boot Debian 12 and its Slurm. Adds Muster with one playbook. A job of a gang loses a node there and
+finishes, in the same job. The playbook runs once more and changes nothing. Another one takes Muster away, to the byte. The exit
+status is 0 only if all of that is true.
+
+  --keep          leave the site up afterwards, and say how to use it
+  --packages DIR  take Muster's packages from there and build none
+
+Needs root and Debian 12. Leaves nothing behind but packages, build/, and what the machines are made from, below
+/var/cache/muster-tests.
+TEXT
+}
+
+arguments=()
+packages=
+while (($# > 0)); do
+    case $1 in
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    --keep) arguments+=(--keep) ;;
+    --packages)
+        (($# > 1)) || die "--packages needs the name of a directory"
+        packages=$(realpath "$2")
+        shift
+        ;;
+    *)
+        usage >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
+require_root
+require_debian
+require_space 3
+
+trap setup_cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+say "Muster on machines: packages, one playbook, and a gang that loses a node."
+install_dependencies
+if [[ -z $packages ]]; then
+    say
+    say "0. Build the packages"
+    build_packages
+    packages=$root/build/packages
+fi
+exec /usr/bin/python3 -B "$root/tests/provision/try.py" --packages "$packages" "${arguments[@]}"
