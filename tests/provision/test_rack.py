@@ -14,6 +14,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
 from rack import ClusterError, Rack, wait_until  # noqa: E402
 from rack.cgroups import RackCgroups  # noqa: E402
+from vc.host import start_time  # noqa: E402
 from vc.names import Names  # noqa: E402
 
 RACKCTL = str(HERE / "rackctl")
@@ -29,7 +30,7 @@ def traces(name: str) -> list[str]:
     found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(names.directory) in line]
     found += [str(path) for path in Path("/run/systemd/nspawn").glob(f"*/{names.cgroup}-*")]
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
+        if entry.isdigit() and int(entry) != os.getpid() and start_time(int(entry)) is not None:
             try:
                 command = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 cgroups = Path("/proc", entry, "cgroup").read_text()

@@ -110,9 +110,3 @@ def layer(below: Path, repository: Path, names: list[str]) -> Path:
 
     script = (_HERE / "layer.sh").read_bytes()
     return cached("layer.tar.zst", [script, below.name.encode(), repository.name.encode(), " ".join(names).encode()], make)
-
-
-def unpack(image: Path, directory: Path) -> None:
-    """Unpacks an archive into a directory that is made."""
-    directory.mkdir()
-    run(["tar", "--extract", "--zstd", "--xattrs", "--xattrs-include=*", f"--file={image}", f"--directory={directory}"])

@@ -15,10 +15,12 @@ from vc.cgroups import Cgroups
 from vc.host import ClusterError
 from vc.names import Names
 from vc.node import ENTER
+from vc.wait import wait_until
 
 from .cgroups import inside
 
 BOOT_TIMEOUT_S = 90.0
+_DEATH_TIMEOUT_S = 20.0
 _PROPAGATE = Path("/run/systemd/nspawn/propagate")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -120,6 +122,7 @@ class Machine:
     def kill(self) -> None:
         """Kills everything in it at once and waits until nothing is left of it."""
         self._cgroups.kill(self.name)
+        wait_until(lambda: self.init() is None, _DEATH_TIMEOUT_S, f"the death of {self.name}")
         self.reap()
         self._cgroups.clean(self.name)
 

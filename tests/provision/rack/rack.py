@@ -18,7 +18,7 @@ from vc.network import Network
 from vc.wait import wait_until
 
 from . import images, slurm
-from .cgroups import HOST, RackCgroups
+from .cgroups import HOST, RackCgroups, inside
 from .machine import Bind, Boot, Machine
 from .mirror import Mirror
 from .playbooks import Playbooks
@@ -223,11 +223,11 @@ class Rack:
 
         root = images.root()
         say(f"the root file system: {root}")
-        images.unpack(root, self.directory / "images" / "root")
+        self._unpack(root, "root")
         packages = images.packages(root, slurm.PACKAGES)
         if self.options.slurm:
             for role, names in slurm.ROLES.items():
-                images.unpack(images.layer(root, packages, names), self.directory / "images" / role)
+                self._unpack(images.layer(root, packages, names), role)
         debs = None if self.options.debs is None else Path(self.options.debs)
         self.mirror.start(packages, images.needed_by(root, debs) if debs else None, debs)
         say(f"the site's mirror: {self.mirror.url}")
@@ -250,6 +250,12 @@ class Rack:
             return all(states.get(name) == "idle" for name in nodes)
 
         wait_until(idle, _SLURM_TIMEOUT_S, f"idle nodes: {', '.join(nodes)}", interval=0.2)
+
+    def _unpack(self, image: Path, kind: str) -> None:
+        directory = self.directory / "images" / kind
+        directory.mkdir()
+        tar = ["tar", "--extract", "--zstd", "--xattrs", "--xattrs-include=*", f"--file={image}", f"--directory={directory}"]
+        host.run(inside(self._cgroups, HOST, tar))  # with what it starts
 
     def _boot(self, names: list[str]) -> None:
         for name in names:
