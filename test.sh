@@ -16,8 +16,9 @@ Installs what is needed, builds, and runs all tests, or those that have one of t
   cluster  real Slurm and real Ceph on virtual nodes of this machine
   chaos    faults of every kind in random order on a virtual cluster, two minutes of a gang and two of its checkpoints
   demo     ./demo.sh itself
+  package  the packages: what they have, start, bind to and take away, on machines with systemd
   provision
-           packages and playbooks on a rack of machines with systemd
+           playbooks on a rack of machines with systemd
   unit     fast, no network, optimised build
   frameworks
            random states of PyTorch, sharded in every way, are saved and loaded by gangs of other sizes

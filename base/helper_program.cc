@@ -23,8 +23,8 @@ std::string HelperProgram(std::string_view name) {
   const std::string path(self.data(), size > 0 ? static_cast<size_t>(size) : 0);
   const std::string directory = path.substr(0, path.rfind('/'));
   const std::string beside = fmt::format("{}/{}", directory, name);
-  return ::access(beside.c_str(), X_OK) == 0 ? beside
-                                             : fmt::format("{}/../libexec/muster/{}", directory, name);
+  if (::access(beside.c_str(), X_OK) == 0) return beside;
+  return fmt::format("{}/libexec/muster/{}", directory.substr(0, directory.rfind('/')), name);
 }
 
 Result<pid_t> StartHelper(const std::string& program, std::vector<std::string> arguments,

@@ -9,7 +9,7 @@ beside=()  # processes that work beside the tests
 status=0   # 1 when a test has failed
 
 # The labels, and what has them. Those of the first kind need the product alone, those of the second kind other programs.
-cluster_labels=(check cluster chaos demo provision)
+cluster_labels=(check cluster chaos demo package provision)
 program_labels=(unit frameworks sim asan tsan fuzz)
 frameworks_labels=(check cluster unit frameworks) # whose tests need tests/frameworks/requirements.txt
 
@@ -121,9 +121,8 @@ build_tests() {
     local label dev=() asan=()
     for label; do
         case $label in
-        check) dev+=(product) ;;
+        check | package | provision) dev+=(product) ;;
         cluster | chaos | demo) dev+=(product cluster_programs) ;;
-        provision) dev+=(product) ;;
         unit) dev+=(unit_tests) ;;
         frameworks) dev+=(muster_python) ;;
         sim) dev+=(sim_test) ;;
@@ -134,10 +133,6 @@ build_tests() {
     if ((${#dev[@]} > 0)); then
         say "== Building in build/"
         build dev "${dev[@]}"
-    fi
-    if in_list provision "$@"; then
-        say "== Building the packages"
-        build_packages
     fi
     if ((${#asan[@]} > 0)); then
         say "== Building in build-asan/"

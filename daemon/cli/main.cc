@@ -57,7 +57,8 @@ int main(int argc, char** argv) {
     result = Show(common, question, muster::cli::StorageTable, muster::cli::kLongTimeoutSeconds);
   });
 
-  CLI::App* nodes = add(&app, "node", "Take a node out of service, or give it back; Slurm's plugin on this host (root)");
+  CLI::App* nodes =
+      add(&app, "node", "Take a node out of service, or give it back; Slurm's plugin on this host (root)");
   nodes->require_subcommand(1);
   const auto of_node = [&](Question::Kind kind) {
     Question question;

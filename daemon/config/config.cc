@@ -115,7 +115,8 @@ const std::vector<Key>& Keys() {
       Text("listen_address", &Config::listen_address,
            "Address on which other nodes' daemons reach this one."),
       Number("port", Kind::kCount, &Config::port, 1, 65'535,
-             "Port between daemons, TCP and UDP; the same on all nodes. Below 1024 no user's program can take it "
+             "Port between daemons, TCP and UDP; the same on all nodes. Below 1024 no user's program can "
+             "take it "
              "while musterd restarts."),
       Text("node_name", &Config::node_name,
            "This node's Slurm NodeName; empty: the host's name up to the first dot.", Anything),

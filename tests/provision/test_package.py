@@ -1,0 +1,257 @@
+#!/usr/bin/python3
+"""The Debian packages on machines with a real Slurm: what they bring, start, bind to, keep and take away.
+
+The packages are those of build/packages, or of the directory that MUSTER_PACKAGES names.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+sys.dont_write_bytecode = True
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
+
+from rack import Rack, wait_until  # noqa: E402
+from vc.names import REPOSITORY  # noqa: E402
+
+PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
+FILES = HERE / "package_files"  # what each package has
+PLUGIN = "slurm-spank-muster-22.05"
+PLUGSTACK = "/etc/slurm/plugstack.conf"
+NEXT_SLURM = "24.11.5-1"
+ALL = ["muster", "muster-client", "slurm-spank-muster", PLUGIN, "libmuster0", "libmuster-dev", "python3-muster", "muster-train"]
+SLEEP = "/usr/bin/sleep"
+APT_S = 300.0
+
+
+def field(deb: Path, name: str) -> str:
+    done = subprocess.run(["dpkg-deb", "-f", deb, name], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def package(name: str) -> Path:
+    found = [deb for deb in PACKAGES.glob(f"{name}_*.deb") if field(deb, "Package") == name]
+    if len(found) != 1:
+        raise AssertionError(f"{PACKAGES} has {len(found)} files of the package {name}: packaging/build-deb makes them")
+    return found[0]
+
+
+def repack(deb: Path, directory: Path, changes: dict[str, str]) -> None:
+    """The same package with other words in what it says of itself."""
+    with tempfile.TemporaryDirectory() as temporary:
+        tree = Path(temporary) / "tree"
+        subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
+        control = tree / "DEBIAN" / "control"
+        text = control.read_text()
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        control.write_text(text)
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "-b", tree, directory], check=True, stdout=subprocess.DEVNULL)
+
+
+def stand_in(directory: Path, name: str, depends: str = "libc6") -> None:
+    """A package of the next Slurm without files."""
+    with tempfile.TemporaryDirectory() as temporary:
+        control = Path(temporary) / "DEBIAN" / "control"
+        control.parent.mkdir()
+        control.write_text(
+            f"Package: {name}\nVersion: {NEXT_SLURM}\nArchitecture: amd64\nDepends: {depends}\n"
+            "Maintainer: nobody <nobody@muster.invalid>\nDescription: stands in for another release\n"
+        )
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-b", temporary, directory], check=True, stdout=subprocess.DEVNULL)
+
+
+class Contents(unittest.TestCase):
+    def test_each_package_has_the_files_that_are_listed(self) -> None:
+        self.assertEqual(sorted(path.name for path in FILES.iterdir()), sorted(ALL))
+        for name in ALL:
+            with self.subTest(package=name):
+                listed = subprocess.run(["dpkg-deb", "-c", package(name)], check=True, capture_output=True, text=True).stdout
+                found = [re.split(r" \d\d:\d\d ", line, maxsplit=1)[1][1:] for line in listed.splitlines()]
+                found = sorted(path for path in found if not path.endswith("/"))
+                self.assertEqual("\n".join(found) + "\n", (FILES / name).read_text())
+
+    def test_the_plugin_binds_to_one_series_of_slurm(self) -> None:
+        depends = field(package(PLUGIN), "Depends").split(", ")
+        for bound in (">= 22.05~", "<< 22.06~"):
+            self.assertIn(f"slurm-wlm-basic-plugins ({bound}) | slurm-smd ({bound})", depends)
+        # What a login node, which has no slurmd, has too.
+        self.assertNotIn("slurmd", " ".join(depends))
+
+    def test_a_library_for_programs_needs_libc_alone(self) -> None:
+        self.assertRegex(field(package("libmuster0"), "Depends"), r"^libc6 \(>= [0-9.]+\)$")
+
+
+class Installed(unittest.TestCase):
+    """One rack for all tests of this class; each takes a machine of its own but for the one with a gang."""
+
+    rack: Rack
+    made = 0
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        for name in ALL:
+            package(name)
+        cls.rack = Rack(f"p{os.getpid()}", nodes=1, debs=str(PACKAGES))
+        cls.addClassCleanup(cls.rack.stop)
+        cls.rack.start()
+
+    def machine(self) -> str:
+        """A fresh one, whose Slurm is its own."""
+        type(self).made += 1
+        name = f"n{20 + self.made}"
+        self.rack.add(name)
+        self.addCleanup(self.rack.kill, name)
+        self.run_on(name, "cp /etc/slurm/slurm.conf /etc/slurm/slurm.conf.site")
+        self.add_source(name)
+        return name
+
+    def add_source(self, name: str) -> None:
+        self.run_on(name, f"echo '{self.rack.mirror.source}' >/etc/apt/sources.list.d/muster.list")
+
+    def run_on(self, name: str, script: str) -> str:
+        return self.rack.run(name, ["sh", "-ec", script], check=True, timeout=APT_S).stdout
+
+    def apt(self, name: str, words: str) -> str:
+        return self.run_on(name, f"export DEBIAN_FRONTEND=noninteractive; apt-get -q update; apt-get -q -y {words}")
+
+    def tree(self, name: str, top: str) -> dict[str, str]:
+        lines = self.run_on(name, f"find {top} -type f -exec sha256sum '{{}}' + | sort -k2").splitlines()
+        return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+
+    def publish(self, make: Any) -> None:
+        """Serves this test's packages instead; those of the build again afterwards."""
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        make(Path(temporary.name))
+        self.rack.mirror.publish(Path(temporary.name))
+        self.addCleanup(self.rack.mirror.publish, PACKAGES)
+
+    def test_it_starts_nothing_and_changes_nothing_of_slurm_until_the_operator_says_so(self) -> None:
+        name = self.machine()
+        before = self.tree(name, "/etc")
+        self.apt(name, f"install {' '.join(ALL)}")
+        after = self.tree(name, "/etc")
+        changed = {path for path in before if after.get(path) != before[path]}
+        self.assertEqual([path for path in changed if path.startswith(("/etc/slurm", "/etc/munge", "/etc/systemd"))], [])
+        self.assertIn("/etc/muster/muster.yaml", after)
+        self.assertEqual(self.run_on(name, "systemctl is-active musterd || :; systemctl is-enabled musterd || :"), "inactive\ndisabled\n")
+        self.assertNotIn("--gang", self.run_on(name, "srun --help"))
+        self.assertIn("0.1.0", self.run_on(name, "muster --version; musterd --version"))
+        self.run_on(name, "musterd --check-config; python3 -c 'import muster'; muster-train --help; bash -n /usr/share/bash-completion/completions/muster")
+
+        self.run_on(name, "muster node enable-plugin")
+        self.assertIn("--gang", self.run_on(name, "srun --help"))
+        self.run_on(name, "systemctl start musterd")
+        self.assertEqual(json.loads(self.run_on(name, "muster --json status"))["gangs"], [])
+        # All programs that it starts are where it looks for them.
+        self.run_on(name, "pgrep -x muster-door")
+        self.run_on(name, "cd /usr/libexec/muster && test -x muster-files -a -x muster-health -a -x muster-slurm -a -x muster-stacks")
+
+    def test_removing_it_leaves_slurm_as_it_was_and_purging_it_spares_checkpoints(self) -> None:
+        name = self.machine()
+        before = self.tree(name, "/etc/slurm")
+        self.apt(name, "install muster")
+        self.run_on(name, "echo 'log_level: debug' >>/etc/muster/muster.yaml; muster node enable-plugin; systemctl enable --now musterd")
+        self.assertNotEqual(self.tree(name, "/etc/slurm"), before)
+        self.apt(name, f"remove muster muster-client slurm-spank-muster {PLUGIN}")
+        self.assertEqual(self.tree(name, "/etc/slurm"), before)
+        self.assertEqual(self.rack.run(name, ["srun", "--help"]).stderr, "")
+        self.assertEqual(self.run_on(name, "pgrep -x 'musterd|muster-door' || echo none"), "none\n")
+        self.assertIn("log_level: debug", self.run_on(name, "cat /etc/muster/muster.yaml"))
+
+        self.run_on(name, "mkdir -p /var/lib/muster/empty /var/lib/muster/space && echo x >/var/lib/muster/space/checkpoint")
+        self.apt(name, "purge muster muster-client")
+        self.assertEqual(self.run_on(name, "find /var/lib/muster /etc/muster -type f 2>/dev/null || :"), "/var/lib/muster/space/checkpoint\n")
+        self.assertEqual(self.run_on(name, "ls /var/lib/muster"), "space\n")
+        self.assertEqual(self.run_on(name, "find /usr /lib/systemd -name '*muster*' -not -path '*/share/doc/*'"), "")
+
+    def test_apt_keeps_slurm_and_its_plugin_together(self) -> None:
+        name = self.machine()
+        self.apt(name, "install muster")
+        slurm = ["slurmd", "slurm-client"]
+
+        def newer(directory: Path) -> None:
+            stand_in(directory, "slurm-wlm-basic-plugins")
+            for one in slurm:
+                stand_in(directory, one, f"slurm-wlm-basic-plugins (= {NEXT_SLURM})")
+
+        def newer_with_plugin(directory: Path) -> None:
+            newer(directory)
+            old = field(package("muster"), "Version")
+            words = {"22.05": "24.11", "22.06": "24.12"}
+            for one in ALL:
+                repack(package(one), directory, {old: "%", **words, "%": old.replace("22.05", "24.11")})
+
+        self.publish(newer)
+        said = self.apt(name, "--simulate upgrade")
+        kept = said.partition("kept back:")[2].partition("upgraded")[0].split()
+        self.assertLessEqual({*slurm, "slurm-wlm-basic-plugins"}, set(kept), said)
+        refused = self.rack.run(name, ["apt-get", "-y", "--no-remove", "install", f"slurmd={NEXT_SLURM}"], timeout=APT_S)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn(PLUGIN, refused.stdout + refused.stderr)
+        self.assertIn("remove is disabled", refused.stderr)
+
+        self.publish(newer_with_plugin)
+        said = self.apt(name, "--simulate full-upgrade")
+        for one in [*slurm, "slurm-wlm-basic-plugins", "slurm-spank-muster-24.11", "muster"]:
+            self.assertRegex(said, rf"(?m)^Inst {re.escape(one)} ")
+        self.assertEqual(re.findall(r"(?m)^Remv (\S+)", said), [PLUGIN])
+
+    def test_an_upgrade_restarts_musterd_under_a_gang_that_runs_on(self) -> None:
+        hosts = ["ctl", "n1"]
+        for name in hosts:
+            self.add_source(name)
+            self.apt(name, "install muster")
+            self.run_on(name, "echo 'store: dir:/srv/checkpoints' >>/etc/muster/muster.yaml")
+            self.run_on(
+                name,
+                "mkdir -p /etc/systemd/system/musterd.service.d && printf '[Service]\\nReadWritePaths=/srv/checkpoints\\n'"
+                " >/etc/systemd/system/musterd.service.d/store.conf && systemctl daemon-reload",
+            )
+            self.run_on(name, "muster node enable-plugin; systemctl enable --now musterd")
+        gang = self.rack.popen("ctl", ["srun", "-N1", "-n2", "--gang", SLEEP, "4714"], user="trainer")
+        self.addCleanup(gang.wait)
+        self.addCleanup(gang.kill)
+        found = ["sh", "-c", f"pgrep -fx '{SLEEP} 4714' | sort"]
+        members = wait_until(
+            lambda: len(lines := self.rack.run("n1", found).stdout.split()) == 2 and lines, 60, "two members", interval=0.2
+        )
+        main = "systemctl show -P MainPID musterd"
+        daemons = [self.run_on(name, main) for name in hosts]
+
+        old = field(package("muster"), "Version")
+        self.publish(lambda directory: [repack(package(name), directory, {old: "0.1.1"}) for name in ALL])
+        for name in hosts:
+            self.apt(name, "upgrade")
+            self.assertIn("0.1.1", self.run_on(name, "dpkg-query -W -f '${Version}' muster"))
+            self.assertIn("store: dir:/srv/checkpoints", self.run_on(name, "cat /etc/muster/muster.yaml"))
+        for name, daemon in zip(hosts, daemons, strict=True):
+            self.assertNotEqual(self.run_on(name, main), daemon)
+        self.assertEqual(self.rack.run("n1", found).stdout.split(), members)
+
+        def linked() -> Any:
+            done = self.rack.run("n1", ["muster", "--json", "status", "--uid", "20001"])
+            gangs = json.loads(done.stdout)["gangs"] if done.returncode == 0 else []
+            return gangs and gangs[0]["state"] == "running" and gangs[0]
+
+        status = wait_until(linked, 60, "the gang under the new musterd", interval=0.2)
+        self.assertEqual((status["generation"], status["restarts"]), (1, 0))
+        self.run_on("n1", f"kill {members[0]}")
+        wait_until(
+            lambda: len(lines := self.rack.run("n1", found).stdout.split()) == 2 and not set(lines) & set(members),
+            60,
+            "the next generation",
+            interval=0.2,
+        )
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
