@@ -130,6 +130,8 @@ void Gang::AssignRanks() {
     for (const uint32_t node : active_) {
       if (Trains(node) != trains) continue;
       for (const uint32_t task : nodes_[node].tasks) members_[task].rank = rank++;
+      // A coordinator that took over has not heard which tasks a dead node has, but how many the record says.
+      if (nodes_[node].tasks.empty()) rank += nodes_[node].task_count;
     }
     if (trains) world_size_ = rank;
   }

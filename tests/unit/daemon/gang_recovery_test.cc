@@ -219,5 +219,20 @@ TEST(GangStaleRecord, MembersThatAllRunRunOn) {
   EXPECT_EQ(rig.gang.generation(), 1U);
 }
 
+// Its members' shards are missing: what the others have saved is no checkpoint.
+TEST(GangRecoveryOfALostNode, TheMembersOfANodeThatIsGoneAreOfTheGenerationStill) {
+  for (const uint32_t gone : {0, 1}) {
+    Rig rig{Rig::WithSpares(3, 2, 1),
+            {.generation = 5, .running = true, .active = {0, 1}, .task_counts = {2, 2, 2}}};
+    const uint32_t here = 1 - gone;
+    rig.Join(here, MemberState::kRunning, 5);
+    rig.Join(2);
+    rig.Silence(gone);
+    ASSERT_EQ(rig.gang.state(), State::kStopping);
+    EXPECT_EQ(rig.gang.WorldSize(), 4U);
+    EXPECT_EQ(rig.gang.members()[2 * here].rank, 2 * here);
+  }
+}
+
 }  // namespace
 }  // namespace muster::gang
