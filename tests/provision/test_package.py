@@ -22,7 +22,7 @@ from rack import Rack, wait_until  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
 
 PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
-FILES = HERE / "package_files"  # what each package has
+FILES = HERE / "package_files" / "deb"  # what each package has
 PLUGIN = "slurm-spank-muster-22.05"
 PLUGSTACK = "/etc/slurm/plugstack.conf"
 NEXT_SLURM = "24.11.5-1"
@@ -84,6 +84,12 @@ class Contents(unittest.TestCase):
             self.assertIn(f"slurm-wlm-basic-plugins ({bound}) | slurm-smd ({bound})", depends)
         # What a login node, which has no slurmd, has too.
         self.assertNotIn("slurmd", " ".join(depends))
+
+    def test_lint_finds_nothing(self) -> None:
+        changes = [str(path) for path in PACKAGES.glob("*.changes")]
+        self.assertEqual(len(changes), 1)
+        done = subprocess.run(["lintian", "--allow-root", "--fail-on", "error,warning", *changes], capture_output=True, text=True, timeout=300)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
 
     def test_a_library_for_programs_needs_libc_alone(self) -> None:
         self.assertRegex(field(package("libmuster0"), "Depends"), r"^libc6 \(>= [0-9.]+\)$")
