@@ -30,6 +30,8 @@
 #include "daemon/beat/locked_memory.h"
 #include "daemon/config/config.h"
 #include "daemon/health/kernel_log.h"
+#include "daemon/metrics/metrics_file.h"
+#include "daemon/metrics/metrics_text.h"
 #include "daemon/partner/tier.h"
 #include "daemon/rpc/link.h"
 #include "daemon/service/checkpoint_exchange.h"
@@ -247,6 +249,11 @@ int Run(const Config& config) {
         queries.Ask(who, std::move(question), std::move(reply));
       });
   if (!server) return Fail(server.error().message);
+  const MetricsFile metrics(loop, config.metrics_file, [&] {
+    std::vector<GangMetrics> gangs;
+    for (const auto& [gang, coordinator] : coordinators.gangs()) gangs.push_back(coordinator->Metrics());
+    return MetricsText({MUSTER_VERSION, agent.gangs().size(), gangs.size(), health.healthy()}, gangs);
+  });
   QuickEnd end(agent);
   if (Status started = agent.Start(); !started) return Fail(started.error().message);
   DropStartCode();

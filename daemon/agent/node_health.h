@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/loop.h"
@@ -26,6 +27,10 @@ class NodeHealth {
   void Check(Done done);
   // After a fault: an earlier answer does not count.
   void CheckAnew(Done done);
+  // By the newest check, however old; nothing before the first.
+  [[nodiscard]] std::optional<bool> healthy() const {
+    return checked_ ? std::optional(!last_.sick()) : std::nullopt;
+  }
 
  private:
   void Finished(const HealthReport& report);

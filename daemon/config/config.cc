@@ -190,6 +190,11 @@ const std::vector<Key>& Keys() {
              "all nodes."),
       Number("loop_stall", Kind::kDuration, &Config::loop_stall_ms, 1'000, 600'000,
              "A musterd that does not act for so long stops beating: its node counts as lost."),
+      Text("metrics_file", &Config::metrics_file,
+           "Figures for Prometheus, in the directory of node exporter's textfile collector; where that is "
+           "missing nothing "
+           "is written. Empty: none.",
+           IsPathOrNothing),
       Text("slurm_helper", &Config::slurm_helper,
            "The program muster-slurm, which speaks to slurmctld; empty: where it is installed.",
            IsPathOrNothing),

@@ -294,6 +294,7 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
       RememberWritten(manifest);
     }
     if (!latest_ || *latest_ < step) latest_ = step;
+    newest_ = {step, manifest.TotalBytes(), static_cast<double>(RealtimeNs()) / 1e9};
     saved_in_[step] = generation;
     // The last ones are enough: what is not known here is read from the store.
     while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)

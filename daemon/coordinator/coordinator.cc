@@ -320,6 +320,36 @@ void Coordinator::AddHistory(const std::string& kind, const std::string& text, u
   if (history_.size() > kMaxHistory) history_.erase(history_.begin() + kMaxHistory / 5);
 }
 
+GangMetrics Coordinator::Metrics() const {
+  GangMetrics metrics;
+  metrics.gang = job_.Id();
+  metrics.uid = job_.uid;
+  metrics.tasks = job_.task_count;
+  metrics.state = gang::ToString(gang_ ? gang_->state() : gang::State::kJoining);
+  metrics.checkpoint = newest_;
+  if (!gang_) return metrics;
+  metrics.generation = gang_->generation();
+  metrics.restarts = gang_->restarts();
+  metrics.user_faults = gang_->user_faults();
+  metrics.nodes_active = static_cast<uint32_t>(gang_->active().size());
+  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+    metrics.nodes_spare += gang_->IsSpare(node) ? 1 : 0;
+    metrics.nodes_lost += gang_->nodes()[node].lost ? 1 : 0;
+  }
+  if (gang_->recovery_ns() > 0) metrics.recovery_seconds = static_cast<double>(gang_->recovery_ns()) / 1e9;
+  if (gang_->max_step() > 0) metrics.step = gang_->max_step();
+  std::vector<int64_t> steps;
+  for (const hang::Pace& pace : Paces()) {
+    if (pace.step_ns > 0) steps.push_back(pace.step_ns);
+  }
+  if (!steps.empty()) {
+    const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+    std::nth_element(steps.begin(), middle, steps.end());
+    metrics.step_seconds = static_cast<double>(*middle) / 1e9;
+  }
+  return metrics;
+}
+
 GangRecord Coordinator::Record() const {
   GangRecord record;
   record.gang = job_.Id();

@@ -29,6 +29,7 @@
 #include "daemon/gang_job/recent_steps.h"
 #include "daemon/hang/detector.h"
 #include "daemon/hang/stragglers.h"
+#include "daemon/metrics/metrics_text.h"
 #include "daemon/proto/muster.pb.h"
 
 namespace muster {
@@ -64,6 +65,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Message(uint32_t node, const v1::AgentMessage& message);
 
   [[nodiscard]] GangRecord Record() const;
+  [[nodiscard]] GangMetrics Metrics() const;
   [[nodiscard]] std::vector<hang::Pace> Paces() const { return stragglers_.Paces(); }
   [[nodiscard]] const GangJob& job() const { return job_; }
 
@@ -243,6 +245,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
   Fence fence_;  // of the newest record that was ordered to be written
   std::optional<uint64_t> latest_;
+  std::optional<GangMetrics::Checkpoint> newest_;  // that was committed here
   std::map<uint64_t, uint64_t> saved_in_;  // steps of checkpoints, and the generations that saved them
   std::optional<uint64_t> restore_;        // what the current generation started from
   // Generations that a coordinator before this one has started, and what from.

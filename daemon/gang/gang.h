@@ -138,6 +138,8 @@ class Gang {
   [[nodiscard]] uint32_t user_faults() const { return user_faults_; }
   [[nodiscard]] uint32_t restarts() const { return restarts_; }
   [[nodiscard]] uint64_t max_step() const { return max_step_; }
+  // From the newest fault to the last member's exec in the generation after it; 0: there was none, or it does not run yet.
+  [[nodiscard]] int64_t recovery_ns() const { return recovery_ns_; }
   [[nodiscard]] const std::optional<Fault>& last_fault() const { return last_fault_; }
   // In kFinished, as in FinishGang.
   [[nodiscard]] std::optional<uint32_t> finish_cause() const { return finish_cause_; }
@@ -277,6 +279,7 @@ class Gang {
   uint64_t max_step_ = 0;
   int64_t fault_time_ns_ = 0;
   int64_t last_exec_ns_ = 0;
+  int64_t recovery_ns_ = 0;
   bool began_ = false;    // a generation of this gang has been started, by this coordinator or one before it
   bool durable_ = false;  // the next generation's record must be durable before it starts
   uint32_t charged_ = 0;  // restarts that the fault of this generation has been counted as, and

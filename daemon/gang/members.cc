@@ -37,8 +37,8 @@ void Gang::MaybeRunning(Actions& out) {
   durable_ = false;
   std::string text = fmt::format("generation {} runs", generation_);
   if (fault_time_ns_ > 0 && last_exec_ns_ > fault_time_ns_) {
-    text +=
-        fmt::format(", {:.1f} ms after the fault", static_cast<double>(last_exec_ns_ - fault_time_ns_) / 1e6);
+    recovery_ns_ = last_exec_ns_ - fault_time_ns_;
+    text += fmt::format(", {:.1f} ms after the fault", static_cast<double>(recovery_ns_) / 1e6);
     const std::string from = origin_.empty() ? "" : ", " + origin_;
     out.emplace_back(
         ReportToJob{Speaker({}), fmt::format("muster: gang {}: {}{}\n", settings_.id, text, from)});

@@ -14,12 +14,13 @@ import keepers  # noqa: E402
 from keepers import RANKS, Keeper, KeeperCase  # noqa: E402
 from pool import Rados  # noqa: E402
 
+METRICS = "/var/lib/muster/muster.prom"
 TWO_OSDS = ["osd.1", "osd.2"]  # of three; two are needed for a write
 
 
 def setUpModule() -> None:
     # Without sharing: the damaged objects of one checkpoint are in no other.
-    settings = {"chunk_size": "64KiB", "incremental": "no", "store_timeout": "5s", "log_level": "debug"}
+    settings = {"chunk_size": "64KiB", "incremental": "no", "store_timeout": "5s", "log_level": "debug", "metrics_file": METRICS}
     topology = ["SwitchName=spine Switches=leaf[1-2]", "SwitchName=leaf1 Nodes=n[1,3-4]", "SwitchName=leaf2 Nodes=n[2,5]"]
     harness.start("recovery", nodes=5, settings=settings, topology=topology)
 
@@ -38,6 +39,30 @@ class Recovery(KeeperCase):
         self.assertEqual(keeper.started(4), 5)
         keeper.finish()
         self.assertEqual(self.restored(keeper), [f"{RANKS} shards from memory, 0 from partners, 0 from the store"] * 3)
+
+    def test_prometheus_is_told_of_a_gang_as_long_as_there_is_one(self) -> None:
+        keeper = Keeper(self, 4)
+        keeper.commit(1, 2)
+        keeper.kill_one()
+        keeper.started(2)
+        keeper.commit(3)
+        status = self.status(keeper.job)
+        labels = f'gang="{status["gang"]}",uid="{status["uid"]}"'
+
+        def told() -> str:
+            return str(self.cluster.exec(status["coordinator"], ["cat", METRICS]).stdout)
+
+        wanted = [f"muster_gang_{name}{{{labels}}} " for name in ("recovery_seconds", "step", "checkpoint_timestamp_seconds")]
+        wanted += [
+            f'muster_gang_state{{{labels},state="running"}} 1',
+            f"muster_gang_generation{{{labels}}} 2",
+            f"muster_gang_restarts_total{{{labels}}} 1",
+            f'muster_gang_nodes{{{labels},role="active"}} {len(status["active"])}',
+            f"muster_gang_checkpoint_step{{{labels}}} 3",
+        ]
+        self.wait(lambda: all(line in text for line in wanted) if (text := told()) else False, "the figures", 60)
+        keeper.finish()
+        self.wait(lambda: "muster_build_info" in told() and labels not in told(), "their end", 60)
 
     def test_memory_serves_when_the_store_has_lost_the_newest_checkpoint(self) -> None:
         keeper = Keeper(self, 6)

@@ -1,0 +1,49 @@
+// What musterd tells Prometheus, in its text format. Pure. docs/operations.md, "Metrics", has a table of the names.
+//
+// A gang has the same number of series whatever its size: they come from its coordinator alone, and none is for a member or a node
+// of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster {
+
+struct GangMetrics {
+  std::string gang;  // JOB.STEP
+  uint32_t uid = 0;
+  std::string state;  // gang::ToString
+  uint64_t generation = 0;
+  uint32_t restarts = 0;
+  uint32_t user_faults = 0;
+  uint32_t tasks = 0;
+  uint32_t nodes_active = 0;
+  uint32_t nodes_spare = 0;
+  uint32_t nodes_lost = 0;
+  std::optional<double> recovery_seconds;  // from the newest fault to the last member's exec
+  std::optional<uint64_t> step;            // the highest that a member has reported
+  std::optional<double> step_seconds;      // the members' median
+  struct Checkpoint {
+    uint64_t step = 0;
+    uint64_t bytes = 0;
+    double at = 0;  // seconds since 1970
+  };
+  std::optional<Checkpoint> checkpoint;  // the newest that this coordinator has committed
+};
+
+struct NodeMetrics {
+  std::string version;
+  size_t gangs = 0;             // with tasks on this node
+  size_t coordinated = 0;       // by this node
+  std::optional<bool> healthy;  // by the newest check of the node's health
+};
+
+// One sample a line, samples of one name together, each name with its HELP and TYPE.
+std::string MetricsText(const NodeMetrics& node, const std::vector<GangMetrics>& gangs);
+// A label's value between its quotes.
+std::string EscapeLabel(std::string_view value);
+
+}  // namespace muster

@@ -1,0 +1,133 @@
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+
+#include "daemon/metrics/metrics_file.h"
+#include "daemon/metrics/metrics_text.h"
+
+namespace muster {
+namespace {
+
+GangMetrics FullGang() {
+  GangMetrics gang;
+  gang.gang = "12.0";
+  gang.uid = 1000;
+  gang.state = "running";
+  gang.generation = 3;
+  gang.restarts = 2;
+  gang.user_faults = 1;
+  gang.tasks = 24;
+  gang.nodes_active = 2;
+  gang.nodes_spare = 1;
+  gang.recovery_seconds = 0.025;
+  gang.step = 4096;
+  gang.step_seconds = 0.5;
+  gang.checkpoint = {4000, uint64_t{3} << 40, 1795530728.5};
+  return gang;
+}
+
+size_t Samples(const std::string& text) {
+  size_t count = 0;
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) count += text[at] == '#' ? 0 : 1;
+  return count;
+}
+
+TEST(MetricsText, IsWhatPrometheusReads) {
+  EXPECT_EQ(MetricsText({"0.1.0", 1, 0, std::nullopt}, {}),
+            "# HELP muster_build_info musterd's version.\n"
+            "# TYPE muster_build_info gauge\n"
+            "muster_build_info{version=\"0.1.0\"} 1\n"
+            "# HELP muster_node_gangs Gangs with tasks on this node, and gangs that it coordinates.\n"
+            "# TYPE muster_node_gangs gauge\n"
+            "muster_node_gangs{role=\"member\"} 1\n"
+            "muster_node_gangs{role=\"coordinator\"} 0\n");
+  const std::string text = MetricsText({"0.1.0", 1, 1, true}, {FullGang()});
+  for (const char* line : {
+           "muster_node_healthy{} 1\n",
+           "muster_gang_state{gang=\"12.0\",uid=\"1000\",state=\"running\"} 1\n",
+           "# TYPE muster_gang_restarts_total "
+           "counter\nmuster_gang_restarts_total{gang=\"12.0\",uid=\"1000\"} 2\n",
+           "muster_gang_nodes{gang=\"12.0\",uid=\"1000\",role=\"spare\"} 1\n",
+           "muster_gang_recovery_seconds{gang=\"12.0\",uid=\"1000\"} 0.025\n",
+           "muster_gang_checkpoint_bytes{gang=\"12.0\",uid=\"1000\"} 3298534883328\n",
+           "muster_gang_checkpoint_timestamp_seconds{gang=\"12.0\",uid=\"1000\"} 1795530728.5\n",
+       }) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
+}
+
+TEST(MetricsText, ANameIsToldOnceForAllGangsAndAGangHasFewSamples) {
+  const size_t none = Samples(MetricsText({"1", 0, 0, true}, {}));
+  EXPECT_LE(none, 30U);
+  const std::string text = MetricsText({"1", 0, 0, true}, {FullGang(), FullGang()});
+  EXPECT_LE((Samples(text) - none) / 2, 40U);
+  const std::string type = "# TYPE muster_gang_state ";
+  EXPECT_EQ(text.find(type), text.rfind(type));
+}
+
+TEST(MetricsText, WhatIsNotKnownIsNotMentioned) {
+  GangMetrics gang;
+  gang.gang = "1.0";
+  const std::string text = MetricsText({"1", 0, 0, std::nullopt}, {gang});
+  for (const char* name : {"recovery", "checkpoint", "gang_step", "healthy"})
+    EXPECT_EQ(text.find(name), std::string::npos) << name;
+}
+
+TEST(MetricsText, ALabelCannotEndItself) {
+  EXPECT_EQ(EscapeLabel("a\"} 1\nb\\"), "a\\\"} 1\\nb\\\\");
+}
+
+class MetricsFileTest : public ::testing::Test {
+ protected:
+  MetricsFileTest() { EXPECT_NE(::mkdtemp(directory_.data()), nullptr); }
+  ~MetricsFileTest() override { std::filesystem::remove_all(directory_); }
+  [[nodiscard]] std::string Path() const { return directory_ + "/muster.prom"; }
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  std::string directory_ = ::testing::TempDir() + "metrics.XXXXXX";
+  Loop loop_;
+};
+
+TEST_F(MetricsFileTest, IsThereForAllToReadAsLongAsItsWriter) {
+  ::umask(077);
+  {
+    const MetricsFile file(loop_, Path(), [] { return "muster 1\n"; });
+    while (!std::filesystem::exists(Path())) std::this_thread::yield();
+    EXPECT_EQ(Read(Path()), "muster 1\n");
+    struct stat info {};
+    ASSERT_EQ(::stat(Path().c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0644U);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+TEST_F(MetricsFileTest, WithoutItsDirectoryThereIsNone) {
+  std::filesystem::remove_all(directory_);
+  {
+    const MetricsFile file(loop_, Path(), [] { return "muster 1\n"; });
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_));
+}
+
+TEST_F(MetricsFileTest, FollowsNoLinkOfAnother) {
+  const std::string other = directory_ + "/other";
+  std::ofstream(other) << "kept";
+  std::filesystem::create_symlink(other, Path() + ".new");
+  {
+    const MetricsFile file(loop_, Path(), [] { return "muster 1\n"; });
+  }
+  EXPECT_EQ(Read(other), "kept");
+}
+
+}  // namespace
+}  // namespace muster
