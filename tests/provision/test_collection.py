@@ -69,7 +69,7 @@ class Validate(unittest.TestCase):
         self.assertEqual([(finding["id"], finding["host"]) for finding in result["findings"]], expected)
         self.assertEqual(result["ok"], expected == [])
         for finding in result["findings"]:
-            self.assertEqual(set(finding), {"id", "host", "is", "should", "fix", "severity"})
+            self.assertEqual(set(finding), {"id", "host", "is", "should", "fix", "severity", "text"})
             self.assertTrue(all(finding.values()))
 
     def test_a_healthy_site_has_no_findings(self) -> None:

@@ -12,7 +12,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
-from rack import ClusterError, Rack, wait_until  # noqa: E402
+from rack import ClusterError, Rack, rack_of_test, wait_until  # noqa: E402
 from rack.cgroups import RackCgroups  # noqa: E402
 from vc.host import start_time  # noqa: E402
 from vc.names import Names  # noqa: E402
@@ -48,7 +48,7 @@ class SiteWithSlurm(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.rack = Rack(f"s{os.getpid()}")
+        cls.rack = rack_of_test("s")
         cls.addClassCleanup(lambda: cls.assertEqual(cls(), traces(cls.rack.names.name), []))
         cls.addClassCleanup(cls.rack.stop)
         cls.rack.start()

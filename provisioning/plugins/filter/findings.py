@@ -24,8 +24,9 @@ class _Findings:
     def check(self, good: bool, name: str, host: str, found: str, should: str, fix: str) -> None:
         self.checked += 1
         if not good:
+            text = f"{host}: {found}; should be: {should}; to mend it: {fix}"
             self.found.append(
-                {"id": name, "host": host, "is": found, "should": should, "fix": fix, "severity": "error"}
+                {"id": name, "host": host, "is": found, "should": should, "fix": fix, "severity": "error", "text": text}
             )
 
 
@@ -55,7 +56,9 @@ def findings(hostvars: Any, hosts: list[str], compute: list[str]) -> dict[str, A
         fix = f"apt-get install {package}" + (f"={wanted}" if versions else "")
         result.check(version == wanted, "version-differs", host, f"{package} {version}", f"{package} {wanted}", fix)
         plugin = probe["plugin"]
-        result.check(plugin["loads"], "plugin-not-loading", host, plugin["says"], "loads", "muster node check-plugin")
+        files = next((name for name in probe["packages"] if name.startswith("slurm-spank-muster-")), "slurm-spank-muster")
+        fix = f"apt-get install --reinstall {files}"
+        result.check(plugin["loads"], "plugin-not-loading", host, plugin["says"], "loads", fix)
         if plugin["loads"]:
             state = "`srun --help` does not know --gang"
             result.check(probe["option"], "plugin-off", host, state, "the last line of plugstack.conf", "muster node enable-plugin")

@@ -13,6 +13,7 @@ from vc.cgroups import Cgroups
 from vc.host import ClusterError
 from vc.names import REPOSITORY, Names
 from vc.network import Network
+from vc.wait import wait_until
 
 from .cgroups import HOST, inside
 
@@ -32,7 +33,7 @@ private_key_file = {key}
 pipelining = true
 
 [ssh_connection]
-ssh_args = -F none -o ControlMaster=auto -o ControlPersist=120 -o UserKnownHostsFile={known_hosts}
+ssh_args = -F none -o ControlMaster=auto -o ControlPersist=120 -o ServerAliveInterval=2 -o UserKnownHostsFile={known_hosts}
 control_path = {sockets}/%%h
 """
 
@@ -91,28 +92,31 @@ class Playbooks:
         host.write(inventory / "hosts.yml", json.dumps(tree, indent=2) + "\n")
         host.write(inventory / "group_vars" / "all.yml", json.dumps(variables, indent=2) + "\n")
 
-    def play(self, name: str, *arguments: str) -> Play:
-        """Runs a playbook of the collection."""
+    def play(self, name: str, *arguments: str, kill_at: str = "") -> Play:
+        """Runs a playbook of the collection; `kill_at`: until it has said that."""
         began = time.monotonic()
         command = inside(self._cgroups, HOST, ["ansible-playbook", f"muster.appliance.{name}", *arguments])
         with open(self._log, "a+", encoding="utf-8") as log:
-            print(f"== {' '.join(command[-1 - len(arguments) :])}", file=log, flush=True)
+            print(f"== {name} {' '.join(arguments)}", file=log, flush=True)
             begin = log.tell()
+
+            def said() -> str:
+                log.seek(begin)
+                return log.read()
+
+            playing = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment(), cwd="/"
+            )
             try:
-                code = subprocess.run(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=self._environment(),
-                    cwd="/",
-                    timeout=_TIMEOUT_S,
-                    check=False,
-                ).returncode
-            except subprocess.TimeoutExpired:
-                raise ClusterError(f"the playbook {name} has not ended after {_TIMEOUT_S:g} s: {self._log}") from None
-            log.seek(begin)
-            return Play(code, log.read(), time.monotonic() - began)
+                wait_until(
+                    lambda: playing.poll() is not None or (kill_at and kill_at in said()),
+                    _TIMEOUT_S,
+                    f"the end of the playbook {name} ({self._log})",
+                )
+            finally:
+                playing.kill()
+                code = playing.wait()
+            return Play(code, said(), time.monotonic() - began)
 
     def _galaxy(self, *arguments: str) -> None:
         command = ["ansible-galaxy", "collection", *arguments]

@@ -1,0 +1,164 @@
+#!/usr/bin/python3
+"""The playbooks on a site that has Slurm, when things are not as they should be: wrong input, plays that are killed, hosts that
+are dead or differ. The packages are those of build/packages, or of the directory that MUSTER_PACKAGES names."""
+
+import json
+import os
+import random
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+sys.dont_write_bytecode = True
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
+
+from etc import Tree, compare  # noqa: E402
+from rack import Play, Rack, rack_of_test  # noqa: E402
+from vc.names import REPOSITORY  # noqa: E402
+
+PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
+NODES = ["n1", "n2", "n3"]
+STORE = {"store": "dir:/srv/checkpoints"}
+
+
+class MusterOnly(unittest.TestCase):
+    """One rack. Each test begins and ends with Muster on all hosts, but for the first one, which puts it there."""
+
+    rack: Rack
+    before: dict[str, Tree]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.rack = rack_of_test("m", nodes=len(NODES), debs=str(PACKAGES))
+        cls.addClassCleanup(cls.rack.stop)
+        cls.rack.start()
+        cls.configure(STORE)
+        cls.before = cls.etc()
+
+    @classmethod
+    def configure(cls, config: dict[str, Any]) -> None:
+        variables = {"muster_apt_source": cls.rack.mirror.source, "muster_config": config}
+        cls.rack.playbooks.prepare({"controller": ["ctl"], "login": [], "compute": NODES}, variables)
+
+    @classmethod
+    def etc(cls) -> dict[str, Tree]:
+        return {name: Tree.of(cls.rack.root(name) / "etc") for name in cls.rack.hosts}
+
+    def play(self, name: str, *arguments: str) -> Play:
+        """One that must end well."""
+        play = self.rack.playbooks.play(name, *arguments)
+        self.assertEqual(play.code, 0, play.output)
+        return play
+
+    def validate(self) -> list[dict[str, str]]:
+        """What it finds."""
+        file = self.rack.directory / "findings.json"
+        file.unlink(missing_ok=True)
+        play = self.rack.playbooks.play("validate", "-e", f"json={file}")
+        self.assertTrue(file.exists(), play.output)
+        result = json.loads(file.read_text())
+        self.assertEqual(result["ok"], result["findings"] == [])
+        self.assertEqual(play.code == 0, result["ok"], play.output)
+        self.assertGreater(result["checked"], 20)
+        for found in result["findings"]:
+            self.assertIn(found["text"], play.output)
+        return list(result["findings"])
+
+    def shell(self, host: str, script: str) -> str:
+        return self.rack.run(host, ["sh", "-ec", script], check=True).stdout
+
+    def test_00_without_a_store_nothing_is_touched(self) -> None:
+        self.configure({"log_level": "info"})
+        self.addCleanup(self.configure, STORE)
+        play = self.rack.playbooks.play("muster_only")
+        self.assertNotEqual(play.code, 0)
+        self.assertIn("store", play.output)
+        self.assertEqual(self.etc(), self.before)
+
+    def test_01_a_play_that_is_killed_is_made_up_for_by_the_next_one(self) -> None:
+        self.play("muster_only")
+        whole = self.etc()
+        self.play("uninstall")
+        for name, tree in self.etc().items():
+            self.assertEqual(compare(self.before[name], tree), {}, name)
+        task = random.choice(["Install the packages", "Write muster.yaml", "Start musterd", "Switch the plugin on"])
+        killed = self.rack.playbooks.play("muster_only", kill_at=f"TASK [muster.appliance.muster : {task}]")
+        self.assertEqual(killed.code, -9, killed.output)
+        self.play("muster_only")
+        for name, tree in self.etc().items():
+            self.assertEqual(compare(whole[name], tree), {}, f"{name}, killed at '{task}'")
+        self.assertEqual(self.validate(), [])
+
+    def test_a_check_of_finished_hosts_predicts_the_next_run(self) -> None:
+        self.assertEqual(set(self.play("muster_only", "--check", "--diff").changed.values()), {0})
+        for config in (STORE | {"log_level": "debug"}, {"store": "dir:/var/lib/muster/shared"}, STORE):
+            self.configure(config)
+            predicted = self.play("muster_only", "--check", "--diff").changed
+            self.assertGreater(sum(predicted.values()), 0)
+            self.assertEqual(self.play("muster_only").changed, predicted)
+
+    def test_a_key_that_is_wrong_is_refused_and_what_runs_runs_on(self) -> None:
+        pid = "systemctl show --value --property=MainPID musterd"
+        pids = {name: self.shell(name, pid) for name in NODES}
+        before = self.etc()
+        self.configure(STORE | {"beats": "200ms"})
+        self.addCleanup(self.configure, STORE)
+        play = self.rack.playbooks.play("muster_only")
+        self.assertNotEqual(play.code, 0)
+        self.assertRegex(play.output, r"unknown key .?beats")
+        for name in NODES:
+            self.assertEqual(compare(before[name], self.etc()[name]), {}, name)
+            self.assertEqual(self.shell(name, pid), pids[name])
+
+    def test_each_fault_is_found_on_its_host_alone_and_its_fix_mends_it(self) -> None:
+        plugin = "/usr/lib/*/slurm-wlm/spank_muster.so"
+        faults = {
+            "unit-down": (NODES, "systemctl stop musterd"),
+            "plugin-off": (self.rack.hosts, "muster node disable-plugin"),
+            "plugin-not-loading": (self.rack.hosts, f"for file in {plugin}; do : >$file; done"),
+        }
+        self.assertEqual(self.validate(), [])
+        for kind, (hosts, script) in faults.items():
+            host = random.choice(hosts)
+            with self.subTest(fault=kind, host=host):
+                self.shell(host, script)
+                findings = self.validate()
+                self.assertEqual([(found["id"], found["host"]) for found in findings], [(kind, host)])
+                self.shell(host, f"export DEBIAN_FRONTEND=noninteractive; {findings[0]['fix']}")
+                self.assertEqual(self.validate(), [])
+
+    def test_a_host_whose_configuration_differs_is_found_and_the_playbook_mends_it(self) -> None:
+        host = random.choice(NODES)
+        self.shell(host, "echo 'log_level: debug' >>/etc/muster/muster.yaml")
+        self.assertEqual([(found["id"], found["host"]) for found in self.validate()], [("config-differs", host)])
+        self.play("muster_only")
+        self.assertEqual(self.validate(), [])
+
+    def test_what_is_not_wrong_is_not_named(self) -> None:
+        self.shell("ctl", "echo '# ours' >>/etc/muster/muster.yaml; echo '10.0.0.1 elsewhere' >>/etc/hosts")
+        self.shell("n1", "printf '%s\\n' '# a comment' \"$(cat /etc/slurm/plugstack.conf)\" >/tmp/x; cat /tmp/x >/etc/slurm/plugstack.conf")
+        self.assertEqual(self.validate(), [])
+        self.play("muster_only")
+
+    def test_zz_a_dead_host_is_named_and_the_others_are_done_without_it(self) -> None:
+        host = random.choice(NODES)
+        self.rack.kill(host)
+        self.assertEqual([(found["id"], found["host"]) for found in self.validate()], [("host-unreachable", host)])
+        self.configure(STORE | {"log_level": "debug"})
+        self.addCleanup(self.configure, STORE)
+        play = self.rack.playbooks.play("muster_only")
+        self.assertEqual(play.code, 4, "a host was not reached")
+        self.assertEqual({name for name, changed in play.changed.items() if changed}, set(self.rack.hosts) - {host})
+        self.rack.revive(host)
+        self.assertEqual([(found["id"], found["host"]) for found in self.validate()], [("config-differs", host)])
+        self.assertEqual({name for name, changed in self.play("muster_only").changed.items() if changed}, {host})
+        self.assertEqual(self.validate(), [])
+
+
+if __name__ == "__main__":
+    seed = int(os.environ.get("MUSTER_TEST_SEED", "1"))
+    print(f"MUSTER_TEST_SEED={seed}", file=sys.stderr)
+    random.seed(seed)
+    unittest.main(verbosity=2)
