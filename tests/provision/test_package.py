@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
-from rack import Rack, wait_until  # noqa: E402
+from rack import Rack, rack_of_test, wait_until  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
 
 PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
@@ -78,6 +78,14 @@ class Contents(unittest.TestCase):
                 found = sorted(path for path in found if not path.endswith("/"))
                 self.assertEqual("\n".join(found) + "\n", (FILES / name).read_text())
 
+    def test_the_collection_is_where_ansible_looks_for_it(self) -> None:
+        listed = subprocess.run(["dpkg-deb", "-c", package("muster-provisioning")], check=True, capture_output=True, text=True).stdout
+        here = "/usr/share/ansible/collections/ansible_collections/muster/appliance/"
+        found = {line.partition(here)[2] for line in listed.splitlines() if here in line and not line.endswith("/")}
+        tree = REPOSITORY / "provisioning"
+        parts = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        self.assertEqual(found, {part for part in parts if not part.startswith("inventories/") and part != "try.sh"})
+
     def test_the_plugin_binds_to_one_series_of_slurm(self) -> None:
         depends = field(package(PLUGIN), "Depends").split(", ")
         for bound in (">= 22.05~", "<< 22.06~"):
@@ -105,7 +113,7 @@ class Installed(unittest.TestCase):
     def setUpClass(cls) -> None:
         for name in ALL:
             package(name)
-        cls.rack = Rack(f"p{os.getpid()}", nodes=1, debs=str(PACKAGES))
+        cls.rack = rack_of_test("p", nodes=1, debs=str(PACKAGES))
         cls.addClassCleanup(cls.rack.stop)
         cls.rack.start()
 
