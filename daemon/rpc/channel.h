@@ -13,6 +13,7 @@ namespace muster {
 inline constexpr int kMaxRpcMessage = 16 << 20;  // bytes: a shard with all its chunks (kMaxShardMessage)
 // What may be on its way unread. In place of gRPC's own estimate, which costs a ping and its timers for each message.
 inline constexpr int kLookahead = 1 << 20;
+inline constexpr int kConnectMs = 5'000;  // TCP asks twice again by then
 inline constexpr char kCredentialKey[] = "muster-credential";
 
 // To be called before gRPC is used; more than once is fine. Its locks (Abseil's) may have been built to look for

@@ -11,6 +11,8 @@ USER = "trainer"
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 _SOON_S = 60.0
 _END_S = 180.0
+# For an answer while the coordinator's host, without power, says nothing to who asks it: `muster` gives up after 5 s.
+ANSWER_S = 15.0
 _STEPS = 120
 
 
@@ -54,9 +56,9 @@ srun muster-train --text /usr/share/common-licenses/GPL-3 --width 128 --depth 4 
     def state(self) -> str:
         return self._field("JobState")
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self, timeout: float = _SOON_S) -> list[dict[str, Any]]:
         """The gang's history, as a node of the job tells it."""
-        done = self._rack.run(self._nodes[0], ["muster", "events", self.id, "--json"], user=USER)
+        done = self._rack.run(self._nodes[0], ["muster", "events", self.id, "--json"], user=USER, timeout=timeout)
         return list(json.loads(done.stdout)["events"]) if done.stdout else []
 
     def wait_for_step(self, step: int) -> None:

@@ -15,7 +15,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent / "cluster"), str(_HERE.parent / "d
 
 import screen  # noqa: E402
 from etc import Tree, compare  # noqa: E402
-from gang_job import GangJob  # noqa: E402
+from gang_job import ANSWER_S, GangJob  # noqa: E402
 from rack import ClusterError, Play, Rack  # noqa: E402
 
 ROOT = _HERE.parents[1]
@@ -98,6 +98,8 @@ class Story:
         killed = time.time()
         self._rack.kill(LOST)
         screen.say(f"NOW: {LOST} has lost its power, at about step {step}", "red")
+        if not job.events(timeout=ANSWER_S):  # of the record: its coordinator was on that node
+            raise ClusterError(f"`muster events` has no answer\n{job.evidence()}")
         job.wait_for_restart()
         screen.say(f"it trains again on n1 and n3, from the checkpoint of step {job.resumed_from()}", "green")
         job.wait_for_end()
