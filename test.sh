@@ -13,7 +13,7 @@ usage: ./test.sh [LABEL...]
 Installs what is needed, builds, and runs all tests, or those that have one of the labels:
 
   check    formatting, static analysis, types, the folders' shape, scripts, the manual, the default configuration
-  lint     the playbooks' syntax, and what is said of bad inventories
+  lint     the playbooks' style, and what is said of bad inventories
   cluster  real Slurm and real Ceph on virtual nodes of this machine
   chaos    faults of every kind in random order on a virtual cluster, two minutes of a gang and two of its checkpoints
   demo     ./demo.sh itself
