@@ -99,18 +99,20 @@ class MusterOnly(unittest.TestCase):
             self.assertGreater(sum(predicted.values()), 0)
             self.assertEqual(self.play("muster_only").changed, predicted)
 
-    def test_a_key_that_is_wrong_is_refused_and_what_runs_runs_on(self) -> None:
+    def test_a_key_or_value_that_is_wrong_is_refused_and_what_runs_runs_on(self) -> None:
         pid = "systemctl show --value --property=MainPID musterd"
         pids = {name: self.shell(name, pid) for name in NODES}
         before = self.etc()
-        self.configure(STORE | {"beats": "200ms"})
         self.addCleanup(self.configure, STORE)
-        play = self.rack.playbooks.play("muster_only")
-        self.assertNotEqual(play.code, 0)
-        self.assertRegex(play.output, r"unknown key .?beats")
-        for name in NODES:
-            self.assertEqual(compare(before[name], self.etc()[name]), {}, name)
-            self.assertEqual(self.shell(name, pid), pids[name])
+        # The check of the input knows keys, and musterd knows values.
+        for wrong, said in (({"beats": "200ms"}, "beats is no key of muster.yaml"), ({"beat": 200}, "'beat: 200' is not allowed")):
+            self.configure(STORE | wrong)
+            play = self.rack.playbooks.play("muster_only")
+            self.assertNotEqual(play.code, 0)
+            self.assertIn(said, play.output)
+            for name in NODES:
+                self.assertEqual(compare(before[name], self.etc()[name]), {}, name)
+                self.assertEqual(self.shell(name, pid), pids[name])
 
     def test_each_fault_is_found_on_its_host_alone_and_its_fix_mends_it(self) -> None:
         plugin = "/usr/lib/*/slurm-wlm/spank_muster.so"
