@@ -9,6 +9,7 @@ provisioning/README.md; read them before you commit them.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -116,6 +117,24 @@ class Keys(unittest.TestCase):
     def test_the_readme_lists_every_key_and_group(self) -> None:
         text = README.read_text()
         self.assertEqual(text, with_tables(text), "test_inventories.py --write makes it right")
+
+    def test_the_keys_of_a_new_role_are_known_by_its_argument_specs(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            tree = Path(shutil.copytree(ROOT, f"{directory}/tree"))
+            specs = tree / "roles" / "chrony" / "meta" / "argument_specs.yml"
+            specs.parent.mkdir(parents=True)
+            options = {"chrony_servers": {"type": "list", "elements": "str", "description": ["Servers", "of time."]}}
+            specs.write_text(json.dumps({"argument_specs": {"main": {"options": options}}}))
+            site = tree / "inventories" / "rack" / "group_vars" / "compute.yml"
+            site.write_text("chrony_servers: ntp\nchrony_server: [ntp]\n")
+            done = run("/usr/bin/python3", "-B", tree / "check-inventory", site.parents[1])
+            self.assertEqual(
+                done.stdout.replace(f"{site}", "compute.yml").splitlines(),
+                [
+                    "compute.yml:1: chrony_servers is a text; it must be a list, as in [ntp]",
+                    "compute.yml:2: chrony_server is no key of the playbooks; did you mean chrony_servers?",
+                ],
+            )
 
     def test_the_check_knows_what_musterd_knows(self) -> None:
         said = run(os.environ["MUSTERD"], "--print-default-config").stdout

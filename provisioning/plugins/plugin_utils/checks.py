@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from .inventory import Inventory, load
-from .keys import ANSIBLE, GROUPS, KEYS, MUSTER_YAML, NETWORKS, PREFIXES, Key
+from .keys import ANSIBLE, GROUPS, KEYS, MUSTER_YAML, NETWORKS, PREFIXES, ROLES, Key
 from .places import Decrypt, Entry, Finding, Findings, Place, Reader, Value, did_you_mean, nearest
 
 _MTU = (1280, 9216)
@@ -50,6 +50,8 @@ class _Checks:
         if self._inventory.complete:
             self._groups()
             self._names()
+        if not self._unread:
+            self._required()
         self._muster_config()
 
     # Variables: names and kinds.
@@ -154,7 +156,7 @@ class _Checks:
                 if address not in network:
                     what = f"{key} of {host} is {text}, outside of site_{name}_network {network}"
                     self._findings.error(entry.place, f"{what}; change one of them")
-                elif network.version == 4 and network.prefixlen < 31 and address in (network.network_address, network.broadcast_address):
+                elif network.version == 4 and network.prefixlen < 31 and address in (network[0], network[-1]):
                     what = f"{key} of {host} is {text}, which stands for the whole site_{name}_network {network}"
                     self._findings.error(entry.place, f"{what}; give the host another one")
 
@@ -228,16 +230,19 @@ class _Checks:
                 instead = "use letters, digits, - and _, at most 63"
             self._findings.error(place, f"{name} cannot be a NodeName of Slurm; {instead}")
 
+    def _required(self) -> None:
+        for name, key in KEYS.items():
+            # An uninstall needs no muster_config, so that the role does not require it.
+            if name in self._given or not (key.required or name == "muster_config"):
+                continue
+            hosts = {host for group in ROLES.get(key.owner, ()) for host in self._inventory.members(group)}
+            without = [host for host in self._inventory.hosts if host in hosts and not self._inventory.value(host, name)]
+            if without:
+                self._findings.error(self._operators_file(), f"{name} is missing, for {_some(without)}: {_lower(key.about)}")
+
     # muster.yaml.
 
     def _muster_config(self) -> None:
-        required = [name for name, key in KEYS.items() if (key.required or name == "muster_config") and name not in self._given]
-        everybody = {host for group in ("compute", "controller", "login") for host in self._inventory.members(group)}
-        for name in required:
-            without = [host for host in self._inventory.hosts if host in everybody and not self._inventory.value(host, name)]
-            if without and not self._unread:
-                where = self._operators_file()
-                self._findings.error(where, f"{name} is missing, for {_some(without)}: {_lower(KEYS[name].about)}")
         if "muster_config" in self._given:
             return
         configs = [entry for host in self._inventory.hosts if (entry := self._inventory.value(host, "muster_config"))]

@@ -25,6 +25,9 @@ GROUPS = {
     "monitoring": "Prometheus'",
 }
 
+# The groups whose hosts run a role, and so need what it requires. What other roles require is left to Ansible.
+ROLES = {"muster": ("compute", "controller", "login")}
+
 # What an argument_specs calls a type is called this here, where the messages say it.
 _KINDS = {"str": "text", "path": "text", "bool": "flag", "int": "number", "list": "list", "dict": "mapping"}
 
@@ -42,14 +45,15 @@ class Key:
 
 
 def _key(name: str, spec: dict[str, Any], owner: str) -> Key:
+    kind, about = spec.get("type", "str"), spec["description"]
     return Key(
         name,
-        _KINDS.get(spec["type"], spec["type"]),
+        _KINDS.get(kind, kind),
         spec.get("default", ""),
         owner,
-        spec["description"],
+        about if isinstance(about, str) else " ".join(about),
         bool(spec.get("required", False)),
-        tuple(spec.get("choices", ())),
+        tuple(str(choice) for choice in spec.get("choices", ())),
         {option: _key(option, about, owner) for option, about in spec.get("options", {}).items()},
     )
 
@@ -60,7 +64,8 @@ def _load() -> dict[str, Key]:
     for role in sorted(_COLLECTION.glob("roles/*/meta/argument_specs.yml")):
         owner = role.parents[1].name
         specs = yaml.safe_load(role.read_text(encoding="utf-8"))["argument_specs"]
-        keys |= {name: _key(name, spec, owner) for name, spec in specs["main"]["options"].items()}
+        for name, spec in specs.get("main", {}).get("options", {}).items():
+            keys.setdefault(name, _key(name, spec, owner))
     return keys
 
 
