@@ -8,6 +8,7 @@ provisioning/README.md; read them before you commit them.
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -24,9 +25,23 @@ BAD = sorted((HERE / "bad_inventories").iterdir())
 EXAMPLES = sorted((ROOT / "inventories").iterdir())
 sys.path.insert(0, str(ROOT / "plugins"))
 
+from plugin_utils.checks import check as check_here  # noqa: E402
 from plugin_utils.inventory import load  # noqa: E402
 from plugin_utils.keys import GROUPS, KEYS, MUSTER_YAML, Key  # noqa: E402
 from plugin_utils.places import Findings, Reader  # noqa: E402
+
+# What is put in place of values and beside lines.
+JUNK = ["", "[]", "{}", "~", "- a", "a: b", '"', "*x", "&a [*a]", "!!int x", "1e9", "0x10", "yes", "2020-01-01", "!vault |", "<<: {a: b}"]
+JUNK += ["?", "{a: [b, {c: d}]}", "\0", ": ", "!!set {a}", "n[1:3]:", "-1", "10.0.0.0/33", "::1/64", "<<: [a]", "[1]: x"]
+
+
+def mangle(text: str, rng: random.Random) -> str:
+    """A file with one line changed."""
+    lines = text.splitlines()
+    at = rng.randrange(len(lines))
+    key, indent = lines[at].split(":")[0], " " * rng.randint(0, 4)
+    changes = [[f"{key}: {rng.choice(JUNK)}"], [indent + rng.choice(JUNK), lines[at]], [], [f"  {lines[at]}"], [lines[at]] * 2]
+    return "\n".join(lines[:at] + rng.choice(changes) + lines[at + 1 :]) + "\n"
 
 
 def run(*command: object, cwd: Path = HERE) -> "subprocess.CompletedProcess[str]":
@@ -82,6 +97,18 @@ class Inventories(unittest.TestCase):
                 password = ["--vault-password-file", "password"] if (case / "password").exists() else []
                 done = check(*password, "good", cwd=case)
                 self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+
+    def test_no_mangled_inventory_ends_the_check(self) -> None:
+        seed = int(os.environ.get("MUSTER_TEST_SEED", "1"))
+        rng = random.Random(seed)
+        for number in range(200):
+            with self.subTest(seed=seed, number=number), tempfile.TemporaryDirectory() as directory:
+                case = rng.choice(BAD) / rng.choice(("bad", "good"))
+                site = Path(shutil.copytree(case, f"{directory}/site"))
+                for file in rng.choices(sorted(site.rglob("*.yml")), k=3):
+                    file.write_text(mangle(file.read_text() or "\n", rng))
+                for finding in check_here([site], decrypt):
+                    self.assertRegex(str(finding), rf"^{site}/[a-z0-9_./]+:[0-9]+(:[0-9]+)?: .")
 
     def test_nothing_is_said_of_the_examples(self) -> None:
         for example in EXAMPLES:

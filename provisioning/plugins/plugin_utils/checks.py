@@ -92,7 +92,7 @@ class _Checks:
         if value.text == "" and value.kind in ("text", "nothing"):
             return
         if kind == "mtu":
-            if value.kind != "number" or not _MTU[0] <= int(value.text) <= _MTU[1]:
+            if not re.fullmatch("[1-9][0-9]{3}", value.text) or not _MTU[0] <= int(value.text) <= _MTU[1]:
                 error(value.place, f"{name} is {value.text or value.what}; it must be a number from {_MTU[0]} to {_MTU[1]}")
         elif kind == "address":
             if _address(value.text) is None:

@@ -27,6 +27,9 @@ _KINDS = {
 }
 
 
+_MERGE = "tag:yaml.org,2002:merge"  # <<, which takes over the keys of another mapping
+
+
 @dataclass(frozen=True, order=True)
 class Place:
     file: str
@@ -151,24 +154,35 @@ class Reader:
         except yaml.YAMLError as error:
             raise _Unreadable(Place(name, 1), f"unreadable YAML: {error}") from None
 
-    def _value(self, name: str, node: Any) -> Value:
+    def _value(self, name: str, node: Any, above: tuple[int, ...] = ()) -> Value:
+        """above: the nodes that this one is in."""
         place = Place(name, node.start_mark.line + 1)
         kind = _KINDS.get(node.tag, node.tag)
+        if id(node) in above:
+            self.findings.error(place, "an anchor that has itself in it; write what is meant")
+            return Value("nothing", "", place)
+        above += (id(node),)
         if isinstance(node, yaml.SequenceNode):
-            return Value(kind, [self._value(name, item) for item in node.value], place)
+            return Value(kind, [self._value(name, item, above) for item in node.value], place)
         if not isinstance(node, yaml.MappingNode):
             return Value(kind, node.value, place)
         entries: dict[str, Entry] = {}
+        merged: dict[str, Entry] = {}
         for key, node_of_key in node.value:
             at = Place(name, key.start_mark.line + 1)
             if not isinstance(key, yaml.ScalarNode):
                 self.findings.error(at, 'braces without quotes: write "{{ ... }}"')
                 return Value("secret", "", place)
+            value = self._value(name, node_of_key, above)
+            if key.tag == _MERGE:
+                for part in value.data if value.kind == "list" else [value]:
+                    merged = part.items | merged
+                continue
             if key.value in entries:
                 first = entries[key.value].place.line
                 self.findings.error(at, f"{key.value} is here twice, first in line {first}: the last one wins; keep one")
-            entries[key.value] = Entry(at, self._value(name, node_of_key))
-        return Value(kind, entries, place)
+            entries[key.value] = Entry(at, value)
+        return Value(kind, merged | entries, place)
 
 
 def nearest(name: str, known: Iterator[str] | list[str] | set[str], likeness: float = 0.6) -> str:
