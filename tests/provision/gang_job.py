@@ -9,11 +9,11 @@ from rack import ClusterError, Rack, wait_until
 
 USER = "trainer"
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
-_SOON_S = 60.0
-_END_S = 180.0
+_SOON_S = 180.0
+_END_S = 400.0
 # For an answer while the coordinator's host, without power, says nothing to who asks it: `muster` gives up after 5 s.
-ANSWER_S = 15.0
-_STEPS = 120
+ANSWER_S = 60.0
+_STEPS = 200
 
 
 class GangJob:
@@ -61,7 +61,10 @@ srun muster-train --text /usr/share/common-licenses/GPL-3 --width 128 --depth 4 
         done = self._rack.run(self._nodes[0], ["muster", "events", self.id, "--json"], user=USER, timeout=timeout)
         return list(json.loads(done.stdout)["events"]) if done.stdout else []
 
-    def wait_for_step(self, step: int) -> None:
+    def wait_for_checkpoint(self) -> None:
+        """Until there is one to go on from, and some steps more."""
+        self._wait(lambda: self.step() > 0 and any(e["kind"] == "checkpoint" for e in self.events()), _SOON_S, "a checkpoint")
+        step = self.step() + 5
         self._wait(lambda: self.step() >= step, _SOON_S, f"step {step}")
 
     def wait_for_restart(self) -> None:

@@ -49,7 +49,7 @@ def run(*command: object, cwd: Path = HERE) -> "subprocess.CompletedProcess[str]
     with tempfile.TemporaryDirectory() as home:
         environment = {"PATH": os.environ["PATH"], "HOME": home, "LANG": "C.UTF-8"}
         argv = [str(word) for word in command]
-        return subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=cwd, timeout=60, check=False)
+        return subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=cwd, timeout=180, check=False)
 
 
 def check(*arguments: object, cwd: Path = HERE) -> "subprocess.CompletedProcess[str]":

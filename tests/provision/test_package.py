@@ -237,7 +237,7 @@ class Installed(unittest.TestCase):
         self.addCleanup(gang.kill)
         found = ["sh", "-c", f"pgrep -fx '{SLEEP} 4714' | sort"]
         members = wait_until(
-            lambda: len(lines := self.rack.run("n1", found).stdout.split()) == 2 and lines, 60, "two members", interval=0.2
+            lambda: len(lines := self.rack.run("n1", found).stdout.split()) == 2 and lines, 180, "two members", interval=0.2
         )
         main = "systemctl show -P MainPID musterd"
         daemons = [self.run_on(name, main) for name in hosts]
@@ -257,12 +257,12 @@ class Installed(unittest.TestCase):
             gangs = json.loads(done.stdout)["gangs"] if done.returncode == 0 else []
             return gangs and gangs[0]["state"] == "running" and gangs[0]
 
-        status = wait_until(linked, 60, "the gang under the new musterd", interval=0.2)
+        status = wait_until(linked, 180, "the gang under the new musterd", interval=0.2)
         self.assertEqual((status["generation"], status["restarts"]), (1, 0))
         self.run_on("n1", f"kill {members[0]}")
         wait_until(
             lambda: len(lines := self.rack.run("n1", found).stdout.split()) == 2 and not set(lines) & set(members),
-            60,
+            180,
             "the next generation",
             interval=0.2,
         )

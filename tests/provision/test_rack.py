@@ -71,7 +71,7 @@ class SiteWithSlurm(unittest.TestCase):
     def test_slurm_ends_what_has_left_its_session(self) -> None:
         done = self.rack.run("ctl", ["srun", "-w", "n1", "sh", "-c", "setsid sleep 4711 & exit 0"], user="trainer")
         self.assertEqual(done.returncode, 0, done.stderr)
-        wait_until(lambda: self.rack.run("n1", ["pgrep", "-fx", "sleep 4711"]).returncode == 1, 30, "its death")
+        wait_until(lambda: self.rack.run("n1", ["pgrep", "-fx", "sleep 4711"]).returncode == 1, 180, "its death")
 
     def test_no_program_of_a_machine_may_set_a_clock(self) -> None:
         for script in ("cat /proc/self/status", "cat /proc/1/status"):
@@ -83,7 +83,7 @@ class SiteWithSlurm(unittest.TestCase):
         for name in self.rack.hosts:
             ssh = ["ssh", "-F", "none", "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={self.rack.playbooks.known_hosts}"]
             ssh += ["-i", str(self.rack.playbooks.key), f"root@{self.rack.network.address(name)}", "ip route; hostname"]
-            done = subprocess.run(ssh, capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(ssh, capture_output=True, text=True, timeout=180, check=False)
             *routes, hostname = done.stdout.splitlines()
             self.assertEqual(hostname, name, done.stderr)
             self.assertEqual([route.split()[0] for route in routes], [f"{self.rack.network.subnet}.0/24"])
@@ -98,9 +98,9 @@ class SiteWithSlurm(unittest.TestCase):
         self.assertEqual(self.rack.run("n1", ["getent", "hosts", "n4"]).returncode, 0)
         program = self.rack.popen("n4", ["sleep", "4712"])
         self.addCleanup(program.kill)
-        wait_until(lambda: self.rack.run("n4", ["pgrep", "-fx", "sleep 4712"]).returncode == 0, 30, "the program")
+        wait_until(lambda: self.rack.run("n4", ["pgrep", "-fx", "sleep 4712"]).returncode == 0, 180, "the program")
         self.rack.kill("n4")
-        self.assertEqual(program.wait(30), -signal.SIGKILL)
+        self.assertEqual(program.wait(180), -signal.SIGKILL)
         self.assertRaisesRegex(ClusterError, "dead", self.rack.run, "n4", ["true"])
         self.rack.revive("n4")
         self.assertEqual(self.rack.run("n4", ["systemctl", "is-active", "munge"]).stdout, "active\n")
@@ -117,7 +117,7 @@ class Interrupted(unittest.TestCase):
                 while line not in (said := start.stdout.readline()):
                     self.assertNotEqual(said, "", f"it ended before '{line}'")
                 start.send_signal(signal.SIGTERM)
-                self.assertEqual(start.wait(60), 130)
+                self.assertEqual(start.wait(180), 130)
             self.assertEqual(traces(name), [], line)
 
 

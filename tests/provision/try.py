@@ -93,7 +93,7 @@ class Story:
             screen.quote(line)
         job.submit()
         screen.say(f"job {job.id}, submitted on ctl by an ordinary user")
-        job.wait_for_step(30)
+        job.wait_for_checkpoint()
         step = job.step()
         killed = time.time()
         self._rack.kill(LOST)

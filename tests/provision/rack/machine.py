@@ -19,8 +19,8 @@ from vc.wait import wait_until
 
 from .cgroups import inside
 
-BOOT_TIMEOUT_S = 90.0
-_DEATH_TIMEOUT_S = 20.0
+BOOT_TIMEOUT_S = 240.0
+_DEATH_TIMEOUT_S = 60.0
 _PROPAGATE = Path("/run/systemd/nspawn/propagate")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -121,7 +121,7 @@ class Playbooks:
     def _galaxy(self, *arguments: str) -> None:
         command = ["ansible-galaxy", "collection", *arguments]
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self._environment(), timeout=60, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self._environment(), timeout=180, check=False
         )
         if done.returncode != 0:
             raise ClusterError(f"`{' '.join(command)}` failed ({done.returncode}): {done.stderr.strip()}")

@@ -23,8 +23,8 @@ from .machine import Bind, Boot, Machine
 from .mirror import Mirror
 from .playbooks import Playbooks
 
-RUN_TIMEOUT_S = 60.0
-_SLURM_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 180.0
+_SLURM_TIMEOUT_S = 180.0
 _PROGRAMS = ("systemd-nspawn", "mmdebstrap", "dpkg-scanpackages", "zstd", "ssh-keygen", "ip", "unshare")
 
 
@@ -245,7 +245,7 @@ class Rack:
         """Returns when Slurm says of these nodes that they are idle."""
 
         def idle() -> bool:
-            done = self.run(slurm.CONTROLLER, ["sinfo", "-h", "-N", "-o", "%N %t"], timeout=20)
+            done = self.run(slurm.CONTROLLER, ["sinfo", "-h", "-N", "-o", "%N %t"], timeout=60)
             states = dict(line.split() for line in done.stdout.splitlines())
             return all(states.get(name) == "idle" for name in nodes)
 
