@@ -27,10 +27,19 @@ commit_time() {
     git -C "$root" -c safe.directory="$root" log -1 --format=%ct 2>/dev/null || die "$root is no git checkout: set SOURCE_DATE_EPOCH"
 }
 
-# copy_source DIRECTORY: all that git does not ignore, with what is not committed.
+# source_files: all that git does not ignore, with what is not committed; all files where there is no git.
+source_files() {
+    if git -C "$root" -c safe.directory="$root" rev-parse --git-dir >/dev/null 2>&1; then
+        git -C "$root" -c safe.directory="$root" ls-files -z --cached --others --exclude-standard
+    else
+        (cd "$root" && find . ! -type d ! -path './build*' -print0)
+    fi
+}
+
+# copy_source DIRECTORY
 copy_source() {
     mkdir -p "$1"
-    git -C "$root" -c safe.directory="$root" ls-files -z --cached --others --exclude-standard |
+    source_files |
         while IFS= read -r -d '' file; do
             [[ ! -e $root/$file && ! -L $root/$file ]] || printf '%s\0' "$file"
         done | tar -C "$root" --null --files-from=- -cf - | tar -C "$1" -xf -

@@ -25,6 +25,7 @@ def _parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[common])
 
     start = add("start", "start a rack, wait until it is ready")
+    start.add_argument("--suite", default=Options().suite, help="the machines' release of Debian (default: %(default)s)")
     start.add_argument("--nodes", type=int, default=Options().nodes, help="(default: %(default)s)")
     start.add_argument("--slurm", action=argparse.BooleanOptionalAction, default=True, help="a site that has Slurm")
     start.add_argument("--packages", metavar="DIR", help="Muster's packages, for the site's mirror")
@@ -45,7 +46,8 @@ def _interrupt(number: int, frame: object) -> None:
 
 def _act(args: argparse.Namespace, program: list[str]) -> None:
     if args.command == "start":
-        options = Options(nodes=args.nodes, slurm=args.slurm, debs=args.packages and str(Path(args.packages).resolve()))
+        debs = args.packages and str(Path(args.packages).resolve())
+        options = Options(suite=args.suite, nodes=args.nodes, slurm=args.slurm, debs=debs)
         Rack(args.name, options).start(report=lambda text: print(text, flush=True))
     elif args.command == "stop":
         if not Rack(args.name).stop(args.keep_logs):

@@ -19,19 +19,26 @@ _ROOT_PACKAGES = (
     "iproute2",
     "procps",
 )
+BOOKWORM = "bookworm"
 TRAINER = 20001  # the user id of the ordinary user
-_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# A mirror may be a snapshot; of all suites sid's says soonest that it is out of date.
+_SOURCE_OPTIONS = "signed-by=/usr/share/keyrings/debian-archive-keyring.gpg check-valid-until=no"
 # Everything that is made has a minute per package at most on a slow line; this is for one that stands still.
 _TIMEOUT_S = 1200.0
 
 
-def _sources() -> str:
-    """The lines of a sources.list with the host's mirrors of Debian 12."""
+def _sources(suite: str) -> str:
+    """The lines of a sources.list with a suite of Debian, from the mirrors that the host has its own suite from."""
     targets = ["Created-By: Packages", "Origin: Debian", "Component: main"]
     wanted = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", *targets]
     if not run(wanted).strip():
         run(["apt-get", "-qq", "update"])
-    lines = [f"deb [signed-by={_KEYRING}] {line}" for line in run(wanted).splitlines()]
+    lines = []
+    for line in run(wanted).splitlines():
+        uri, release, component = line.split()
+        part = release.partition("-")[2]  # updates, security
+        if not part or suite != "sid":
+            lines.append(f"deb [{_SOURCE_OPTIONS}] {uri} {suite}{part and '-' + part} {component}")
     if not lines:
         raise ClusterError("apt on this host has no mirror of Debian")
     return "".join(line + "\n" for line in dict.fromkeys(lines))
@@ -52,16 +59,28 @@ def _make(script: str, path: Path, *arguments: str) -> None:
         raise ClusterError(f"{script} failed ({done.returncode}):\n{end}")
 
 
-def root() -> Path:
+def root(suite: str) -> Path:
     """The archive of the root file system that all machines have."""
     packages = ",".join(_ROOT_PACKAGES)
 
     def make(path: Path) -> None:
         sources = path.with_name("sources.list")
-        sources.write_text(_sources())
-        _make("root.sh", path, str(sources), packages)
+        sources.write_text(_sources(suite))
+        _make("root.sh", path, str(sources), suite, packages)
 
-    return cached("root.tar.zst", [(_HERE / "root.sh").read_bytes(), packages.encode()], make)
+    return cached("root.tar.zst", [(_HERE / "root.sh").read_bytes(), suite.encode(), packages.encode()], make)
+
+
+def build_root(suite: str, control: Path) -> Path:
+    """The root file system, a directory, with what a debian/control needs to build packages without their tests."""
+
+    def make(path: Path) -> None:
+        sources = path.with_name("sources.list")
+        sources.write_text(_sources(suite))
+        _make("build_root.sh", path, str(sources), suite, str(control))
+
+    needed = control.read_text().partition("\n\n")[0]
+    return cached(f"build-{suite}", [(_HERE / "build_root.sh").read_bytes(), needed.encode()], make)
 
 
 def _status(image: Path) -> bytes:
@@ -70,13 +89,13 @@ def _status(image: Path) -> bytes:
     return subprocess.run(command, capture_output=True, check=True).stdout
 
 
-def packages(image: Path, wanted: list[str]) -> Path:
+def packages(image: Path, suite: str, wanted: list[str]) -> Path:
     """An apt repository of these packages and all that they need beyond an image."""
 
     def make(path: Path) -> None:
         path.mkdir()
         sources = path.with_name("sources.list")
-        sources.write_text(_sources())
+        sources.write_text(_sources(suite))
         status = path.with_name("status")
         status.write_bytes(_status(image))
         _make("packages.sh", path, str(sources), str(status), *wanted)
@@ -85,7 +104,7 @@ def packages(image: Path, wanted: list[str]) -> Path:
     return cached("packages", [script, image.name.encode(), " ".join(wanted).encode()], make)
 
 
-def needed_by(image: Path, debs: Path) -> Path:
+def needed_by(image: Path, suite: str, debs: Path) -> Path:
     """An apt repository of what a directory's .deb files need beyond an image, without those files themselves."""
     files = sorted(str(deb) for deb in debs.glob("*.deb"))
     fields = [run(["dpkg-deb", "--field", file, "Package", "Depends", "Pre-Depends"]) for file in files]
@@ -93,7 +112,7 @@ def needed_by(image: Path, debs: Path) -> Path:
     def make(path: Path) -> None:
         path.mkdir()
         sources = path.with_name("sources.list")
-        sources.write_text(_sources())
+        sources.write_text(_sources(suite))
         status = path.with_name("status")
         status.write_bytes(_status(image))
         _make("packages.sh", path, str(sources), str(status), *files)

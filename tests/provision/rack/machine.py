@@ -86,6 +86,7 @@ class Machine:
             "--link-journal=no",
             "--notify-ready=yes",
             *(f"--bind={bind.source}:{bind.target}" for bind in binds),
+            "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1",  # for systemd in it: from 256 on it refuses cgroup v1 otherwise
         ]
         environment = {
             "PATH": _PATH,

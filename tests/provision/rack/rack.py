@@ -32,6 +32,7 @@ _PROGRAMS = ("systemd-nspawn", "mmdebstrap", "dpkg-scanpackages", "zstd", "ssh-k
 class Options:
     """What a rack has. Kept in its directory, for the commands that come later."""
 
+    suite: str = images.BOOKWORM  # the machines' release of Debian
     nodes: int = 3  # n1, n2, ... beside ctl
     slurm: bool = True  # a site that has Slurm; else blank machines
     debs: str | None = None  # a directory with Muster's packages
@@ -221,15 +222,15 @@ class Rack:
         self._cgroups.create([HOST, *self.hosts])
         self._save()
 
-        root = images.root()
+        root = images.root(self.options.suite)
         say(f"the root file system: {root}")
         self._unpack(root, "root")
-        packages = images.packages(root, slurm.PACKAGES)
+        packages = images.packages(root, self.options.suite, slurm.PACKAGES)
         if self.options.slurm:
             for role, names in slurm.ROLES.items():
                 self._unpack(images.layer(root, packages, names), role)
         debs = None if self.options.debs is None else Path(self.options.debs)
-        self.mirror.start(packages, images.needed_by(root, debs) if debs else None, debs)
+        self.mirror.start(packages, images.needed_by(root, self.options.suite, debs) if debs else None, debs)
         say(f"the site's mirror: {self.mirror.url}")
         if self.options.slurm:
             slurm.write_site(self.directory / "site", self.names.name, self.network, self.nodes)

@@ -48,7 +48,6 @@ MailProg=/bin/true
 _CGROUP_CONF = """\
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
-CgroupAutomount=no
 ConstrainRAMSpace=yes
 """
 # nspawn mounts the v1 controllers read-only. Those here are the machine's own, so that slurmd may have them.
