@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/setup.sh"
 
 usage() {
     cat <<'TEXT'
-usage: provisioning/try.sh [--keep] [--packages DIR]
+usage: provisioning/try.sh [--keep] [--packages DIR] [--suite SUITE]
 
 Installs what is needed, builds Muster's packages, and starts a site that has Slurm on this machine: a controller and three
 nodes, containers that boot Debian 12 and its Slurm. Adds Muster with one playbook. A job of a gang loses a node there and
@@ -15,6 +15,7 @@ status is 0 only if all of that is true.
 
   --keep          leave the site up afterwards, and say how to use it
   --packages DIR  take Muster's packages from there and build none
+  --suite SUITE   machines of another release of Debian, such as trixie, with its Slurm
 
 Needs root and Debian 12. Leaves nothing behind but packages, build/, and what the machines are made from, below
 /var/cache/muster-tests.
@@ -23,6 +24,7 @@ TEXT
 
 arguments=()
 packages=
+suite=
 while (($# > 0)); do
     case $1 in
     -h | --help)
@@ -33,6 +35,12 @@ while (($# > 0)); do
     --packages)
         (($# > 1)) || die "--packages needs the name of a directory"
         packages=$(realpath "$2")
+        shift
+        ;;
+    --suite)
+        (($# > 1)) || die "--suite needs the name of a release of Debian"
+        suite=$2
+        arguments+=(--suite "$2")
         shift
         ;;
     *)
@@ -55,7 +63,7 @@ install_dependencies
 if [[ -z $packages ]]; then
     say
     say "0. Build the packages"
-    build_packages
-    packages=$root/build/packages
+    build_packages "$suite"
+    packages=$root/build/packages${suite:+-$suite}
 fi
 exec /usr/bin/python3 -B "$root/tests/provision/try.py" --packages "$packages" "${arguments[@]}"

@@ -201,18 +201,21 @@ build_failed() {
     exit 1
 }
 
-# Muster's Debian packages, in build/packages.
+# build_packages [SUITE]: Muster's Debian packages, in build/packages; those for another release of Debian in
+# build/packages-SUITE.
 build_packages() {
-    local log=$root/build/packages.log began=$SECONDS
-    mkdir -p "$root/build/packages"
-    exec 8<"$root/build/packages"
+    local directory=$root/build/packages${1:+-$1} log began=$SECONDS command=("$root/packaging/build-deb")
+    log=$directory.log
+    [[ -z ${1:-} ]] || command=("$root/packaging/build-in" "$1")
+    mkdir -p "$directory"
+    exec 8<"$directory"
     if ! flock --nonblock 8; then
         say "     another run is building packages; waiting for it"
         flock 8
     fi
     : >"$log"
-    if ! run_logged "$log" "$root/packaging/build-deb"; then
-        show_failure "packaging/build-deb" "$log"
+    if ! run_logged "$log" "${command[@]}"; then
+        show_failure "${command[0]}" "$log"
         exit 1
     fi
     exec 8<&-

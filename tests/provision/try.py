@@ -16,7 +16,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent / "cluster"), str(_HERE.parent / "d
 import screen  # noqa: E402
 from etc import Tree, compare  # noqa: E402
 from gang_job import ANSWER_S, GangJob  # noqa: E402
-from rack import ClusterError, Play, Rack  # noqa: E402
+from rack import ClusterError, Options, Play, Rack  # noqa: E402
 
 ROOT = _HERE.parents[1]
 NODES = ["n1", "n2", "n3"]
@@ -36,7 +36,7 @@ class Story:
 
     def tell(self) -> None:
         screen.title("1. A site that has Slurm, on this machine")
-        screen.say("a controller (ctl) and three nodes (n1 to n3): containers that boot Debian 12, with Slurm from its packages")
+        screen.say("a controller (ctl) and three nodes (n1 to n3): containers that boot Debian, with Slurm from its packages")
         self._rack.start(report=screen.say)
         self._rack.playbooks.prepare(
             {"controller": ["ctl"], "login": [], "compute": NODES},
@@ -147,12 +147,14 @@ def _interrupt(number: int, frame: object) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--suite", default=Options().suite)
     parser.add_argument("--packages", type=Path, required=True)
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     began = time.monotonic()
-    rack = Rack(f"try-{os.getpid()}", nodes=len(NODES), debs=str(arguments.packages.resolve()))
+    options = Options(suite=arguments.suite, nodes=len(NODES), debs=str(arguments.packages.resolve()))
+    rack = Rack(f"try-{os.getpid()}", options)
     logs: Path | None = Path(os.environ.get("MUSTER_TEST_LOGS", ROOT / "build" / "try-logs")) / rack.names.name
     try:
         Story(rack).tell()
