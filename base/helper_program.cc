@@ -22,7 +22,7 @@ std::string HelperProgram(std::string_view name) {
   const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
   const std::string path(self.data(), size > 0 ? static_cast<size_t>(size) : 0);
   const std::string directory = path.substr(0, path.rfind('/'));
-  const std::string beside = fmt::format("{}/{}", directory, name);
+  std::string beside = fmt::format("{}/{}", directory, name);
   if (::access(beside.c_str(), X_OK) == 0) return beside;
   return fmt::format("{}/libexec/muster/{}", directory.substr(0, directory.rfind('/')), name);
 }
