@@ -14,7 +14,10 @@ version_of() { # FUNCTION
     *) echo MUSTER_0.1 ;;
   esac
 }
+# What programs say is read whole before it is searched: they must not fail because grep has found what it looks for.
 dynamic=$(readelf -dW "$library")
+segments=$(readelf -lW "$library")
+all=$(nm -D "$library")
 symbols=$(nm -D --defined-only "$library" | awk '$2 != "A" { print $3 }' | sort)
 declared=$(grep -oE '^MUSTER_API [^(]*\bmuster_[a-z_]+\(' "$header" | grep -oE 'muster_[a-z_]+\($' | tr -d '(' |
   while read -r name; do echo "$name@@$(version_of "$name")"; done | sort)
@@ -36,8 +39,8 @@ newest=$(readelf --dyn-syms -W "$library" | grep -oE 'GLIBC_[0-9.]+' | sort -Vu 
   fail "it needs a newer libc than 2.17:" "$(readelf --dyn-syms -W "$library" | grep "$newest")"
 # These were in other libraries than libc then, which a process need not have.
 for name in dlopen dlsym pthread_create pthread_join pthread_setcancelstate; do
-  nm -D "$library" | grep -qE "^ +w $name@GLIBC_2\." || fail "$name is not weak, or not of its first version:" \
-    "$(nm -D "$library" | grep "$name")"
+  grep -qE "^ +w $name@GLIBC_2\." <<<"$all" || fail "$name is not weak, or not of its first version:" \
+    "$(grep "$name" <<<"$all")"
 done
-! readelf -lW "$library" | grep -q 'GNU_STACK.*E 0x' || fail "its stack is executable"
+! grep -q 'GNU_STACK.*E 0x' <<<"$segments" || fail "its stack is executable"
 echo "libmuster needs $needed and exports $(wc -l <<<"$symbols") functions"
