@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # What build-deb and build-rpm share. To be sourced; `root` is the checkout.
-# shellcheck disable=SC2154
+# shellcheck disable=SC2034,SC2154 # variables are used by those who source this, and come from them
 
 say() { printf '%s\n' "$*"; }
 
@@ -43,6 +43,36 @@ copy_source() {
         while IFS= read -r -d '' file; do
             [[ ! -e $root/$file && ! -L $root/$file ]] || printf '%s\0' "$file"
         done | tar -C "$root" --null --files-from=- -cf - | tar -C "$1" -xf -
+}
+
+# begin_packaging ARGUMENTS: what a packager is called with. Sets `output`, `series`, SOURCE_DATE_EPOCH, ccache's directory and
+# `work`, a directory that goes when the script ends; the script has defined usage.
+begin_packaging() {
+    output=$root/build/packages
+    while (($# > 0)); do
+        case $1 in
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        --output)
+            (($# > 1)) || die "--output needs the name of a directory"
+            output=$(realpath -m "$2")
+            shift
+            ;;
+        *)
+            usage >&2
+            exit 2
+            ;;
+        esac
+        shift
+    done
+    series=$(slurm_series)
+    SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(commit_time)}
+    export SOURCE_DATE_EPOCH
+    share_ccache
+    work=$(mktemp -d -t "${0##*/}-XXXXXX")
+    trap 'rm -rf "$work"' EXIT
 }
 
 # share_ccache: packagers take HOME away; what has been compiled before is found all the same.

@@ -7,8 +7,8 @@
 
 namespace muster::cli {
 
-// Adds them to `muster node`. What they come to is put into *result: 0 done, 1 the plugin does not load, 2 there is nothing
-// to do it on: no slurm.conf, no right to write.
+// Adds them to `muster node`. What they come to is put into *result: 0 done, 1 the plugin does not load, or this host has no
+// slurm.conf, 2 plugstack.conf cannot be written.
 void AddPluginCommands(CLI::App* node, const Common* common, int* result);
 
 }  // namespace muster::cli

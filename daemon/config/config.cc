@@ -116,8 +116,7 @@ const std::vector<Key>& Keys() {
            "Address on which other nodes' daemons reach this one."),
       Number("port", Kind::kCount, &Config::port, 1, 65'535,
              "Port between daemons, TCP and UDP; the same on all nodes. Below 1024 no user's program can "
-             "take it "
-             "while musterd restarts."),
+             "take it while musterd restarts."),
       Text("node_name", &Config::node_name,
            "This node's Slurm NodeName; empty: the host's name up to the first dot.", Anything),
       Text("service_user", &Config::service_user, "The user besides root whose daemons are trusted."),
@@ -192,8 +191,7 @@ const std::vector<Key>& Keys() {
              "A musterd that does not act for so long stops beating: its node counts as lost."),
       Text("metrics_file", &Config::metrics_file,
            "Figures for Prometheus, in the directory of node exporter's textfile collector; where that is "
-           "missing nothing "
-           "is written. Empty: none.",
+           "missing nothing is written. Empty: none.",
            IsPathOrNothing),
       Text("slurm_helper", &Config::slurm_helper,
            "The program muster-slurm, which speaks to slurmctld; empty: where it is installed.",

@@ -283,10 +283,7 @@ class Cluster:
             raise ClusterError(f"--nodes {self.options.nodes}: 1 to 200")
         needed = ["slurmctld", "slurmd", "munged", "ip", "unshare"]
         needed += ["ceph-mon", "ceph-osd", "ceph-mgr"] if self.options.ceph else []
-        path = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
-        absent = [program for program in needed if shutil.which(program, path=path) is None]
-        if absent:
-            raise ClusterError(f"not installed: {', '.join(absent)} (packaging/debian/control lists the packages)")
+        host.require_programs(needed)
         build = Path(self.options.build)
         if self.options.muster and (lacking := muster.missing(build)):
             raise ClusterError(f"{build} lacks {', '.join(lacking)}: build first, or use --no-muster")
@@ -468,10 +465,7 @@ class Cluster:
             for node in self._nodes.values():
                 node.reap()
             self._remove_leftovers()
-            host.unmount_below(self.directory)
-            shutil.rmtree(self.directory, ignore_errors=True)
-            if self.directory.exists():
-                shutil.rmtree(self.directory)
+            host.remove(self.directory)
 
     def _kill(self) -> None:
         self._cgroups.kill()

@@ -2,10 +2,11 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 
@@ -42,6 +43,22 @@ def child_of(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(children[0]) if children else None
+
+
+def require_programs(names: Iterable[str]) -> None:
+    """All of these are installed, or ClusterError names those that are not."""
+    path = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+    absent = [name for name in names if shutil.which(name, path=path) is None]
+    if absent:
+        raise ClusterError(f"not installed: {', '.join(absent)} (packaging/debian/control lists the packages)")
+
+
+def remove(directory: Path) -> None:
+    """Removes a directory, and what is mounted at or below it."""
+    unmount_below(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        shutil.rmtree(directory)
 
 
 def unmount_below(directory: Path) -> None:

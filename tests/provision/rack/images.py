@@ -89,8 +89,8 @@ def _status(image: Path) -> bytes:
     return subprocess.run(command, capture_output=True, check=True).stdout
 
 
-def packages(image: Path, suite: str, wanted: list[str]) -> Path:
-    """An apt repository of these packages and all that they need beyond an image."""
+def _repository(kind: str, image: Path, suite: str, wanted: list[str], key: list[bytes]) -> Path:
+    """An apt repository of these packages, or of what these .deb files need, without what an image has. `key`: what it is made of."""
 
     def make(path: Path) -> None:
         path.mkdir()
@@ -100,25 +100,19 @@ def packages(image: Path, suite: str, wanted: list[str]) -> Path:
         status.write_bytes(_status(image))
         _make("packages.sh", path, str(sources), str(status), *wanted)
 
-    script = (_HERE / "packages.sh").read_bytes()
-    return cached("packages", [script, image.name.encode(), " ".join(wanted).encode()], make)
+    return cached(kind, [(_HERE / "packages.sh").read_bytes(), image.name.encode(), *key], make)
+
+
+def packages(image: Path, suite: str, wanted: list[str]) -> Path:
+    """An apt repository of these packages and all that they need beyond an image."""
+    return _repository("packages", image, suite, wanted, [" ".join(wanted).encode()])
 
 
 def needed_by(image: Path, suite: str, debs: Path) -> Path:
     """An apt repository of what a directory's .deb files need beyond an image, without those files themselves."""
     files = sorted(str(deb) for deb in debs.glob("*.deb"))
     fields = [run(["dpkg-deb", "--field", file, "Package", "Depends", "Pre-Depends"]) for file in files]
-
-    def make(path: Path) -> None:
-        path.mkdir()
-        sources = path.with_name("sources.list")
-        sources.write_text(_sources(suite))
-        status = path.with_name("status")
-        status.write_bytes(_status(image))
-        _make("packages.sh", path, str(sources), str(status), *files)
-
-    script = (_HERE / "packages.sh").read_bytes()
-    return cached("needed", [script, image.name.encode(), *(field.encode() for field in fields)], make)
+    return _repository("needed", image, suite, files, [field.encode() for field in fields])
 
 
 def layer(below: Path, repository: Path, names: list[str]) -> Path:

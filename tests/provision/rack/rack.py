@@ -191,10 +191,7 @@ class Rack:
     def _check(self) -> None:
         if os.geteuid() != 0:
             raise ClusterError("a rack needs root")
-        path = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
-        absent = [program for program in _PROGRAMS if shutil.which(program, path=path) is None]
-        if absent:
-            raise ClusterError(f"not installed: {', '.join(absent)} (packaging/debian/control lists the packages)")
+        host.require_programs(_PROGRAMS)
 
     def _assemble(self, subnet: str | None, hosts: list[str]) -> None:
         self.network = Network(self.names, subnet)
@@ -315,10 +312,7 @@ class Rack:
             for machine in self._machines.values():
                 machine.reap()
             self.mirror.reap()
-            host.unmount_below(self.directory)
-            shutil.rmtree(self.directory, ignore_errors=True)
-            if self.directory.exists():
-                shutil.rmtree(self.directory)
+            host.remove(self.directory)
 
     def _remove_leftovers(self) -> None:
         self._cgroups.kill()
