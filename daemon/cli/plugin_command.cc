@@ -26,10 +26,14 @@ using nlohmann::json;
 constexpr char kTrialSeconds[] = "20";
 constexpr int kNoProgram = 127;
 
+// Where a slurmd without a slurm.conf keeps what slurmctld has sent (slurm.conf(5), "configless").
+constexpr char kSentConf[] = "/run/slurm/conf/slurm.conf";
+
 struct SlurmFiles {
   std::string conf;  // slurm.conf; "": this host has none
   std::string conf_text;
   std::string plugstack;  // plugstack.conf
+  bool sent = false;      // the files are slurmctld's, and it writes them again
 };
 
 SlurmFiles FindSlurm() {
@@ -37,6 +41,11 @@ SlurmFiles FindSlurm() {
   SlurmFiles files;
   files.conf = told != nullptr ? told : "/etc/slurm/slurm.conf";
   auto text = ReadText(files.conf);
+  if (!text && told == nullptr) {
+    files.conf = kSentConf;
+    text = ReadText(files.conf);
+    files.sent = text.has_value();
+  }
   if (!text) {
     files.conf.clear();
     return files;
@@ -178,12 +187,12 @@ Result<Answered> Check() {
 Result<Answered> Change(bool enable) {
   const SlurmFiles files = FindSlurm();
   if (files.conf.empty()) {
-    return Error{
-        Errc::kNotFound,
-        "this host has no slurm.conf: it takes its configuration from slurmctld's host, where plugstack.conf "
-        "is; `muster node check-plugin` tries the plugin here"};
+    return Error{Errc::kNotFound,
+                 "this host has no slurm.conf: neither /etc/slurm nor, from a running slurmd, /run/slurm/conf"};
   }
   json document{{"plugstack", files.plugstack}};
+  document["configless"] =
+      SlurmSetting(files.conf_text, "SlurmctldParameters").find("enable_configless") != std::string::npos;
   if (enable) {
     const auto version = TryPlugin(files);
     if (!version) return version.error();
@@ -191,6 +200,11 @@ Result<Answered> Change(bool enable) {
   }
   const auto read = ReadText(files.plugstack);
   const std::string before = read.value_or("");
+  if (files.sent) {
+    document["changed"] = false;
+    document["enabled"] = WithoutPluginLine(before) != before;
+    return Answered{document};
+  }
   const std::string other = IncludedPluginLine(before, fs::path(files.plugstack).parent_path());
   if (enable && !other.empty()) {
     return Error{Errc::kConflict,
@@ -200,6 +214,7 @@ Result<Answered> Change(bool enable) {
   }
   const std::string after = enable ? WithPluginLine(before) : WithoutPluginLine(before);
   document["changed"] = after != before;
+  document["enabled"] = enable;
   if (after != before) {
     if (Status done = Replace(files.plugstack, after); !done) return done.error();
   }
@@ -210,10 +225,14 @@ std::string Text(const json& document) {
   if (!document.contains("plugstack"))
     return fmt::format("spank_muster.so loads into Slurm {}\n", document.at("slurm").get<std::string>());
   const std::string path = document.at("plugstack");
+  if (fs::path(path).parent_path() == fs::path(kSentConf).parent_path()) {
+    return fmt::format("slurmctld sends {} to this host: run this command where slurmctld runs\n", path);
+  }
   if (document.at("changed") == false) return fmt::format("{} is right as it is\n", path);
-  return fmt::format(
-      "{} is changed. Where nodes take their configuration from slurmctld, run `scontrol reconfigure`.\n",
-      path);
+  return fmt::format("{} is changed{}\n", path,
+                     document.at("configless") == true
+                         ? ". Nodes take it from slurmctld: run `scontrol reconfigure`"
+                         : "");
 }
 
 }  // namespace

@@ -129,9 +129,35 @@ class PluginCommandTest(unittest.TestCase):
         self.assertIn("spank_muster.so does not load into Slurm", self.refused(1, "enable-plugin"))
         self.assertEqual(self.plugstack.read_text(), self.others)
 
-    def test_a_host_without_slurm_conf_is_told_where_the_line_belongs(self) -> None:
+    def test_a_host_without_slurm_conf_is_told_so(self) -> None:
         for words in (["enable-plugin"], ["disable-plugin"]):
-            self.assertIn("takes its configuration from slurmctld's host", self.refused(1, *words, conf="absent.conf"))
+            self.assertIn("this host has no slurm.conf", self.refused(1, *words, conf="absent.conf"))
+
+    def test_where_nodes_take_their_files_from_slurmctld_they_are_to_be_told(self) -> None:
+        self.assertNotIn("scontrol reconfigure", self.muster("enable-plugin").stdout)
+        self.write_slurm_conf("SlurmctldParameters=idle_on_node_suspend,enable_configless\n")
+        for command in ("disable-plugin", "enable-plugin"):
+            self.assertIn("run `scontrol reconfigure`", self.muster(command).stdout)
+            self.assertNotIn("scontrol reconfigure", self.muster(command).stdout)
+
+    def test_a_node_that_has_its_files_from_slurmctld_tries_the_plugin_and_leaves_them(self) -> None:
+        script = """\
+mount -t tmpfs tmpfs /run && mkdir -p /run/slurm/conf && cp "$1/slurm.conf" "$1/plugstack.conf" /run/slurm/conf
+if test -d /etc/slurm; then mount -t tmpfs tmpfs /etc/slurm; fi
+shift
+"$@"
+"$@" --json
+cmp "$0/plugstack.conf" /run/slurm/conf/plugstack.conf
+"""
+        for command in ("enable-plugin", "disable-plugin"):
+            words = [str(BUILD / "bin" / "muster"), "node", command]
+            shell = ["unshare", "--mount", "sh", "-ec", script, str(self.directory), str(self.directory), *words]
+            done = subprocess.run(shell, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            said = "slurmctld sends /run/slurm/conf/plugstack.conf to this host: run this command where slurmctld runs"
+            text, _, document = done.stdout.partition("\n")
+            self.assertEqual(text, said)
+            self.assertEqual((json.loads(document)["changed"], json.loads(document)["enabled"]), (False, False))
 
     def test_check_changes_nothing(self) -> None:
         self.assertTrue(self.done("check-plugin")["loads"])

@@ -26,7 +26,15 @@ GROUPS = {
 }
 
 # The groups whose hosts run a role, and so need what it requires. What other roles require is left to Ansible.
-ROLES = {"muster": ("compute", "controller", "login")}
+_SLURM = ("compute", "controller", "login")
+ROLES = {
+    "base": tuple(GROUPS),
+    "munge": _SLURM,
+    "slurm_controller": ("controller",),
+    "slurm_node": ("compute",),
+    "login": ("login",),
+    "muster": _SLURM,
+}
 
 # What an argument_specs calls a type is called this here, where the messages say it.
 _KINDS = {"str": "text", "path": "text", "bool": "flag", "int": "number", "list": "list", "dict": "mapping"}

@@ -68,6 +68,12 @@ class Machine:
         file.parent.mkdir(parents=True, exist_ok=True)
         host.write(file, text, mode)
 
+    def link(self, path: str, target: str) -> None:
+        """Makes a symbolic link on its disk before it boots."""
+        link = self.root / path.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+
     def power_on(self, binds: list[Bind]) -> "Boot":
         """Starts it; the caller plugs its cable in (leader()) and waits for it."""
         boot = Boot(f"@{self._names.cgroup}/{self.name}")

@@ -27,6 +27,30 @@ RUN_TIMEOUT_S = 180.0
 _SLURM_TIMEOUT_S = 180.0
 _PROGRAMS = ("systemd-nspawn", "mmdebstrap", "dpkg-scanpackages", "zstd", "ssh-keygen", "ip", "unshare")
 
+# nspawn mounts the v1 controllers read-only. Those here are the machine's own, so that slurmd may have them.
+_CGROUPS_UNIT = """\
+[Unit]
+DefaultDependencies=no
+Before=sysinit.target
+
+[Service]
+Type=oneshot
+ExecStart=/bin/mount -o remount,bind,rw /sys/fs/cgroup/freezer
+ExecStart=/bin/mount -o remount,bind,rw /sys/fs/cgroup/memory
+ExecStart=/bin/mount -o remount,bind,rw /sys/fs/cgroup/cpuset
+ExecStart=/bin/mount -o remount,bind,rw /sys/fs/cgroup/devices
+ExecStart=/bin/mount -o remount,bind,rw /sys/fs/cgroup/cpuacct
+"""
+# No machine may set a clock. chronyd runs all the same, and looks on.
+_CHRONY_DROP_IN = """\
+[Unit]
+ConditionCapability=
+
+[Service]
+ExecStart=
+ExecStart=!/usr/sbin/chronyd -F 1 -x
+"""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -34,6 +58,7 @@ class Options:
 
     suite: str = images.BOOKWORM  # the machines' release of Debian
     nodes: int = 3  # n1, n2, ... beside ctl
+    others: tuple[str, ...] = ()  # more machines, without Slurm
     slurm: bool = True  # a site that has Slurm; else blank machines
     debs: str | None = None  # a directory with Muster's packages
 
@@ -50,7 +75,8 @@ class Rack:
         self.names = Names(name or f"t{os.getpid()}", "rack")
         self.options = options or Options(**changes)
         self._report: Callable[[str], None] = lambda text: None
-        self._assemble(None, [slurm.CONTROLLER, *(f"n{i}" for i in range(1, self.options.nodes + 1))])
+        nodes = (f"n{i}" for i in range(1, self.options.nodes + 1))
+        self._assemble(None, [slurm.CONTROLLER, *nodes, *self.options.others])
 
     @classmethod
     def open(cls, name: str) -> "Rack":
@@ -74,7 +100,7 @@ class Rack:
 
     @property
     def nodes(self) -> list[str]:
-        return [name for name in self._machines if name != slurm.CONTROLLER]
+        return [name for name in self._machines if name != slurm.CONTROLLER and name not in self.options.others]
 
     def root(self, name: str) -> Path:
         """A machine's file system as the host sees it."""
@@ -274,7 +300,8 @@ class Rack:
     def _prepare(self, name: str) -> None:
         """A machine's disk before its first boot."""
         machine = self._machines[name]
-        kinds = [slurm.role(name), "root"] if self.options.slurm else ["root"]
+        has_slurm = self.options.slurm and name not in self.options.others
+        kinds = [slurm.role(name), "root"] if has_slurm else ["root"]
         machine.prepare([self.directory / "images" / kind for kind in kinds])
         machine.write("/etc/hostname", f"{name}\n")  # what --hostname says is overruled by it
         machine.write("/etc/hosts", self._hosts_file())
@@ -285,7 +312,10 @@ class Rack:
         )
         machine.write("/etc/apt/sources.list", self.mirror.sources())
         machine.write("/root/.ssh/authorized_keys", self.playbooks.key.with_suffix(".pub").read_text(), 0o600)
-        if self.options.slurm:
+        machine.write("/etc/systemd/system/writable-cgroups.service", _CGROUPS_UNIT)
+        machine.link("/etc/systemd/system/sysinit.target.wants/writable-cgroups.service", "../writable-cgroups.service")
+        machine.write("/etc/systemd/system/chrony.service.d/container.conf", _CHRONY_DROP_IN)
+        if has_slurm:
             slurm.install(machine, self.directory / "site")
 
     def _hosts_file(self) -> str:

@@ -14,7 +14,7 @@ ROLES = {
     "controller": ["munge", "slurmctld", "slurm-client"],
     "node": ["munge", "slurmd", "slurm-client", "libibverbs1"],
 }
-# Both, and what else a site has.
+# Both, and what else the playbooks install on blank machines.
 PACKAGES = ["munge", "slurmctld", "slurmd", "slurm-client", "libibverbs1", "chrony"]
 
 _SLURM_CONF = """\
@@ -50,17 +50,6 @@ CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
 ConstrainRAMSpace=yes
 """
-# nspawn mounts the v1 controllers read-only. Those here are the machine's own, so that slurmd may have them.
-_CGROUPS_DROP_IN = """\
-[Service]
-ExecStartPre=/bin/mount -o remount,bind,rw /sys/fs/cgroup/freezer
-ExecStartPre=/bin/mount -o remount,bind,rw /sys/fs/cgroup/memory
-ExecStartPre=/bin/mount -o remount,bind,rw /sys/fs/cgroup/cpuset
-ExecStartPre=/bin/mount -o remount,bind,rw /sys/fs/cgroup/devices
-ExecStartPre=/bin/mount -o remount,bind,rw /sys/fs/cgroup/cpuacct
-"""
-
-
 def role(name: str) -> str:
     return "controller" if name == CONTROLLER else "node"
 
@@ -82,5 +71,3 @@ def install(machine: Machine, site: Path) -> None:
     machine.write("/etc/munge/munge.key", (site / "munge.key").read_bytes(), 0o400)
     directory = (machine.root / "etc" / "munge").stat()
     os.chown(machine.root / "etc" / "munge" / "munge.key", directory.st_uid, directory.st_gid)
-    if role(machine.name) == "node":
-        machine.write("/etc/systemd/system/slurmd.service.d/cgroups.conf", _CGROUPS_DROP_IN)
