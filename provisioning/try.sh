@@ -1,19 +1,9 @@
 #!/bin/bash
-# Installs what is needed, builds Muster's packages, and tries them and the playbooks on machines in containers.
-set -euo pipefail
-# shellcheck source=../scripts/setup.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../scripts/setup.sh"
+# Installs what is needed, builds Muster's packages, and starts blank machines on this machine: containers that boot Debian 12. One
+playbook makes them a Slurm cluster with Muster. A job of a gang loses a node there and finishes, in the same job. The playbook
+runs once more and changes nothing. Another one adds a node. The exit status is 0 only if all of that is true.
 
-usage() {
-    cat <<'TEXT'
-usage: provisioning/try.sh [--keep] [--packages DIR] [--suite SUITE]
-
-Installs what is needed, builds Muster's packages, and starts a site that has Slurm on this machine: a controller and three
-nodes, containers that boot Debian 12 and its Slurm. Adds Muster with one playbook. A job of a gang loses a node there and
-finishes, in the same job. The playbook runs once more and changes nothing. Another one takes Muster away, to the byte. The exit
-status is 0 only if all of that is true.
-
-  --keep          leave the site up afterwards, and say how to use it
+  --keep          leave the cluster up afterwards, and say how to use it
   --packages DIR  take Muster's packages from there and build none
   --suite SUITE   machines of another release of Debian, such as trixie, with its Slurm
 
@@ -58,7 +48,7 @@ trap setup_cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-say "Muster on machines: packages, one playbook, and a gang that loses a node."
+say "Muster on machines: packages, one playbook from blank, and a gang that loses a node."
 install_dependencies
 if [[ -z $packages ]]; then
     say

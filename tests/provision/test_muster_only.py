@@ -77,9 +77,22 @@ class MusterOnly(unittest.TestCase):
         self.assertIn("store", play.output)
         self.assertEqual(self.etc(), self.before)
 
+    def slurm_pids(self) -> dict[str, str]:
+        units = {name: "slurmctld" if name == "ctl" else "slurmd" for name in self.rack.hosts}
+        return {name: self.shell(name, f"systemctl show --value --property=MainPID {unit}") for name, unit in units.items()}
+
     def test_01_a_play_that_is_killed_is_made_up_for_by_the_next_one(self) -> None:
+        pids = self.slurm_pids()
         self.play("muster_only")
         whole = self.etc()
+        for name, tree in whole.items():
+            found = compare(self.before[name], tree)
+            # Packages bring files of their own, but none of Slurm's.
+            touched = {path for path, what in found.items() if what != "added" or path.startswith("slurm/")}
+            self.assertLessEqual(touched, {"ld.so.cache", "slurm/plugstack.conf"}, name)
+        hostnames = self.rack.run("ctl", ["srun", "-N3", "--gang", "hostname"], user="trainer")
+        self.assertEqual(sorted(hostnames.stdout.split()), NODES, hostnames.stderr)
+        self.assertEqual(self.slurm_pids(), pids)
         self.play("uninstall")
         for name, tree in self.etc().items():
             self.assertEqual(compare(self.before[name], tree), {}, name)

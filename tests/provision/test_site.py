@@ -1,22 +1,24 @@
 #!/usr/bin/python3
-"""site.yml makes blank machines a cluster, in which a gang loses a node and finishes. The packages are those of build/packages,
-or of the directory that MUSTER_PACKAGES names."""
+"""The playbooks on blank machines, when the cluster grows, is upgraded, or is not as it should be. The packages are those of
+build/packages, or of the directory that MUSTER_PACKAGES names."""
 
 import os
 import sys
 import unittest
 from pathlib import Path
+from typing import Any
 
 sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
+import blank_site  # noqa: E402
+from blank_site import GROUPS, NODES  # noqa: E402
 from gang_job import GangJob  # noqa: E402
-from rack import Play, Rack, rack_of_test  # noqa: E402
+from rack import Options, Play, Rack, rack_of_test  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
 
 PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
-NODES = ["n1", "n2", "n3"]
 
 
 class Site(unittest.TestCase):
@@ -26,47 +28,70 @@ class Site(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.rack = rack_of_test("b", nodes=len(NODES), slurm=False, others=("login",), debs=str(PACKAGES))
+        cls.rack = rack_of_test("b", options=blank_site.options(Options().suite, PACKAGES))
         cls.addClassCleanup(cls.rack.stop)
         cls.rack.start()
-        cls.rack.playbooks.prepare(
-            {"controller": ["ctl"], "login": ["login"], "compute": NODES},
-            {
-                "muster_apt_source": cls.rack.mirror.source,
-                "muster_compute_packages": ["muster", "python3-muster", "muster-train"],
-                "muster_config": {"store": "dir:/srv/checkpoints"},
-                # A container says that it has all of the host's memory.
-                "slurm_node_parameters": {"CPUs": 4, "RealMemory": 4000},
-                "slurm_controller_settings": {"SlurmdParameters": "config_overrides", "DefMemPerCPU": 500, "SelectTypeParameters": "CR_CPU_Memory"},
-            },
-        )
-        play = cls.rack.playbooks.play("site")
-        if play.code != 0:
-            raise AssertionError(play.output)
+        cls.configure()
+        blank_site.play(cls.rack, "site")
+
+    @classmethod
+    def configure(cls, nodes: list[str] = NODES, **changes: Any) -> None:
+        cls.rack.playbooks.prepare(GROUPS | {"compute": nodes}, blank_site.variables(cls.rack) | changes)
 
     def play(self, name: str, *arguments: str) -> Play:
-        """One that must end well."""
-        play = self.rack.playbooks.play(name, *arguments)
-        self.assertEqual(play.code, 0, play.output)
-        return play
+        return blank_site.play(self.rack, name, *arguments)
+
+    def pids(self) -> dict[str, str]:
+        """Of all daemons, by host and unit."""
+        units = {"ctl": ["munge", "slurmctld"], "login1": ["munge"]}
+        show = ["systemctl", "show", "--value", "--property=MainPID"]
+        return {
+            f"{host} {unit}": self.rack.run(host, [*show, unit], check=True).stdout.strip()
+            for host in self.rack.hosts
+            for unit in units.get(host, ["munge", "slurmd", "musterd"])
+        }
 
     def test_a_second_run_changes_nothing(self) -> None:
         for arguments in (["--check", "--diff"], []):
             play = self.play("site", *arguments)
             self.assertEqual(set(play.changed.values()), {0}, play.output)
 
-    def test_a_gang_loses_a_node_and_finishes(self) -> None:
+    def test_a_check_predicts_what_a_run_changes(self) -> None:
+        edits: list[dict[str, Any]] = [
+            {"slurm_controller_partitions": {"main": "Nodes=ALL Default=YES State=UP", "one": "Nodes=n1 MaxTime=60"}},
+            {"muster_config": {"store": "dir:/srv/checkpoints", "log_level": "debug"}},
+        ]
+        self.addCleanup(self.play, "site")
+        self.addCleanup(self.configure)
+        for edit in edits:
+            self.configure(**edit)
+            predicted = self.play("site", "--check").changed
+            self.assertGreater(sum(predicted.values()), 0)
+            self.assertEqual(self.play("site").changed, predicted)
+
+    def test_a_node_is_added_under_a_gang_that_runs_on(self) -> None:
         self.rack.wait_for_idle(NODES)
         job = GangJob(self.rack, NODES)
         job.submit()
         job.wait_for_checkpoint()
+        before = self.pids()
+        self.rack.add("n4")
+        self.configure([*NODES, "n4"])
+        play = self.play("add_node", "-e", "nodes=n4")
+        after = self.pids()
+        self.assertEqual({name for name, pid in before.items() if after[name] != pid}, {"ctl slurmctld"})
+        # A line of /etc/hosts.
+        self.assertEqual({play.changed[name] for name in NODES}, {1}, play.output)
+        self.rack.wait_for_idle(["n4"])
+        self.assertEqual(max(event["generation"] for event in job.events()), 1)
         self.rack.kill("n2")
         job.wait_for_restart()
         job.wait_for_end()
         self.assertEqual(job.complaint(), "", job.evidence())
         self.rack.revive("n2")
-        self.rack.wait_for_idle(NODES)
+        self.rack.wait_for_idle([*NODES, "n4"])
         self.play("validate")
+        self.assertEqual(set(self.play("site").changed.values()), {0})
 
 
 if __name__ == "__main__":

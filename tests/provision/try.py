@@ -1,5 +1,5 @@
-"""The story of provisioning/try.sh, once the packages are built: a site that has Slurm gets Muster by one playbook, a gang loses a
-node and finishes, and another playbook takes Muster away again."""
+"""The story of provisioning/try.sh, once the packages are built: blank machines become a cluster by one playbook, a gang loses a
+node and finishes, and the cluster gets one node more."""
 
 import argparse
 import contextlib
@@ -14,15 +14,14 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent / "cluster"), str(_HERE.parent / "demo")]
 
 import screen  # noqa: E402
-from etc import Tree, compare  # noqa: E402
-from gang_job import ANSWER_S, GangJob  # noqa: E402
+import blank_site  # noqa: E402
+from blank_site import GROUPS, NODES  # noqa: E402
+from gang_job import ANSWER_S, USER, GangJob  # noqa: E402
 from rack import ClusterError, Options, Play, Rack  # noqa: E402
 
 ROOT = _HERE.parents[1]
-NODES = ["n1", "n2", "n3"]
 LOST = "n2"  # not the batch host, and not the spare, which is the last one
-# What muster_only.yml changes of what is there below /etc. Packages bring files of their own, but none of Slurm's.
-CHANGED = {"ld.so.cache", "slurm/plugstack.conf"}
+NEW = "n4"
 
 
 class Story:
@@ -30,28 +29,17 @@ class Story:
 
     def __init__(self, rack: Rack) -> None:
         self._rack = rack
-        self._began = time.monotonic()
-        self._before: dict[str, Tree] = {}
-        self._daemons: dict[str, str] = {}
 
     def tell(self) -> None:
-        screen.title("1. A site that has Slurm, on this machine")
-        screen.say("a controller (ctl) and three nodes (n1 to n3): containers that boot Debian, with Slurm from its packages")
+        screen.title("1. Blank machines, on this machine")
+        screen.say(f"{', '.join(self._rack.hosts)}: containers that boot Debian, and have nothing but ssh and Python")
         self._rack.start(report=screen.say)
-        self._rack.playbooks.prepare(
-            {"controller": ["ctl"], "login": [], "compute": NODES},
-            {
-                "muster_apt_source": self._rack.mirror.source,
-                "muster_compute_packages": ["muster", "python3-muster", "muster-train"],
-                "muster_config": {"store": "dir:/srv/checkpoints"},
-            },
-        )
-        self._before = self._etc()
-        self._daemons = self._slurm_pids()
+        self._rack.playbooks.prepare(GROUPS, blank_site.variables(self._rack))
 
-        screen.title("2. Add Muster: ansible-playbook muster.appliance.muster_only")
-        self._play("muster_only")
-        self._check_added()
+        screen.title("2. Make them a cluster: ansible-playbook muster.appliance.site")
+        self._play("site")
+        self._rack.wait_for_idle(NODES)
+        self._run("ctl", "sinfo -N -o '%N %t'")
         self._play("validate")
 
         screen.title("3. A gang of two nodes and a spare loses a node")
@@ -60,32 +48,28 @@ class Story:
         screen.title("4. The node is back; the same playbook again")
         self._rack.revive(LOST)
         self._rack.wait_for_idle(NODES)
-        again = self._play("muster_only")
+        again = self._play("site")
         if any(again.changed.values()):
             raise ClusterError(f"a second run has changed something: {again.changed}\n{again.output}")
         screen.say("it has changed nothing", "green")
+
+        screen.title("5. One node more: ansible-playbook muster.appliance.add_node -e nodes=n4")
+        self._rack.add(NEW)
+        self._rack.playbooks.prepare(GROUPS | {"compute": [*NODES, NEW]}, blank_site.variables(self._rack))
+        self._play("add_node", "-e", f"nodes={NEW}")
+        self._rack.wait_for_idle([NEW])
+        self._run("login1", f"srun --nodelist={NEW} --gang hostname", user=USER)
         self._play("validate")
 
-        screen.title("5. Take Muster away: ansible-playbook muster.appliance.uninstall")
-        self._play("uninstall")
-        self._check_removed()
-
-    def _play(self, name: str) -> Play:
-        play = self._rack.playbooks.play(name)
-        if play.code != 0:
-            raise ClusterError(f"the playbook {name} has failed ({play.code}):\n{play.output}")
+    def _play(self, name: str, *arguments: str) -> Play:
+        play = blank_site.play(self._rack, name, *arguments)
         screen.say(f"{name}: {play.seconds:.1f} s, {sum(play.changed.values())} changes on {len(play.changed)} hosts")
         return play
 
-    def _check_added(self) -> None:
-        for name, tree in self._etc().items():
-            found = compare(self._before[name], tree)
-            others = {path: what for path, what in found.items() if what != "added" or path.startswith("slurm/")}
-            if strange := others.keys() - CHANGED:
-                raise ClusterError(f"on {name} it has changed what is not Muster's below /etc: {', '.join(sorted(strange))}")
-        if (pids := self._slurm_pids()) != self._daemons:
-            raise ClusterError(f"a daemon of Slurm has been restarted: {self._daemons} before, {pids} now")
-        screen.say("of Slurm's files plugstack.conf has changed; no daemon of Slurm was restarted", "green")
+    def _run(self, host: str, command: str, user: str | None = None) -> None:
+        screen.say(f"on {host}: {command}")
+        for line in self._rack.run(host, ["sh", "-c", command], user=user, check=True).stdout.splitlines():
+            screen.quote(line)
 
     def _gang(self) -> None:
         job = GangJob(self._rack, NODES)
@@ -110,26 +94,6 @@ class Story:
         screen.say(f"generation 2 ran {job.began(2) - killed:.1f} s after the loss, in the same job", "green")
         screen.say(f"job {job.id} is COMPLETED: {job.last_line()}", "green")
 
-    def _check_removed(self) -> None:
-        for name, tree in self._etc().items():
-            if found := compare(self._before[name], tree):
-                raise ClusterError(f"/etc of {name} is not what it was: {found}")
-        left = self._rack.run("n1", ["sh", "-c", "command -v muster musterd; ls /srv/checkpoints"], check=False)
-        if "muster" in left.stdout.split("\n")[0] or not left.stdout.strip():
-            raise ClusterError(f"left on n1: {left.stdout}")
-        done = self._rack.run("ctl", ["srun", "-N3", "hostname"], user="trainer")
-        if sorted(done.stdout.split()) != NODES or done.stderr:
-            raise ClusterError(f"`srun -N3 hostname` says: {done.stdout}{done.stderr}")
-        screen.say("/etc of every host is what it was, to the byte; srun works as before; the checkpoints are still there", "green")
-
-    def _etc(self) -> dict[str, Tree]:
-        return {name: Tree.of(self._rack.root(name) / "etc") for name in self._rack.hosts}
-
-    def _slurm_pids(self) -> dict[str, str]:
-        units = {name: "slurmctld" if name == "ctl" else "slurmd" for name in self._rack.hosts}
-        show = ["systemctl", "show", "--value", "--property=MainPID"]
-        return {name: self._rack.run(name, [*show, unit], check=True).stdout.strip() for name, unit in units.items()}
-
 
 def _explain_keep(rack: Rack) -> None:
     rackctl = os.path.relpath(_HERE / "rackctl")
@@ -153,8 +117,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     began = time.monotonic()
-    options = Options(suite=arguments.suite, nodes=len(NODES), debs=str(arguments.packages.resolve()))
-    rack = Rack(f"try-{os.getpid()}", options)
+    rack = Rack(f"try-{os.getpid()}", blank_site.options(arguments.suite, arguments.packages))
     logs: Path | None = Path(os.environ.get("MUSTER_TEST_LOGS", ROOT / "build" / "try-logs")) / rack.names.name
     try:
         Story(rack).tell()

@@ -35,4 +35,5 @@ class Names:
 
     def veth(self, node: str) -> str:
         """The host's end of a node's cable: at most the 15 characters that Linux allows."""
-        return f"{self.bridge}-{node}"
+        short = node if len(node) <= 4 else hashlib.sha256(node.encode()).hexdigest()[:4]
+        return f"{self.bridge}-{short}"

@@ -5,6 +5,7 @@ import fcntl
 import ipaddress
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from .host import ClusterError, run
@@ -16,8 +17,10 @@ IFF_UP = 1
 class Network:
     """The cluster's layer 2. The bridge's own address, .254, is the host's; nodes have no route beyond it."""
 
-    def __init__(self, names: Names, subnet: str | None = None) -> None:
+    def __init__(self, names: Names, subnet: str | None = None, others: Sequence[str] = ()) -> None:
+        """others: nodes that are not called by a letter and a number."""
         self._names = names
+        self._last = {CONTROLLER: 1, CEPH_NODE: 2} | {name: 200 + number for number, name in enumerate(others)}
         self.subnet = subnet  # the first three bytes of the /24, such as "10.83.7"
 
     def create(self) -> None:
@@ -39,8 +42,7 @@ class Network:
 
     def address(self, node: str) -> str:
         """A node's IPv4 address."""
-        last = {CONTROLLER: 1, CEPH_NODE: 2}.get(node) or 10 + int(node[1:])
-        return f"{self.subnet}.{last}"
+        return f"{self.subnet}.{self._last.get(node) or 10 + int(node[1:])}"
 
     def connect(self, inits: dict[str, int]) -> None:
         """Plugs nodes in: each gets eth0 in the network namespace of its init process.

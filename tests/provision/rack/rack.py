@@ -220,7 +220,7 @@ class Rack:
         host.require_programs(_PROGRAMS)
 
     def _assemble(self, subnet: str | None, hosts: list[str]) -> None:
-        self.network = Network(self.names, subnet)
+        self.network = Network(self.names, subnet, self.options.others)
         self._cgroups = RackCgroups(self.names)
         self._machines = {name: Machine(self.names, self._cgroups, name) for name in hosts}
         self.mirror = Mirror(self.names, self.network, self._cgroups)

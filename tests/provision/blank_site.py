@@ -1,0 +1,35 @@
+"""Blank machines, and the operator's input with which site.yml makes them a cluster."""
+
+from pathlib import Path
+from typing import Any
+
+from rack import ClusterError, Options, Play, Rack
+
+NODES = ["n1", "n2", "n3"]
+GROUPS = {"controller": ["ctl"], "login": ["login1"], "compute": NODES}
+
+
+def options(suite: str, packages: Path) -> Options:
+    others = sorted({name for names in GROUPS.values() for name in names} - {"ctl", *NODES})
+    return Options(suite=suite, nodes=len(NODES), slurm=False, others=tuple(others), debs=str(packages.resolve()))
+
+
+def variables(rack: Rack) -> dict[str, Any]:
+    """The operator's file."""
+    return {
+        "muster_apt_source": rack.mirror.source,
+        "muster_compute_packages": ["muster", "python3-muster", "muster-train"],
+        "muster_config": {"store": "dir:/srv/checkpoints"},
+        # A container says that it has the host's processors and memory.
+        "slurm_node_parameters": {"CPUs": 4, "Boards": 1, "SocketsPerBoard": 1, "CoresPerSocket": 4, "ThreadsPerCore": 1, "RealMemory": 4000},
+        "slurm_controller_settings": {"SlurmdParameters": "config_overrides", "DefMemPerCPU": 500, "TaskPlugin": "task/cgroup"},
+        "slurm_controller_cgroup_settings": {"ConstrainCores": "no", "ConstrainDevices": "no"},
+    }
+
+
+def play(rack: Rack, name: str, *arguments: str) -> Play:
+    """One that must end well."""
+    done = rack.playbooks.play(name, *arguments)
+    if done.code != 0:
+        raise ClusterError(f"the playbook {name} has failed ({done.code}):\n{done.output}")
+    return done
