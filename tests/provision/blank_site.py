@@ -6,6 +6,7 @@ from typing import Any
 from rack import ClusterError, Options, Play, Rack
 
 NODES = ["n1", "n2", "n3"]
+STORE = {"store": "dir:/srv/checkpoints"}
 GROUPS = {"controller": ["ctl"], "login": ["login1"], "compute": NODES}
 
 
@@ -19,7 +20,7 @@ def variables(rack: Rack) -> dict[str, Any]:
     return {
         "muster_apt_source": rack.mirror.source,
         "muster_compute_packages": ["muster", "python3-muster", "muster-train"],
-        "muster_config": {"store": "dir:/srv/checkpoints"},
+        "muster_config": STORE,
         # A container says that it has the host's processors and memory.
         "slurm_node_parameters": {"CPUs": 4, "Boards": 1, "SocketsPerBoard": 1, "CoresPerSocket": 4, "ThreadsPerCore": 1, "RealMemory": 4000},
         "slurm_controller_settings": {"SlurmdParameters": "config_overrides", "DefMemPerCPU": 500, "TaskPlugin": "task/cgroup"},
