@@ -64,6 +64,16 @@ std::string NodeName(const Config& config) {
   return full.substr(0, full.find('.'));
 }
 
+// Opens the store and reads from it, whatever is there.
+Status CheckStore(const Config& config) {
+  constexpr int kSeconds = 3;
+  const auto store = OpenStore({config.store, config.ceph_conf, config.ceph_user, kSeconds});
+  if (!store) return store.error();
+  const auto head = (*store)->ReadHead({"u0", "check"});
+  if (!head && head.error().code != Errc::kNotFound) return head.error();
+  return {};
+}
+
 Result<uint32_t> UidOf(const std::string& user) {
   const passwd* entry = ::getpwnam(user.c_str());
   if (entry == nullptr)
@@ -277,9 +287,11 @@ int main(int argc, char** argv) {
   CLI::App app{"musterd: Muster's node daemon"};
   std::string path = muster::kDefaultConfig;
   bool check = false;
+  bool check_store = false;
   bool print = false;
   app.add_option("--config", path, "Configuration file")->capture_default_str();
   app.add_flag("--check-config", check, "Check the configuration and exit");
+  app.add_flag("--check-store", check_store, "Open the store, read from it and exit");
   app.add_flag("--print-default-config", print,
                "Print a commented configuration with every default and exit");
   app.set_version_flag("--version", MUSTER_VERSION);
@@ -296,6 +308,11 @@ int main(int argc, char** argv) {
   if (check) {
     std::cout << path << ": good\n";
     return 0;
+  }
+  if (check_store) {
+    const muster::Status good = muster::CheckStore(*config);
+    std::cout << (good ? config->store + ": good" : good.error().message) << std::endl;
+    ::_exit(good ? 0 : 1);  // a client of Ceph's that cannot connect may take long to end
   }
   muster::BlockSignals();
   muster::TraceCrashes("musterd");

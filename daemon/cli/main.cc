@@ -6,6 +6,7 @@
 #include "daemon/cli/ask.h"
 #include "daemon/cli/checkpoint_command.h"
 #include "daemon/cli/checkpoint_output.h"
+#include "daemon/cli/doctor.h"
 #include "daemon/cli/output.h"
 #include "daemon/cli/plugin_command.h"
 
@@ -45,6 +46,8 @@ int main(int argc, char** argv) {
   events->callback([&] { result = Show(common, of_job(Question::EVENTS), muster::EventsTable); });
 
   muster::cli::AddCheckpointCommand(&app, &common, &result);
+
+  muster::cli::AddDoctorCommand(&app, &common, &result);
 
   CLI::App* report = add(&app, "report", "Show what is used");
   report->require_subcommand(1);

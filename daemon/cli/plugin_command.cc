@@ -3,18 +3,15 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
-#include "base/helper_program.h"
 #include "base/unique_fd.h"
+#include "daemon/cli/plugin_trial.h"
 #include "daemon/cli/plugstack.h"
 
 namespace muster::cli {
@@ -23,133 +20,17 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr char kTrialSeconds[] = "20";
-constexpr int kNoProgram = 127;
-
-// Where a slurmd without a slurm.conf keeps what slurmctld has sent (slurm.conf(5), "configless").
-constexpr char kSentConf[] = "/run/slurm/conf/slurm.conf";
-
-struct SlurmFiles {
-  std::string conf;  // slurm.conf; "": this host has none
-  std::string conf_text;
-  std::string plugstack;  // plugstack.conf
-  bool sent = false;      // the files are slurmctld's, and it writes them again
-};
-
-SlurmFiles FindSlurm() {
-  const char* told = std::getenv("SLURM_CONF");
-  SlurmFiles files;
-  files.conf = told != nullptr ? told : "/etc/slurm/slurm.conf";
-  auto text = ReadText(files.conf);
-  if (!text && told == nullptr) {
-    files.conf = kSentConf;
-    text = ReadText(files.conf);
-    files.sent = text.has_value();
-  }
-  if (!text) {
-    files.conf.clear();
-    return files;
-  }
-  files.conf_text = *std::move(text);
-  const std::string set = SlurmSetting(files.conf_text, "PlugStackConfig");
-  files.plugstack = set.empty() ? fs::path(files.conf).parent_path() / "plugstack.conf" : fs::path(set);
-  return files;
-}
-
-struct Ran {
-  int code = 0;
-  std::string output;  // standard output and error
-};
-
-// Runs a program of Slurm to its end, or for kTrialSeconds.
-Result<Ran> RunSlurm(const std::string& conf, std::vector<std::string> words) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    return Error{Errc::kInternal, fmt::format("pipe: {}", std::strerror(errno))};
-  UniqueFd output(ends[0]);
-  UniqueFd input(ends[1]);
-  words.insert(words.begin(), {"SLURM_CONF=" + conf, "timeout", "--kill-after=1", kTrialSeconds});
-  const auto pid = StartHelper("/usr/bin/env", std::move(words), {{input.get(), 1}, {input.get(), 2}});
-  if (!pid) return pid.error();
-  input.reset();
-  Ran ran;
-  std::array<char, 4096> part{};
-  ssize_t size = 0;
-  while ((size = ::read(output.get(), part.data(), part.size())) > 0 || (size < 0 && errno == EINTR))
-    ran.output.append(part.data(), static_cast<size_t>(std::max<ssize_t>(size, 0)));
-  int status = 0;
-  while (::waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  return ran;
-}
-
-// A directory with a configuration of its own, in which Slurm must load Muster's plugin or fail.
-class TrialConfiguration {
- public:
-  static Result<std::unique_ptr<TrialConfiguration>> Make(const SlurmFiles& files) {
-    std::string name = (fs::temp_directory_path() / "muster-plugin-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr)
-      return Error{Errc::kInternal, fmt::format("cannot make {}: {}", name, std::strerror(errno))};
-    std::unique_ptr<TrialConfiguration> trial(new TrialConfiguration(name));
-    std::ofstream conf(trial->conf());
-    conf << "ClusterName=trial\nSlurmctldHost=localhost\nPlugStackConfig=" << name << "/plugstack.conf\n";
-    const std::string plugins = SlurmSetting(files.conf_text, "PluginDir");
-    if (!plugins.empty()) conf << "PluginDir=" << plugins << "\n";
-    std::ofstream(name + "/plugstack.conf") << "required spank_muster.so\n";
-    return trial;
-  }
-  TrialConfiguration(const TrialConfiguration&) = delete;
-  TrialConfiguration& operator=(const TrialConfiguration&) = delete;
-  ~TrialConfiguration() {
-    std::error_code ignored;
-    fs::remove_all(directory_, ignored);
-  }
-  [[nodiscard]] std::string conf() const { return directory_ + "/slurm.conf"; }
-
- private:
-  explicit TrialConfiguration(std::string directory) : directory_(std::move(directory)) {}
-  std::string directory_;
-};
-
-// "22.05.8" of "slurm-wlm 22.05.8".
-std::string VersionIn(const std::string& said) {
-  const size_t at = said.find_first_of("0123456789");
-  return at == std::string::npos ? "" : said.substr(at, said.find_first_not_of("0123456789.", at) - at);
-}
-
-std::string SeriesOf(const std::string& version) {
-  return version.substr(0, version.find('.', version.find('.') + 1));
-}
-
-// The line in which srun says why it does not load the plugin.
-std::string Reason(const std::string& output) {
-  size_t at = output.find("Incompatible Slurm plugin");
-  if (at == std::string::npos) at = output.find("error: ");
-  if (at == std::string::npos) return "srun knows no --gang, and says nothing of it";
-  return output.substr(at, output.find('\n', at) - at);
-}
+constexpr auto kTrial = std::chrono::seconds(20);  // for each of two programs
 
 // The version of this host's Slurm, in which the plugin loads.
-Result<std::string> TryPlugin(const SlurmFiles& files) {
-  auto trial = TrialConfiguration::Make(files);
+Result<std::string> LoadsInto(const SlurmFiles& files) {
+  const auto trial = TryPlugin(files, kPlugin, kTrial);
   if (!trial) return trial.error();
-  const auto told = RunSlurm((*trial)->conf(), {"scontrol", "--version"});
-  const auto help = RunSlurm((*trial)->conf(), {"srun", "-v", "--help"});
-  if (!told) return told.error();
-  if (!help) return help.error();
-  const std::string version = VersionIn(told->output);
-  if (told->code != 0 || version.empty() || help->code == kNoProgram) {
-    return Error{Errc::kNotFound,
-                 "the plugin is tried with srun and scontrol, Slurm's client programs, which are not "
-                 "here (package slurm-client)"};
-  }
-  if (help->code == 0 && help->output.find("--gang=") != std::string::npos) return version;
+  if (trial->why.empty()) return trial->slurm;
   return Error{
       Errc::kConflict,
-      fmt::format("spank_muster.so does not load into Slurm {}: {}; install slurm-spank-muster-{}, which is "
-                  "compiled for this release",
-                  version, Reason(help->output), SeriesOf(version))};
+      fmt::format("{} does not load into Slurm {}: {}; install {}, which is compiled for this release",
+                  kPlugin, trial->slurm, trial->why, PluginPackage(trial->slurm))};
 }
 
 // Replaces the file in one step, with its mode and owner; what is empty then was made by this command, and goes.
@@ -179,7 +60,7 @@ Status Replace(const std::string& path, const std::string& text) {
 
 Result<Answered> Check() {
   const SlurmFiles files = FindSlurm();
-  const auto version = TryPlugin(files);
+  const auto version = LoadsInto(files);
   if (!version) return version.error();
   return Answered{{{"slurm", *version}, {"loads", true}}};
 }
@@ -187,14 +68,15 @@ Result<Answered> Check() {
 Result<Answered> Change(bool enable) {
   const SlurmFiles files = FindSlurm();
   if (files.conf.empty()) {
-    return Error{Errc::kNotFound,
-                 "this host has no slurm.conf: neither /etc/slurm nor, from a running slurmd, /run/slurm/conf"};
+    return Error{
+        Errc::kNotFound,
+        "this host has no slurm.conf: neither /etc/slurm nor, from a running slurmd, /run/slurm/conf"};
   }
   json document{{"plugstack", files.plugstack}};
   document["configless"] =
       SlurmSetting(files.conf_text, "SlurmctldParameters").find("enable_configless") != std::string::npos;
   if (enable) {
-    const auto version = TryPlugin(files);
+    const auto version = LoadsInto(files);
     if (!version) return version.error();
     document["slurm"] = *version;
   }
@@ -229,10 +111,9 @@ std::string Text(const json& document) {
     return fmt::format("slurmctld sends {} to this host: run this command where slurmctld runs\n", path);
   }
   if (document.at("changed") == false) return fmt::format("{} is right as it is\n", path);
-  return fmt::format("{} is changed{}\n", path,
-                     document.at("configless") == true
-                         ? ". Nodes take it from slurmctld: run `scontrol reconfigure`"
-                         : "");
+  return fmt::format(
+      "{} is changed{}\n", path,
+      document.at("configless") == true ? ". Nodes take it from slurmctld: run `scontrol reconfigure`" : "");
 }
 
 }  // namespace

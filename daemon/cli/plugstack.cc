@@ -14,7 +14,6 @@ namespace {
 
 constexpr char kAbout[] =
     "# Muster is the last plugin. `muster node disable-plugin` takes these two lines away.";
-constexpr char kPlugin[] = "spank_muster.so";
 
 std::vector<std::string> Lines(std::string_view text) {
   std::vector<std::string> lines;
@@ -89,6 +88,13 @@ std::string IncludedPluginLine(std::string_view text, const std::string& directo
     for (const std::string& path : Included(std::filesystem::path(directory) / words[1])) {
       if (std::ranges::any_of(Lines(ReadText(path).value_or("")), IsPluginLine)) return path;
     }
+  }
+  return "";
+}
+
+std::string PluginIn(std::string_view text) {
+  for (const std::string& line : Lines(text)) {
+    if (IsPluginLine(line)) return std::string(Words(line)[1]);
   }
   return "";
 }

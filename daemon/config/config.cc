@@ -226,6 +226,11 @@ const std::vector<Key>& Keys() {
              "A node with less memory available is sick."),
       Number("health_disk_free", Kind::kCount, &Config::health_disk_free, 0, 50,
              "A file system with less free, in percent of bytes and of inodes, has no room."),
+      Number("memlock_limit", Kind::kSize, &Config::memlock_limit, 0, 1LL << 60,
+             "How much memory slurmd, and with it jobs, and musterd must be allowed to lock: `muster doctor` "
+             "names "
+             "a lower limit. 0: all of it, as RDMA needs; in containers, which cannot raise theirs, what "
+             "they have."),
       Text("nvml_library", &Config::nvml_library,
            "NVIDIA's management library, for the GPUs' health; not there or empty: they are not checked.",
            Anything),

@@ -55,6 +55,7 @@ struct Config {
   std::string health_disks = "/tmp";
   int64_t health_memory_min = 1 << 30;  // bytes
   int64_t health_disk_free = 2;         // percent
+  int64_t memlock_limit = 0;            // bytes
   std::string nvml_library = "libnvidia-ml.so.1";
   std::string kernel_log = "/dev/kmsg";
   std::string log_level = "info";

@@ -114,6 +114,6 @@ MUSTER_YAML = frozenset(
     master_ports_last keep_checkpoints keep_every user_storage_limit incremental compression recovery_memory partner_memory
     partner_group partner_port slurm_topology collect_pause chunk_size max_shard_size reconnect progress_after beat lease silence
     hang_report loop_stall slurm_helper metrics_file slurm_timeout slurm_requeue_timeout slurm_node_downs_per_minute time_limit_margin enabled
-    exit_codes health_timeout health_nics health_disks health_memory_min health_disk_free nvml_library kernel_log log_level
+    exit_codes health_timeout health_nics health_disks health_memory_min health_disk_free memlock_limit nvml_library kernel_log log_level
     """.split()
 )

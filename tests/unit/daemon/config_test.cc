@@ -160,6 +160,12 @@ TEST(Config, WhatHealthLooksAtIsNamesAndPaths) {
   EXPECT_THAT(ErrorOf("\nkernel_log: kmsg\n"), StartsWith("muster.yaml:2:"));
 }
 
+TEST(Config, TheLimitOfLockedMemoryIsASize) {
+  EXPECT_EQ(ErrorOf("memlock_limit: 8MiB\n"), "");
+  EXPECT_EQ(ErrorOf("memlock_limit: 0\n"), "");
+  EXPECT_THAT(ErrorOf("\nmemlock_limit: unlimited\n"), StartsWith("muster.yaml:2:"));
+}
+
 TEST(Config, AnEmptyRangeOfPortsIsRefusedWithALine) {
   EXPECT_THAT(ErrorOf("\nmaster_ports_first: 30000\nmaster_ports_last: 20000\n"),
               StartsWith("muster.yaml:3: master_ports_first, 30000, is above master_ports_last"));
