@@ -34,6 +34,7 @@ Answered Diagnose(const Common& common, const std::vector<std::string>& needs) {
         [&](DoctorNotes& notes) {
           const Host host = LookAtHost(common.config_path, needs);
           std::vector<DoctorCheck> checks;
+          checks.reserve(kAllChecks.size());
           for (const Named& one : kAllChecks) {
             checks.push_back({one.subject, [&host, run = one.run](DoctorNotes& own) { run(host, own); }});
           }

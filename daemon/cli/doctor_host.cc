@@ -60,10 +60,10 @@ std::vector<Unit> ParseUnits(const std::string& text) {
   return units;
 }
 
-// "of its last run: exit-code; it said: store rados:muster: ..."
+// Why it does not run, as far as systemd or the service itself has said.
 std::string Why(const Unit& unit) {
-  std::string why;
-  if (!unit.result.empty() && unit.result != "success") why = fmt::format(", {}", unit.result);
+  if (unit.state == "inactive" && unit.result == "success") return "";  // somebody has stopped it
+  const std::string why = unit.result == "success" ? "" : fmt::format(" ({})", unit.result);
   return unit.says.empty() ? why : fmt::format("{}: {}", why, unit.says);
 }
 
@@ -138,7 +138,7 @@ bool HostsFileSays(const std::string& name, const std::string& address) {
 std::string NameFix(const std::string& name, const std::string& wrong, const std::vector<std::string>& own) {
   const auto good = std::ranges::find_if_not(own, IsLoopback);
   const std::string right = good == own.end() ? "ADDRESS" : *good;
-  const std::string add = fmt::format("echo '{} {}' >>/etc/hosts", right, name);
+  std::string add = fmt::format("echo '{} {}' >>/etc/hosts", right, name);
   if (wrong.empty()) return add;
   if (!HostsFileSays(name, wrong)) return fmt::format("let DNS say {} of {}", right, name);
   const std::string take =

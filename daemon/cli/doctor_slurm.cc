@@ -33,6 +33,13 @@ std::string OnController(const Host& host, const std::string& command) {
   return controller == host.name ? command : fmt::format("on {}: {}", controller, command);
 }
 
+// Installs the plugin for a release of Slurm.
+std::string InstallAgain(const std::string& slurm) {
+  std::error_code ignored;
+  if (fs::exists("/usr/bin/apt-get", ignored)) return "apt-get install --reinstall " + PluginPackage(slurm);
+  return "dnf reinstall slurm-spank-muster";  // it requires the series
+}
+
 // The value of "KEY=" in what scontrol has printed on one line; up to the next key of its own line or blank.
 std::string Field(const std::string& line, const std::string& key, const char* end) {
   const size_t at = line.find(key);
@@ -106,7 +113,7 @@ void CheckPlugin(const Host& host, DoctorNotes& notes) {
   notes.Check(trial->why.empty(),
               {"plugin-not-loading", "",
                fmt::format("{} does not load into Slurm {}: {}", kPlugin, trial->slurm, trial->why),
-               "compiled for this release", "apt-get install --reinstall " + PluginPackage(trial->slurm)});
+               "compiled for this release", InstallAgain(trial->slurm)});
   if (!trial->why.empty()) return;
   const bool sent = host.slurm.sent ||
                     SlurmSetting(host.slurm.conf_text, "SlurmctldParameters").find("enable_configless") !=
