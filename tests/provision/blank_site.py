@@ -6,7 +6,8 @@ from typing import Any
 from rack import ClusterError, Options, Play, Rack
 
 NODES = ["n1", "n2", "n3"]
-STORE = {"store": "dir:/srv/checkpoints"}
+# A container cannot lock more memory than its host lets it.
+STORE = {"store": "dir:/srv/checkpoints", "memlock_limit": "8MiB"}
 GROUPS = {"controller": ["ctl"], "login": ["login1"], "compute": NODES}
 
 

@@ -1,7 +1,6 @@
 #!/usr/bin/python3
 """The collection's playbooks and roles, without machines: their variables, their syntax, and what `validate` concludes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -48,47 +47,116 @@ class Roles(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
 
 
-def probe(**changes: Any) -> dict[str, Any]:
+def found(name: str, what: str = "is", severity: str = "error") -> dict[str, Any]:
+    """What a host's doctor says when it has one finding."""
+    finding = {"id": name, "host": "itself", "is": what, "should": "should", "fix": "fix", "severity": severity}
+    return {"ok": severity == "warning", "checked": 9, "findings": [finding], "unchecked": []}
+
+
+ADDRESSES = {"ctl": "10.0.0.1", "n1": "10.0.0.2", "n2": "10.0.0.3", "n3": "10.0.0.4"}
+
+
+def probe(host: str, **changes: Any) -> dict[str, Any]:
     """What a healthy host of the site says, with changes."""
     said = {
-        "units": {"munge.service": "active"},
-        "packages": {"muster": "0.1.0", "muster-client": "0.1.0"},
-        "plugin": {"loads": True, "says": ""},
-        "option": True,
-        "config": "one",
+        "doctor": {"ok": True, "checked": 9, "findings": [], "unchecked": []},
+        "packages": {"muster-client": "0.1.0"} | ({} if host == "ctl" else {"muster": "0.1.0"}),
+        "munge": "one",
+        "config": "another" if host == "ctl" else "one",
+        "links": {"eth0": {"mtu": 1500, "addresses": [ADDRESSES[host]]}, "lo": {"mtu": 65536, "addresses": ["127.0.0.1"]}},
+        "resolves": {name: [address] for name, address in ADDRESSES.items() if name != host},
+        "listed": {name: [address] for name, address in ADDRESSES.items() if name != host},
+        "offset": [-0.01, 0.02],
+        "sent": False,
     }
-    return {"muster_probe": {"stdout": json.dumps(said | changes)}}
+    return {"ansible_host": ADDRESSES[host], "muster_probe": said | changes}
 
 
 class Validate(unittest.TestCase):
     """Two compute nodes more than what is wrong, and a controller: what most have is right."""
 
-    def check(self, expected: list[tuple[str, str]], **hosts: dict[str, Any]) -> None:
-        site = {"ctl": probe(packages={"muster-client": "0.1.0"}, config="another"), "n1": probe(), "n2": probe(), "n3": probe()}
-        site |= hosts
-        result = findings(site, list(site), [name for name in site if name != "ctl"])
-        self.assertEqual([(finding["id"], finding["host"]) for finding in result["findings"]], expected)
+    def check(self, expected: list[tuple[str, str]], network: str = "", **hosts: dict[str, Any]) -> list[str]:
+        """The fixes."""
+        site: dict[str, Any] = {name: probe(name) for name in ADDRESSES} | hosts
+        for variables in site.values():
+            variables |= {"site_cluster_network": network, "site_cluster_mtu": 1500} if network else {}
+        groups = {"controller": ["ctl"], "compute": ["n1", "n2", "n3"]}
+        result = findings(site, ["n1", "n2", "n3", "ctl"], groups)
+        errors = [finding for finding in result["findings"] if finding["severity"] == "error"]
+        self.assertEqual([(finding["id"], finding["host"]) for finding in errors], expected)
         self.assertEqual(result["ok"], expected == [])
+        self.assertGreater(result["checked"], 40)
         for finding in result["findings"]:
             self.assertEqual(set(finding), {"id", "host", "is", "should", "fix", "severity", "text"})
             self.assertTrue(all(finding.values()))
+        return [finding["fix"] for finding in errors]
+
+    def names(self, host: str, **others: str) -> dict[str, Any]:
+        """A host whose /etc/hosts has other addresses for some names."""
+        has = {name: [others.get(name, address)] for name, address in ADDRESSES.items() if name != host}
+        return probe(host, resolves=has, listed=has)
 
     def test_a_healthy_site_has_no_findings(self) -> None:
         self.check([])
+        self.check([], network="10.0.0.0/24")
 
     def test_each_fault_is_named_with_its_host_and_nothing_else(self) -> None:
         self.check([("host-unreachable", "n2")], n2={})
-        self.check([("host-unreachable", "n2")], n2={"muster_probe": {"msg": "no route to host"}})
-        self.check([("unit-down", "n3")], n3=probe(units={"munge.service": "failed"}))
-        self.check([("version-differs", "n1")], n1=probe(packages={"muster": "0.2.0", "muster-client": "0.2.0"}))
-        self.check([("version-differs", "n1")], n1=probe(packages={"muster-client": "0.1.0"}))
-        self.check([("version-differs", "ctl")], ctl=probe(packages={}))
-        self.check([("plugin-not-loading", "n1")], n1=probe(plugin={"loads": False, "says": "another release"}, option=False))
-        self.check([("plugin-off", "ctl")], ctl=probe(option=False))
-        self.check([("config-differs", "n2")], n2=probe(config="two"))
+        self.check([("host-unreachable", "n2")], n2={"muster_probe": {"msg": "no route to host", "unreachable": True}})
+        self.check([("memlock", "n3")], n3=probe("n3", doctor=found("memlock")))
+        self.check([("doctor-silent", "n3")], n3=probe("n3", doctor="Segmentation fault"))
+        self.check([("version-differs", "n1")], n1=probe("n1", packages={"muster": "0.2.0", "muster-client": "0.2.0"}))
+        self.check([("version-differs", "n1")], n1=probe("n1", packages={"muster-client": "0.1.0"}))
+        self.check([("version-differs", "ctl")], ctl=probe("ctl", packages={}, doctor="muster is not installed"))
+        self.check([("config-differs", "n2")], n2=probe("n2", config="two"))
+        self.check([("munge-key-differs", "n2")], n2=probe("n2", munge="two"))
+        self.check([("clock-differs", "n1")], n1=probe("n1", offset=[599.0, 601.0]))
+        self.check([("clock-differs", "n1")], n1=probe("n1", offset=[-8.0, -7.0]))
+        self.check([("hosts-entry-wrong", "n1")], n1=self.names("n1", n2="10.0.0.9"))
+        small = {"eth0": {"mtu": 1400, "addresses": ["10.0.0.3"]}}
+        self.assertEqual(self.check([("mtu", "n2")], "10.0.0.0/24", n2=probe("n2", links=small)), ["ip link set dev eth0 mtu 1500"])
+        # Nobody can tell without the network.
+        self.check([], n2=probe("n2", links=small))
+        self.check([("cluster-address", "n2")], "10.0.0.0/24", n2=probe("n2", links={}))
+
+    def test_what_is_only_unusual_is_not_named(self) -> None:
+        self.check([], n1=probe("n1", offset=[0.9, 1.1]))
+        self.check([], n1=probe("n1", offset=[-40.0, 2.0]))  # a host that took long to answer
+        self.check([], ctl=probe("ctl", munge="one", listed={"n1": ["10.0.0.2"], "elsewhere": ["10.0.0.9"]}))
+        links = {"eth0": {"mtu": 1500, "addresses": ["10.0.0.2"]}, "eth1": {"mtu": 9000, "addresses": []}, "eth2": {"mtu": 1280, "addresses": []}}
+        self.check([], "10.0.0.0/24", n1=probe("n1", links=links))
+        # A name may stand for any address that its host has, as one in the cluster's network.
+        links["eth1"]["addresses"] = ["10.9.0.2"]
+        self.check([], n1=probe("n1", links=links), n2=self.names("n2", n1="10.9.0.2"))
+        self.check([], n2=probe("n2", doctor=found("health", severity="warning")))
+
+    def test_of_names_the_fix_says_what_is_to_be_written(self) -> None:
+        take = r"sed -i '/^10.0.0.9[[:space:]]/s/[[:space:]]n2\b//g' /etc/hosts"
+        add = "echo '10.0.0.3 n2' >>/etc/hosts"
+        expected = [("hosts-entry-wrong", "n1")]
+        self.assertEqual(self.check(expected, n1=self.names("n1", n2="10.0.0.9")), [f"{take} && {add}"])
+        both = {"resolves": {"n2": ["10.0.0.9", "10.0.0.3"]}, "listed": {"n2": ["10.0.0.9", "10.0.0.3"]}}
+        self.assertEqual(self.check(expected, n1=probe("n1", **both)), [take])
+        self.assertEqual(self.check(expected, n1=probe("n1", resolves={"n2": []}, listed={})), [add])
+        self.assertEqual(self.check(expected, n1=probe("n1", resolves={"n2": ["10.0.0.9"]}, listed={})), ["let DNS say 10.0.0.3 of n2"])
+
+    def test_what_follows_from_a_fault_is_not_named(self) -> None:
+        down, away = found("node-down"), found("slurmctld-unreachable")
+        self.check([("munge-key-differs", "n1")], n1=probe("n1", munge="two", doctor=away))
+        self.check([("munge-key-differs", "n1")], n1=probe("n1", munge="two", doctor=found("unit-down", "slurmd.service is failed")))
+        self.check([("clock-differs", "n1")], n1=probe("n1", offset=[60.0, 60.1], doctor=down))
+        self.check([("hosts-entry-wrong", "n2")], n2=self.names("n2", ctl="10.0.0.9") | {"muster_probe": self.names("n2", ctl="10.0.0.9")["muster_probe"] | {"doctor": away}})
+        everybody = {name: probe(name, doctor=away) for name in ("n1", "n2", "n3")}
+        self.check([("unit-down", "ctl")], ctl=probe("ctl", doctor=found("unit-down", "slurmctld.service is failed")), **everybody)
+        self.check([("host-unreachable", "ctl")], ctl={}, **everybody)
+        self.check([("munge-key-differs", "ctl")], ctl=probe("ctl", munge="two"), **everybody)
+        off = {name: probe(name, doctor=found("plugin-off"), sent=True) for name in ("n1", "n2", "n3")}
+        self.check([("plugin-off", "ctl")], ctl=probe("ctl", doctor=found("plugin-off")), **off)
 
     def test_two_faults_are_both_named(self) -> None:
-        self.check([("host-unreachable", "n1"), ("plugin-off", "n3")], n1={}, n3=probe(option=False))
+        self.check([("host-unreachable", "n1"), ("plugin-off", "n3")], n1={}, n3=probe("n3", doctor=found("plugin-off")))
+        self.check([("unit-down", "n1"), ("munge-key-differs", "n1")], n1=probe("n1", munge="two", doctor=found("unit-down", "musterd.service is inactive")))
+        self.check([("slurmctld-unreachable", "n2"), ("munge-key-differs", "n1")], n1=probe("n1", munge="two"), n2=probe("n2", doctor=found("slurmctld-unreachable")))
 
 
 if __name__ == "__main__":

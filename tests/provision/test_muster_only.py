@@ -20,7 +20,7 @@ from vc.names import REPOSITORY  # noqa: E402
 
 PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
 NODES = ["n1", "n2", "n3"]
-STORE = {"store": "dir:/srv/checkpoints"}
+STORE = {"store": "dir:/srv/checkpoints", "memlock_limit": "8MiB"}  # what a container may lock
 
 
 class MusterOnly(unittest.TestCase):
@@ -59,12 +59,13 @@ class MusterOnly(unittest.TestCase):
         play = self.rack.playbooks.play("validate", "-e", f"json={file}")
         self.assertTrue(file.exists(), play.output)
         result = json.loads(file.read_text())
-        self.assertEqual(result["ok"], result["findings"] == [])
+        errors = [found for found in result["findings"] if found["severity"] == "error"]
+        self.assertEqual(result["ok"], errors == [])
         self.assertEqual(play.code == 0, result["ok"], play.output)
         self.assertGreater(result["checked"], 20)
         for found in result["findings"]:
             self.assertIn(found["text"], play.output)
-        return list(result["findings"])
+        return errors
 
     def shell(self, host: str, script: str) -> str:
         return self.rack.run(host, ["sh", "-ec", script], check=True).stdout
@@ -127,23 +128,6 @@ class MusterOnly(unittest.TestCase):
             for name in NODES:
                 self.assertEqual(compare(before[name], self.etc()[name]), {}, name)
                 self.assertEqual(self.shell(name, pid), pids[name])
-
-    def test_each_fault_is_found_on_its_host_alone_and_its_fix_mends_it(self) -> None:
-        plugin = "/usr/lib/*/slurm-wlm/spank_muster.so"
-        faults = {
-            "unit-down": (NODES, "systemctl stop musterd"),
-            "plugin-off": (self.rack.hosts, "muster node disable-plugin"),
-            "plugin-not-loading": (self.rack.hosts, f"for file in {plugin}; do : >$file; done"),
-        }
-        self.assertEqual(self.validate(), [])
-        for kind, (hosts, script) in faults.items():
-            host = random.choice(hosts)
-            with self.subTest(fault=kind, host=host):
-                self.shell(host, script)
-                findings = self.validate()
-                self.assertEqual([(found["id"], found["host"]) for found in findings], [(kind, host)])
-                self.shell(host, f"export DEBIAN_FRONTEND=noninteractive; {findings[0]['fix']}")
-                self.assertEqual(self.validate(), [])
 
     def test_a_host_whose_configuration_differs_is_found_and_the_playbook_mends_it(self) -> None:
         host = random.choice(NODES)

@@ -94,10 +94,14 @@ class Playbooks:
 
     def play(self, name: str, *arguments: str, kill_at: str = "") -> Play:
         """Runs a playbook of the collection; `kill_at`: until it has said that."""
+        return self.run(["ansible-playbook", f"muster.appliance.{name}", *arguments], kill_at)
+
+    def run(self, words: list[str], kill_at: str = "") -> Play:
+        """Runs a program of Ansible's, as play() does."""
         began = time.monotonic()
-        command = inside(self._cgroups, HOST, ["ansible-playbook", f"muster.appliance.{name}", *arguments])
+        command = inside(self._cgroups, HOST, words)
         with open(self._log, "a+", encoding="utf-8") as log:
-            print(f"== {name} {' '.join(arguments)}", file=log, flush=True)
+            print(f"== {' '.join(words)}", file=log, flush=True)
             begin = log.tell()
 
             def said() -> str:
@@ -111,7 +115,7 @@ class Playbooks:
                 wait_until(
                     lambda: playing.poll() is not None or (kill_at and kill_at in said()),
                     _TIMEOUT_S,
-                    f"the end of the playbook {name} ({self._log})",
+                    f"the end of {words[:2]} ({self._log})",
                 )
             finally:
                 playing.kill()

@@ -14,8 +14,8 @@ ROLES = {
     "controller": ["munge", "slurmctld", "slurm-client"],
     "node": ["munge", "slurmd", "slurm-client", "libibverbs1"],
 }
-# Both, and what else the playbooks install on blank machines.
-PACKAGES = ["munge", "slurmctld", "slurmd", "slurm-client", "libibverbs1", "chrony"]
+# Both, what else the playbooks install on blank machines, and what tests do.
+PACKAGES = ["munge", "slurmctld", "slurmd", "slurm-client", "libibverbs1", "chrony", "libfaketime"]
 
 _SLURM_CONF = """\
 ClusterName={cluster}

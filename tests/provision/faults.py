@@ -1,0 +1,122 @@
+"""What can be wrong on one host of a rack, what is only unusual there, and how each is planted and taken away."""
+
+import random
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rack import Rack
+
+CONTROLLER = "ctl"
+_NODES = ("n1", "n2", "n3")
+_ALL = (CONTROLLER, *_NODES)
+_APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0"
+# Programs that are started from now on see another time; no clock is touched.
+_FAKE_TIME = f"""
+{_APT} install libfaketime >/dev/null
+echo {{}} >/etc/faketimerc
+echo /usr/lib/*/faketime/libfaketime.so.1 >/etc/ld.so.preload
+systemctl restart munge
+"""
+_TRUE_TIME = "rm -f /etc/ld.so.preload /etc/faketimerc; systemctl restart munge slurmd"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`plant` gets the host and the rack and gives a script for the host. `mend`: what the finding's fix says, where that is no
+    command that can be run here. `after`: takes away what is left when the fault is mended."""
+
+    id: str
+    plant: Callable[[str, Rack], str]
+    hosts: tuple[str, ...] = _NODES
+    mend: str = ""
+    after: str = ""
+
+
+def _another_key(host: str, rack: Rack) -> str:
+    return "head -c 1024 /dev/urandom >/etc/munge/munge.key; systemctl restart munge slurmd"
+
+
+def _another_time(host: str, rack: Rack) -> str:
+    return _FAKE_TIME.format(f"{random.choice('+-')}{random.randint(10, 3600)}s")
+
+
+def _missing_device(host: str, rack: Rack) -> str:
+    devices = random.randint(2, 8)
+    missing = random.randrange(devices)
+    there = " ".join(f"/dev/nvidia{number}" for number in range(devices) if number != missing)
+    return f"touch {there}; echo 'Name=gpu File=/dev/nvidia[0-{devices - 1}]' >/etc/slurm/gres.conf"
+
+
+def _plugin_of_another_series(host: str, rack: Rack) -> str:
+    """Its number alone, by which Slurm tells."""
+    series = random.choice([(20, 11), (21, 8), (23, 11), (24, 11)])
+    number = struct.pack("<I", series[0] << 16 | series[1] << 8).hex()
+    script = """
+import glob, re, subprocess
+[path] = glob.glob("/usr/lib/*/slurm-wlm/spank_muster.so")
+number = bytes.fromhex("{number}")
+image = bytearray(open(path, "rb").read())
+at = image.find(bytes.fromhex("{ours}"))
+assert image.count(bytes.fromhex("{ours}")) == 1
+image[at : at + 4] = number
+open(path, "wb").write(image)
+"""
+    said = rack.run(host, ["scontrol", "--version"], check=True).stdout
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", said)
+    assert found is not None
+    ours = struct.pack("<I", int(found[1]) << 16 | int(found[2]) << 8 | int(found[3])).hex()
+    return f"/usr/bin/python3 - <<'END'{script.format(number=number, ours=ours)}END"
+
+
+def _small_mtu(host: str, rack: Rack) -> str:
+    return f"ip link set dev eth0 mtu {random.randint(1280, 1499)}"
+
+
+def _little_memlock(host: str, rack: Rack) -> str:
+    unit = random.choice(["slurmd", "musterd"])
+    directory = f"/etc/systemd/system/{unit}.service.d"
+    limit = f"[Service]\\nLimitMEMLOCK={random.randint(64, 4096)}K\\n"
+    return f"mkdir -p {directory}; printf '{limit}' >{directory}/limit.conf; systemctl daemon-reload; systemctl restart {unit}"
+
+
+def _full_disk(host: str, rack: Rack) -> str:
+    path = "/var/lib/slurm/slurmd" if host != CONTROLLER else "/var/lib/slurm/slurmctld"
+    pages = random.randint(256, 2048)
+    return f"mount -t tmpfs -o size={pages * 4}k tmpfs {path}; head -c {pages * 4096} /dev/zero >{path}/large || true"
+
+
+def _stopped(host: str, rack: Rack) -> str:
+    return "systemctl stop musterd"
+
+
+def _wrong_entry(host: str, rack: Rack) -> str:
+    name = random.choice([name for name in _ALL if name != host])
+    right = rack.network.address(name)
+    wrong = right.rpartition(".")[0] + f".{random.randint(100, 250)}"
+    return random.choice([f"sed -i 's/^{right} {name}$/{wrong} {name}/' /etc/hosts", f"sed -i '1i {wrong} {name}' /etc/hosts"])
+
+
+FAULTS = {
+    "munge key": Fault("munge-key-differs", _another_key),
+    # Its fix, chronyc makestep, is for a clock that may be set.
+    "clock": Fault("clock-differs", _another_time, mend=_TRUE_TIME),
+    "gres": Fault("gres", _missing_device, mend="for n in 0 1 2 3 4 5 6 7; do touch /dev/nvidia$n; done", after="rm -f /dev/nvidia* /etc/slurm/gres.conf"),
+    "plugin of another series": Fault("plugin-not-loading", _plugin_of_another_series, _ALL),
+    "MTU": Fault("mtu", _small_mtu),
+    "memlock": Fault("memlock", _little_memlock),
+    "disk full": Fault("disk-full", _full_disk, _ALL, mend="rm /var/lib/slurm/slurm*/large", after="umount -l /var/lib/slurm/slurm* 2>/dev/null || true"),
+    "musterd down": Fault("unit-down", _stopped),
+    "wrong hosts entry": Fault("hosts-entry-wrong", _wrong_entry, _ALL),
+}
+
+# Not wrong: scripts for one host that plant it and take it away.
+UNUSUAL = {
+    "the clock, by a second": (_FAKE_TIME.format("+1s"), _TRUE_TIME),
+    "one more line of /etc/hosts": ("echo '10.0.0.1 elsewhere' >>/etc/hosts", "sed -i '/ elsewhere$/d' /etc/hosts"),
+    "a larger MTU on an unused port": (
+        "ip link add unused0 type veth peer name unused1; ip link set unused0 mtu 9000 up",
+        "ip link delete unused0",
+    ),
+}
