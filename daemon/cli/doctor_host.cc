@@ -188,10 +188,6 @@ Host LookAtHost(const std::string& config_path, const std::vector<std::string>& 
 
 void CheckUnits(const Host& host, DoctorNotes& notes) {
   if (!host.systemd) return notes.Unchecked("services: systemd does not answer here");
-  std::string down;
-  for (const Unit& unit : host.units) {
-    if (unit.wanted && unit.state != "active" && unit.installed) down += " " + unit.name;
-  }
   for (const Unit& unit : host.units) {
     if (!unit.wanted) continue;
     DoctorFinding finding{"unit-down", unit.name + " stopped", "", "active", ""};
@@ -201,8 +197,7 @@ void CheckUnits(const Host& host, DoctorNotes& notes) {
     } else {
       if (unit.state != "inactive" || unit.result != "success") finding.about = unit.name + " failed";
       finding.is = fmt::format("{} is {}{}", unit.name, unit.state, Why(unit));
-      // What needs MUNGE may have gone down with it.
-      finding.fix = "systemctl restart" + (unit.name == "munge.service" ? down : " " + unit.name);
+      finding.fix = "systemctl restart " + unit.name;
     }
     notes.Check(unit.state == "active", finding);
   }

@@ -65,16 +65,28 @@ bool DoctorReport::ok() const {
 }
 
 DoctorReport CausesOnly(DoctorReport report) {
-  const auto has = [&](const Kind& kind) {
-    return std::ranges::any_of(report.findings, [&](const DoctorFinding& one) { return Is(one, kind); });
-  };
-  const auto follows = [&](const DoctorFinding& finding) {
-    return std::ranges::any_of(kFollows,
-                               [&](const Follows& row) { return Is(finding, row.effect) && has(row.cause); });
+  std::vector<DoctorFinding>& findings = report.findings;
+  // What one follows from; itself, if from nothing.
+  const auto cause_of = [&](size_t effect) {
+    for (const Follows& row : kFollows) {
+      if (!Is(findings[effect], row.effect)) continue;
+      for (size_t cause = 0; cause < findings.size(); ++cause) {
+        if (Is(findings[cause], row.cause)) return cause;
+      }
+    }
+    return effect;
   };
   std::vector<DoctorFinding> causes;
-  std::ranges::copy_if(report.findings, std::back_inserter(causes), std::not_fn(follows));
-  report.findings = std::move(causes);
+  for (size_t i = 0; i < findings.size(); ++i) {
+    size_t begin = i;
+    for (size_t next = cause_of(begin); next != begin; next = cause_of(begin)) begin = next;
+    // A service that has failed for it does not start by itself when it is mended.
+    if (begin != i && findings[i].id == "unit-down") findings[begin].fix += "; " + findings[i].fix;
+  }
+  for (size_t i = 0; i < findings.size(); ++i) {
+    if (cause_of(i) == i) causes.push_back(findings[i]);
+  }
+  findings = std::move(causes);
   return report;
 }
 

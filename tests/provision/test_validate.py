@@ -78,7 +78,8 @@ class Validate(unittest.TestCase):
         self.assertEqual(found, sorted((fault.id, host) for fault, host in planted), errors)
         for fault, host in planted:
             fix = next(error["fix"] for error in errors if (error["id"], error["host"]) == (fault.id, host))
-            self.mend(host, fault.mend or fix)
+            restarts = re.findall(r"systemctl restart \S+", fix) if fault.mend else []
+            self.mend(host, "; ".join([fault.mend or fix, *restarts]))
         for fault, host in planted:
             if fault.after:
                 self.shell(host, fault.after)

@@ -39,6 +39,16 @@ TEST(DoctorCauses, WhatFollowsIsNotSaid) {
               ElementsAre("gres"));
 }
 
+TEST(DoctorCauses, TheFixStartsWhatHasFailed) {
+  DoctorFinding munge = Of("unit-down", "munge.service failed");
+  DoctorFinding musterd = Of("unit-down", "musterd.service stopped");
+  munge.fix = "restart munge";
+  musterd.fix = "restart musterd";
+  const DoctorReport report = CausesOnly({3, {musterd, Of("musterd-not-answering"), munge}, {}});
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(report.findings[0].fix, "restart munge; restart musterd");
+}
+
 TEST(DoctorCauses, WhatHasACauseOfItsOwnIsSaid) {
   EXPECT_THAT(Said({Of("disk-full"), Of("unit-down", "musterd.service stopped")}),
               ElementsAre("disk-full", "unit-downmusterd.service stopped"));
