@@ -7,8 +7,8 @@ from rack import ClusterError, Options, Play, Rack
 
 NODES = ["n1", "n2", "n3"]
 # A container cannot lock more memory than its host lets it.
-STORE = {"store": "dir:/srv/checkpoints", "memlock_limit": "8MiB"}
-GROUPS = {"controller": ["ctl"], "login": ["login1"], "compute": NODES}
+STORE = {"store": "rados:muster", "memlock_limit": "8MiB"}
+GROUPS = {"controller": ["ctl"], "login": ["login1"], "compute": NODES, "mon": ["ceph1"], "osd": ["ceph1"]}
 
 
 def options(suite: str, packages: Path) -> Options:
@@ -22,6 +22,9 @@ def variables(rack: Rack) -> dict[str, Any]:
         "muster_apt_source": rack.mirror.source,
         "muster_compute_packages": ["muster", "python3-muster", "muster-train"],
         "muster_config": STORE,
+        # A container has no disks, and the host's may be rather full.
+        "ceph_osd_devices": [{"path": "/var/lib/ceph/osd.img", "size": "4G"}],
+        "ceph_settings": {"mon": {"mon_data_avail_warn": 2, "mon_data_avail_crit": 1}, "global": {"mon_target_pg_per_osd": 32}},
         # A container says that it has the host's processors and memory.
         "slurm_node_parameters": {"CPUs": 4, "Boards": 1, "SocketsPerBoard": 1, "CoresPerSocket": 4, "ThreadsPerCore": 1, "RealMemory": 4000},
         "slurm_controller_settings": {"SlurmdParameters": "config_overrides", "DefMemPerCPU": 500, "TaskPlugin": "task/cgroup"},

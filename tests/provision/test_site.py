@@ -2,6 +2,7 @@
 """The playbooks on blank machines, when the cluster grows, is upgraded, or is not as it should be. The packages are those of
 build/packages, or of the directory that MUSTER_PACKAGES names."""
 
+import json
 import os
 import signal
 import sys
@@ -35,15 +36,15 @@ class Site(unittest.TestCase):
         blank_site.play(cls.rack, "site")
 
     @classmethod
-    def configure(cls, nodes: list[str] = NODES, **changes: Any) -> None:
-        cls.rack.playbooks.prepare(GROUPS | {"compute": nodes}, blank_site.variables(cls.rack) | changes)
+    def configure(cls, nodes: list[str] = NODES, groups: dict[str, list[str]] = GROUPS, **changes: Any) -> None:
+        cls.rack.playbooks.prepare(groups | {"compute": nodes}, blank_site.variables(cls.rack) | changes)
 
     def play(self, name: str, *arguments: str) -> Play:
         return blank_site.play(self.rack, name, *arguments)
 
     def pids(self) -> dict[str, str]:
         """Of all daemons, by host and unit."""
-        units = {"ctl": ["munge", "slurmctld"], "login1": ["munge"]}
+        units = {"ctl": ["munge", "slurmctld"], "login1": ["munge"], "ceph1": ["ceph-mon@ceph1", "ceph-mgr@ceph1", "ceph-osd@0"]}
         show = ["systemctl", "show", "--value", "--property=MainPID"]
         return {
             f"{host} {unit}": self.rack.run(host, [*show, unit], check=True).stdout.strip()
@@ -98,6 +99,48 @@ class Site(unittest.TestCase):
         hostnames = self.rack.run("login1", ["srun", "-N4", "--gang", "hostname"], user="trainer")
         self.assertEqual(sorted(hostnames.stdout.split()), [*NODES, "n4"], hostnames.stderr)
         self.play("validate")
+        self.assertEqual(set(self.play("site").changed.values()), {0})
+
+    def ceph(self, *words: str) -> Any:
+        done = self.rack.run("ceph1", ["timeout", "60", "ceph", *words, "--format=json"], check=True)
+        return json.loads(done.stdout)
+
+    def test_a_disk_with_data_is_refused(self) -> None:
+        self.rack.run("ceph1", ["sh", "-c", "echo mine >/srv/disk"], check=True)
+        self.addCleanup(self.configure)
+        devices = blank_site.variables(self.rack)["ceph_osd_devices"]
+        self.configure(ceph_osd_devices=[{"path": "/srv/new", "size": "4G"}, {"path": "/srv/disk", "size": "4G"}, *devices])
+        play = self.rack.playbooks.play("site", "--limit=ceph1")
+        self.assertEqual(play.code, 2, play.output)
+        self.assertIn("/srv/disk is there, and no OSD", play.output)
+        self.assertEqual(self.rack.run("ceph1", ["sh", "-c", "cat /srv/disk; ls /srv/new"]).stdout, "mine\n")
+        self.assertEqual(self.ceph("osd", "stat")["num_osds"], 1)
+
+    def test_z_a_daemon_of_ceph_that_is_down_is_named_on_its_host_and_its_fix_mends_it(self) -> None:
+        file = self.rack.directory / "findings.json"
+        for kind, unit in (("osd-down", "ceph-osd@0"), ("ceph-mon-down", "ceph-mon@ceph1")):
+            self.rack.run("ceph1", ["systemctl", "kill", "--signal=KILL", unit], check=True)
+            self.rack.run("ceph1", ["systemctl", "stop", unit], check=True)
+            play = self.rack.playbooks.play("validate", "-e", f"json={file}")
+            found = [one for one in json.loads(file.read_text())["findings"] if one["severity"] == "error"]
+            self.assertEqual([(one["id"], one["host"]) for one in found], [(kind, "ceph1")], play.output)
+            self.rack.run("ceph1", ["sh", "-c", found[0]["fix"]], check=True)
+            wait_until(lambda: self.rack.playbooks.play("validate").code == 0, 180, "its good health", interval=1)
+
+    def test_zz_ceph_grows_though_plays_are_killed(self) -> None:
+        before = self.ceph("osd", "dump")
+        hosts = ["ceph1", "ctl", "login1"]
+        self.configure(groups=GROUPS | {"mon": hosts, "osd": hosts[:2]})
+        for task in ("packages : Install ceph", "ceph : Start the mon", "ceph : Start the manager", "ceph : Make the OSDs"):
+            killed = self.rack.playbooks.play("site", "--limit=" + ":".join(hosts), kill_at=f"TASK [muster.appliance.{task}")
+            self.assertEqual(killed.code, -9, killed.output)
+        self.play("site")
+        wait_until(lambda: self.ceph("health")["status"] == "HEALTH_OK", 180, "Ceph's good health", interval=1)
+        after = self.ceph("osd", "dump")
+        self.assertEqual([osd["uuid"] for osd in after["osds"] if osd["osd"] == 0], [osd["uuid"] for osd in before["osds"]])
+        self.assertEqual([osd["up"] for osd in after["osds"]], [1, 1])
+        self.assertEqual({pool["size"] for pool in after["pools"]}, {2})
+        self.assertEqual(sorted(self.ceph("quorum_status")["quorum_names"]), hosts)
         self.assertEqual(set(self.play("site").changed.values()), {0})
 
 

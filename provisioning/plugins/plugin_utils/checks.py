@@ -18,6 +18,9 @@ _PORTS = ("port", "partner_port")
 # Directories that each host has for itself.
 _OWN = ("/tmp", "/var/tmp", "/run", "/dev/shm")  # noqa: S108
 _OWN_STORE = "/var/lib/muster"
+# Where Ceph's units see nothing, or what is gone after a boot.
+_NO_DISK = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/dev", "/proc", "/sys")  # noqa: S108
+_DISK_SIZE = re.compile(r"[1-9][0-9]*[GT]")
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,62})")
 _RESERVED = ("all", "default", "localhost")
 
@@ -50,6 +53,7 @@ class _Checks:
         if self._inventory.complete:
             self._groups()
             self._names()
+            self._ceph()
         if not self._unread:
             self._required()
         self._muster_config()
@@ -204,6 +208,59 @@ class _Checks:
         if mons and len(mons) % 2 == 0:
             what = f"{len(mons)} mons, {_some(mons)}: Ceph stops with the loss of {_half(len(mons))}, as with one mon less"
             error(self._where("mon"), f"{what}; make it {len(mons) - 1} or {len(mons) + 1}")
+
+    # Ceph.
+
+    def _ceph(self) -> None:
+        inventory, error = self._inventory, self._findings.error
+        mons, hosts = inventory.members("mon"), inventory.members("osd")
+        if mons and not hosts:
+            what = f"mons, {_some(mons)}, and no disks: group osd must have the hosts with Ceph's disks"
+            error(self._where("mon"), f"{what}; without Ceph, take group mon away")
+        if hosts and not mons:
+            what = f"hosts with Ceph's disks, {_some(hosts)}, and no mon"
+            error(self._where("osd"), f"{what}; put one of them into group mon, or three, or five")
+        if "ceph_osd_devices" in self._given:
+            return
+        entries = {host: inventory.value(host, "ceph_osd_devices") for host in hosts}
+        counts = {host: len(entry.value.data) if entry and entry.value.kind == "list" else 0 for host, entry in entries.items()}
+        if (without := [host for host, count in counts.items() if count == 0]) and not self._unread:
+            what = f"ceph_osd_devices is missing, for {_some(without)}: {_lower(KEYS['ceph_osd_devices'].about)}"
+            error(self._operators_file(), what)
+        for entry in {entry.place: entry for entry in entries.values() if entry and entry.value.kind == "list"}.values():
+            self._disks(entry.value.data)
+        size = self._site("ceph_pool_size")
+        if not size or not size.value.text.isdecimal() or not hosts or without:
+            return
+        most, of = (len(hosts), "hosts have disks") if len(hosts) > 1 else (counts[hosts[0]], f"disks are there, on {hosts[0]}")
+        if int(size.value.text) > most:
+            error(size.value.place, f"ceph_pool_size is {size.value.text}, and {most} {of}: each has one copy; write at most {most}")
+
+    def _disks(self, items: list[Value]) -> None:
+        seen: set[str] = set()
+        for item in items:
+            if item.template:
+                continue
+            path = item.items["path"].value.text if "path" in item.items else item.text
+            instead = self._bad_disk(item, path)
+            if instead:
+                self._findings.error(item.place, f"ceph_osd_devices has {path or item.what}: {instead}")
+            elif path in seen:
+                self._findings.error(item.place, f"ceph_osd_devices has {path} twice; keep one")
+            seen.add(path)
+
+    @staticmethod
+    def _bad_disk(item: Value, path: str) -> str:
+        """What would be right instead; "" where it is right."""
+        example = "{path: /var/lib/ceph/osd.img, size: 20G}"
+        if item.kind == "text":
+            return "" if path.startswith("/dev/") else f"no device below /dev; a file is written as {example}"
+        if item.kind != "mapping" or set(item.items) != {"path", "size"}:
+            return f"write /dev/disk/by-id/NAME of a device, or a file as {example}"
+        if not path.startswith("/") or any(PurePosixPath(path).is_relative_to(below) for below in _NO_DISK):
+            return "Ceph's units see no such file; choose one below /var/lib/ceph or /srv"
+        size = item.items["size"].value.text
+        return "" if _DISK_SIZE.fullmatch(size) else f"its size is {size or 'missing'}; write 20G, or 2T"
 
     def _where(self, group: str) -> Place:
         found = self._inventory.groups.get(group)

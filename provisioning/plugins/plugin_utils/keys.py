@@ -33,6 +33,7 @@ ROLES = {
     "slurm_controller": ("controller",),
     "slurm_node": ("compute",),
     "login": ("login",),
+    "ceph": ("mon", "osd", "compute"),
     "muster": _SLURM,
 }
 

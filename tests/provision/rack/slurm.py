@@ -15,7 +15,7 @@ ROLES = {
     "node": ["munge", "slurmd", "slurm-client", "libibverbs1"],
 }
 # Both, what else the playbooks install on blank machines, and what tests do.
-PACKAGES = ["munge", "slurmctld", "slurmd", "slurm-client", "libibverbs1", "chrony", "libfaketime"]
+PACKAGES = ["munge", "slurmctld", "slurmd", "slurm-client", "libibverbs1", "chrony", "ceph-mon", "ceph-mgr", "ceph-osd", "libfaketime"]
 
 _SLURM_CONF = """\
 ClusterName={cluster}
