@@ -1,7 +1,16 @@
 #!/bin/bash
-# Installs what is needed, builds Muster's packages, and starts blank machines on this machine: containers that boot Debian 12. One
-playbook makes them a Slurm cluster with Muster. A job of a gang loses a node there and finishes, in the same job. The playbook
-runs once more and changes nothing. Another one adds a node. The exit status is 0 only if all of that is true.
+# Installs what is needed, builds Muster's packages, and tries them and the playbooks on machines in containers.
+set -euo pipefail
+# shellcheck source=../scripts/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../scripts/setup.sh"
+
+usage() {
+    cat <<'TEXT'
+usage: provisioning/try.sh [--keep] [--packages DIR] [--suite SUITE]
+
+Installs what is needed, builds Muster's packages, and starts blank machines on this machine: containers that boot Debian 12. One
+playbook makes them a Slurm cluster with Ceph and Muster. A job of a gang loses a node there and finishes, in the same job. The
+playbook runs once more and changes nothing. Another one adds a node. The exit status is 0 only if all of that is true.
 
   --keep          leave the cluster up afterwards, and say how to use it
   --packages DIR  take Muster's packages from there and build none
