@@ -47,6 +47,7 @@ constexpr std::array kFollows = {
     Follows{{"node-down", "down"}, {"unit-down", "slurmd.service"}},
     Follows{{"node-down", "down"}, {"hosts-entry", ""}},
     Follows{{"node-down", ""}, {"gres", ""}},  // Slurm drains it
+    Follows{{"node-down", "drained: SlurmdSpoolDir is full"}, {"disk-full", ""}},
 };
 
 bool Is(const DoctorFinding& finding, const Kind& kind) {
@@ -80,8 +81,9 @@ DoctorReport CausesOnly(DoctorReport report) {
   for (size_t i = 0; i < findings.size(); ++i) {
     size_t begin = i;
     for (size_t next = cause_of(begin); next != begin; next = cause_of(begin)) begin = next;
-    // A service that has failed for it does not start by itself when it is mended.
-    if (begin != i && findings[i].id == "unit-down") findings[begin].fix += "; " + findings[i].fix;
+    // When it is mended, a service that has failed for it does not start by itself, nor does Slurm take back a drain.
+    if (begin != i && (findings[i].id == "unit-down" || findings[i].about.starts_with("drained")))
+      findings[begin].fix += "; " + findings[i].fix;
   }
   for (size_t i = 0; i < findings.size(); ++i) {
     if (cause_of(i) == i) causes.push_back(findings[i]);

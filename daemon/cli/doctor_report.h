@@ -26,7 +26,7 @@ struct DoctorReport {
   [[nodiscard]] bool ok() const;
 };
 
-// Without the findings that follow from another one, whose fix then starts the services that have failed for it.
+// Without the findings that follow from another one, whose fix then mends them too.
 DoctorReport CausesOnly(DoctorReport report);
 
 // {ok, checked, findings: [{id, host, is, should, fix, severity}], unchecked: [...]}

@@ -152,7 +152,7 @@ void CheckSlurmctld(const Host& host, DoctorNotes& notes) {
   const std::string fix = reason.starts_with("muster: ")
                               ? fmt::format("muster node resume {}", host.name)
                               : fmt::format("scontrol update nodename={} state=resume", host.name);
-  notes.Check(!drained && !down, {"node-down", drained ? "drained" : "down",
+  notes.Check(!drained && !down, {"node-down", drained ? "drained: " + reason : "down",
                                   fmt::format("Slurm has {} as {}: {}", host.name, state,
                                               reason.empty() ? "it says no reason" : reason),
                                   "a node that takes jobs", fix});

@@ -83,8 +83,19 @@ class Validate(unittest.TestCase):
         for fault, host in planted:
             if fault.after:
                 self.shell(host, fault.after)
-        self.rack.wait_for_idle(NODES)
-        self.assertEqual(self.validate(), [])
+        self.settle({host for _, host in planted})
+
+    def settle(self, hosts: set[str]) -> None:
+        """What the faults have left behind, such as a drained node that slurmctld could not be asked about, is named next, and mended."""
+        for _ in range(3):
+            errors = self.validate()
+            for error in errors:
+                self.assertIn(error["host"], hosts, errors)
+                self.assertIn(error["id"], ("node-down", "unit-down"), errors)
+                self.mend(error["host"], error["fix"])
+            if not errors:
+                return self.rack.wait_for_idle(NODES)
+        self.fail(f"still not well: {errors}")
 
     def mend(self, host: str, fix: str) -> None:
         elsewhere = re.match(r"on (\w+): ", fix)

@@ -35,8 +35,13 @@ TEST(DoctorCauses, WhatFollowsIsNotSaid) {
                     Of("unit-down", "musterd.service stopped"), Of("musterd-not-answering"),
                     Of("slurmctld-unreachable")}),
               ElementsAre("unit-downmunge.service failed"));
-  EXPECT_THAT(Said({Of("gres"), Of("unit-down", "slurmd.service failed"), Of("node-down", "drained")}),
-              ElementsAre("gres"));
+  EXPECT_THAT(
+      Said({Of("gres"), Of("unit-down", "slurmd.service failed"), Of("node-down", "drained: gres/gpu")}),
+      ElementsAre("gres"));
+  EXPECT_THAT(Said({Of("disk-full"), Of("node-down", "drained: SlurmdSpoolDir is full")}),
+              ElementsAre("disk-full"));
+  EXPECT_THAT(Said({Of("disk-full"), Of("node-down", "drained: fans")}),
+              ElementsAre("disk-full", "node-downdrained: fans"));
 }
 
 TEST(DoctorCauses, TheFixStartsWhatHasFailed) {
