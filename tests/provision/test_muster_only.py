@@ -118,6 +118,7 @@ class MusterOnly(unittest.TestCase):
         pid = "systemctl show --value --property=MainPID musterd"
         pids = {name: self.shell(name, pid) for name in NODES}
         before = self.etc()
+        self.addCleanup(self.play, "muster_only")  # the controller, which has no musterd to ask, has taken it
         self.addCleanup(self.configure, STORE)
         # The check of the input knows keys, and musterd knows values.
         for wrong, said in (({"beats": "200ms"}, "beats is no key of muster.yaml"), ({"beat": 200}, "'beat: 200' is not allowed")):
