@@ -96,7 +96,10 @@ Result<Answered> Change(bool enable) {
   }
   const std::string after = enable ? WithPluginLine(before) : WithoutPluginLine(before);
   document["changed"] = after != before;
-  document["enabled"] = enable;
+  // Where slurmctld's host is a node too, slurmd has what slurmctld has sent, all the same.
+  const fs::path sent = fs::path(kSentConf).replace_filename("plugstack.conf");
+  const std::string of_slurmd = fs::exists(kSentConf) ? ReadText(sent).value_or("") : after;
+  document["enabled"] = WithoutPluginLine(of_slurmd) != of_slurmd;
   if (after != before) {
     if (Status done = Replace(files.plugstack, after); !done) return done.error();
   }

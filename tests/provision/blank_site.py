@@ -6,9 +6,18 @@ from typing import Any
 from rack import ClusterError, Options, Play, Rack
 
 NODES = ["n1", "n2", "n3"]
+ACCOUNTS: dict[str, Any] = {"physics": {"users": {"trainer": {}}}}
 # A container cannot lock more memory than its host lets it.
 STORE = {"store": "rados:muster", "memlock_limit": "8MiB"}
-GROUPS = {"controller": ["ctl"], "login": ["login1"], "compute": NODES, "mon": ["ceph1"], "osd": ["ceph1"]}
+GROUPS = {
+    "controller": ["ctl"],
+    "login": ["login1"],
+    "compute": NODES,
+    "database": ["db"],
+    "monitoring": ["db"],
+    "mon": ["ceph1"],
+    "osd": ["ceph1"],
+}
 
 
 def options(suite: str, packages: Path) -> Options:
@@ -25,6 +34,10 @@ def variables(rack: Rack) -> dict[str, Any]:
         # A container has no disks, and the host's may be rather full.
         "ceph_osd_devices": [{"path": "/var/lib/ceph/osd.img", "size": "4G"}],
         "ceph_settings": {"mon": {"mon_data_avail_warn": 2, "mon_data_avail_crit": 1}, "global": {"mon_target_pg_per_osd": 32}},
+        "mariadb_buffer_pool_size": "64M",
+        "monitoring_interval": "1s",
+        "slurm_controller_enforce": ["associations", "limits", "qos"],
+        "slurm_tenancy_accounts": ACCOUNTS,
         # A container says that it has the host's processors and memory.
         "slurm_node_parameters": {"CPUs": 4, "Boards": 1, "SocketsPerBoard": 1, "CoresPerSocket": 4, "ThreadsPerCore": 1, "RealMemory": 4000},
         "slurm_controller_settings": {"SlurmdParameters": "config_overrides", "DefMemPerCPU": 500, "TaskPlugin": "task/cgroup"},

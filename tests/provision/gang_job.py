@@ -19,23 +19,26 @@ _STEPS = 200
 class GangJob:
     """Two nodes with two ranks each, and a spare. Its files lie in the user's home, which all machines share."""
 
-    _SCRIPT = f"""\
+    _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=try --exclusive --nodes=3 --ntasks-per-node=2 --output=try.out
 #SBATCH --gang=spares=1
 srun muster-train --text /usr/share/common-licenses/GPL-3 --width 128 --depth 4 --context 32 \\
-    --steps {_STEPS} --checkpoint-every 20 --log-every 1
+    --steps {steps} --checkpoint-every 20 --log-every 1
 """
     # From Slurm 23.02 on srun's exit code is 1 when a node was lost, though the step goes on without it.
     _ASK_MUSTER = """\
 test $? = 0 || muster --json status "$SLURM_JOB_ID" | grep -q '"succeeded": true'
 """
 
-    def __init__(self, rack: Rack, nodes: list[str]) -> None:
+    def __init__(self, rack: Rack, nodes: list[str], steps: int = _STEPS) -> None:
         self._rack = rack
+        self._steps = steps
         self._nodes = nodes
         self._home = rack.shared("home") / USER
-        self.script = self._SCRIPT if rack.options.suite == Options().suite else self._SCRIPT + self._ASK_MUSTER
+        self.script = self._SCRIPT.format(steps=steps)
+        if rack.options.suite != Options().suite:
+            self.script += self._ASK_MUSTER
         self.id = ""
 
     def submit(self) -> None:
@@ -91,6 +94,10 @@ test $? = 0 || muster --json status "$SLURM_JOB_ID" | grep -q '"succeeded": true
     def wait_for_end(self) -> None:
         self._wait(lambda: self.state() in _ENDED, _END_S, "the job's end", always=True)
 
+    def cancel(self) -> None:
+        self._rack.run("ctl", ["scancel", self.id], user=USER, check=True)
+        self.wait_for_end()
+
     def complaint(self, generations: int = 2) -> str:
         """What was not as it must be; nothing when all was."""
         checks = {
@@ -99,7 +106,7 @@ test $? = 0 || muster --json status "$SLURM_JOB_ID" | grep -q '"succeeded": true
             f"it has not had {generations} generations": max(event["generation"] for event in self.events()) != generations,
             "no node was lost": not any(event["kind"] == "node_lost" for event in self.events()),
             "it did not resume from a checkpoint": self.resumed_from() == 0,
-            "the training is not finished": self.step() != _STEPS,
+            "the training is not finished": self.step() != self._steps,
         }
         return "; ".join(text for text, bad in checks.items() if bad)
 

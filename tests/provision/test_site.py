@@ -5,6 +5,7 @@ build/packages, or of the directory that MUSTER_PACKAGES names."""
 import json
 import os
 import signal
+import stat
 import sys
 import unittest
 from pathlib import Path
@@ -16,13 +17,15 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
 import blank_site  # noqa: E402
 from blank_site import GROUPS, NODES  # noqa: E402
-from rack import Options, Play, Rack, rack_of_test, wait_until  # noqa: E402
+from gang_job import GangJob  # noqa: E402
+from prometheus import Prometheus, questions  # noqa: E402
+from rack import ClusterError, Options, Play, Rack, rack_of_test, wait_until  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
 
 PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
 
 
-class Site(unittest.TestCase):
+class SiteTest(unittest.TestCase):
     """One rack, which the first play makes a cluster. Each test finds it whole and leaves it whole."""
 
     rack: Rack
@@ -44,7 +47,12 @@ class Site(unittest.TestCase):
 
     def pids(self) -> dict[str, str]:
         """Of all daemons, by host and unit."""
-        units = {"ctl": ["munge", "slurmctld"], "login1": ["munge"], "ceph1": ["ceph-mon@ceph1", "ceph-mgr@ceph1", "ceph-osd@0"]}
+        units = {
+            "ctl": ["munge", "slurmctld"],
+            "login1": ["munge"],
+            "db": ["munge", "mariadb", "slurmdbd", "prometheus"],
+            "ceph1": ["ceph-mon@ceph1", "ceph-mgr@ceph1", "ceph-osd@0"],
+        }
         show = ["systemctl", "show", "--value", "--property=MainPID"]
         return {
             f"{host} {unit}": self.rack.run(host, [*show, unit], check=True).stdout.strip()
@@ -52,23 +60,99 @@ class Site(unittest.TestCase):
             for unit in units.get(host, ["munge", "slurmd", "musterd"])
         }
 
-    def test_a_second_run_changes_nothing(self) -> None:
-        for arguments in (["--check", "--diff"], []):
-            play = self.play("site", *arguments)
-            self.assertEqual(set(play.changed.values()), {0}, play.output)
+    def ceph(self, *words: str) -> Any:
+        done = self.rack.run("ceph1", ["timeout", "60", "ceph", *words, "--format=json"], check=True)
+        return json.loads(done.stdout)
 
+
+class Site(SiteTest):
     def test_a_check_predicts_what_a_run_changes(self) -> None:
+        self.assertEqual(set(self.play("site", "--check", "--diff").changed.values()), {0})
         edits: list[dict[str, Any]] = [
-            {"slurm_controller_partitions": {"main": "Nodes=ALL Default=YES State=UP", "one": "Nodes=n1 MaxTime=60"}},
-            {"muster_config": blank_site.STORE | {"log_level": "debug"}},
+            {
+                "slurm_controller_partitions": {"main": "Nodes=ALL Default=YES State=UP", "one": "Nodes=n1 MaxTime=60"},
+                "muster_config": blank_site.STORE | {"log_level": "debug"},
+            },
+            {},
         ]
-        self.addCleanup(self.play, "site")
         self.addCleanup(self.configure)
         for edit in edits:
             self.configure(**edit)
             predicted = self.play("site", "--check").changed
             self.assertGreater(sum(predicted.values()), 0)
             self.assertEqual(self.play("site").changed, predicted)
+
+    def test_accounts_are_what_the_operators_file_says(self) -> None:
+        self.addCleanup(self.tenancy, {"accounts": blank_site.ACCOUNTS, "remove": True})
+        limits = {"Fairshare": 30, "GrpTRES": "cpu=64,mem=512G,node=4", "GrpWall": "7-00", "QOS": ["normal", "high"], "DefaultQOS": "normal"}
+        high = {"Description": "What cannot wait", "Flags": ["NoDecay"], "GraceTime": 90, "MaxTRESPerUser": "cpu=9,mem=2T", "Priority": 100}
+        users = {"trainer": {}, "other": {"MaxJobs": 2, "MaxWall": "26:00:00"}}
+        plasma = {"parent": "physics", "limits": {"Fairshare": "parent"}, "users": {"trainer": {"MaxJobs": 5}}}
+        much = {"qos": {"high": high}, "accounts": {"physics": {"description": "us", "limits": limits, "users": users}, "plasma": plasma}}
+        little = {"accounts": {"physics": {"limits": {"GrpTRES": "cpu=32"}, "users": {"trainer": {}}}}}
+        left = ["Fairshare=30 of account physics", "GrpWall=7-00:00:00 of account physics", "QOS=high,normal of account physics"]
+        left += ["DefaultQOS=normal of account physics", "user other of account physics", "user trainer of account plasma"]
+        left += ["account plasma", "QOS high"]
+        for given, stays in ((much, []), (little, left), (little | {"remove": True}, [])):
+            predicted = self.tenancy(given, "--check")
+            self.assertTrue(predicted["changed"])
+            self.assertEqual(self.tenancy(given), predicted)
+            again = self.tenancy(given)
+            self.assertEqual((again["changed"], again["left"]), (False, stays))
+        associations = self.rack.run("ctl", ["sacctmgr", "-nP", "show", "associations", "wopl", "format=account,user,grptres"], check=True)
+        expected = ["root||", "root|root|", "physics||cpu=32", "physics|trainer|"]
+        self.assertEqual(associations.stdout.splitlines(), expected)
+
+    def test_what_cannot_be_an_account_is_refused(self) -> None:
+        wrong = {"Physics": {}, "a": {"limits": {"MaxJob": 1}}, "b": {"limits": {"MaxWall": 43200}}, "c": {"parent": "d"}, "e": {"user": {}}}
+        said = self.tenancy({"accounts": wrong})["msg"]
+        for mistake in ("Physics is no name", "MaxJob of account a is no limit", "MaxWall of account b is 43200", "parent of account c", "account e"):
+            self.assertIn(mistake, said)
+        self.assertIn("each other's parents", self.tenancy({"accounts": {"a": {"parent": "b"}, "b": {"parent": "a"}}})["msg"])
+
+    def tenancy(self, given: dict[str, Any], *options: str) -> dict[str, Any]:
+        return self.rack.playbooks.module("ctl", "slurm_tenancy", {"cluster": "cluster"} | given, *options)
+
+    def test_prometheus_has_an_answer_to_every_question(self) -> None:
+        """Of every dashboard the expressions, and what every alert's expression is made of, while a gang has had a fault and runs."""
+        self.rack.wait_for_idle(NODES)
+        job = GangJob(self.rack, NODES, steps=10**6)
+        job.submit()
+        self.addCleanup(job.cancel)
+        job.wait_for_checkpoint()
+        self.rack.run("n2", ["pkill", "--signal=KILL", "--oldest", "--exact", "muster-train"], check=True)
+        job.wait_for_restart()
+        prometheus = Prometheus(self.rack.network.address("db"))
+        asked = questions()
+        self.assertGreater(len(asked), 40)
+        try:
+            wait_until(lambda: not prometheus.unanswered(asked), 120, "an answer to every question")
+        except ClusterError:
+            self.fail(f"no answer to {prometheus.unanswered(asked)}")
+        self.assertEqual(prometheus.targets(), {("prometheus", "db"): "up"} | {("node", host): "up" for host in self.rack.hosts})
+        self.assertEqual(set(prometheus.alerts().values()), {"ok"})
+        self.rack.run("db", ["promtool", "check", "config", "/etc/prometheus/prometheus.yml"], check=True)
+        for host in NODES:
+            said = self.rack.run(host, ["cat", "/var/lib/prometheus/node-exporter/muster.prom"], check=True).stdout
+            checked = self.rack.run("db", ["promtool", "check", "metrics"], stdin=said)
+            self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
+        job.cancel()
+        self.check_record(job)
+
+    def check_record(self, job: GangJob) -> None:
+        """slurmdbd has the job, which was cancelled, with what Muster has said of its fault."""
+        ask = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job.id}", "--format=state,account,admincomment"]
+        said: list[str] = []
+
+        def there() -> bool:
+            said[:] = self.rack.run("login1", ask, user="trainer", check=True).stdout.strip().split("|")
+            return said[0].startswith("CANCELLED")
+
+        wait_until(there, 60, f"the record of job {job.id}")
+        self.assertEqual(said[1], "physics")
+        self.assertIn("muster: ", said[2])
+        clusters = self.rack.run("ctl", ["sacctmgr", "-nP", "show", "cluster", "format=cluster,controlhost"], check=True)
+        self.assertEqual(clusters.stdout.strip(), f"cluster|{self.rack.network.address('ctl')}")
 
     def members(self) -> dict[str, list[str]]:
         """The host's own pids of the gang's programs, by node."""
@@ -101,10 +185,6 @@ class Site(unittest.TestCase):
         self.play("validate")
         self.assertEqual(set(self.play("site").changed.values()), {0})
 
-    def ceph(self, *words: str) -> Any:
-        done = self.rack.run("ceph1", ["timeout", "60", "ceph", *words, "--format=json"], check=True)
-        return json.loads(done.stdout)
-
     def test_a_disk_with_data_is_refused(self) -> None:
         self.rack.run("ceph1", ["sh", "-c", "echo mine >/srv/disk"], check=True)
         self.addCleanup(self.configure)
@@ -115,34 +195,6 @@ class Site(unittest.TestCase):
         self.assertIn("/srv/disk is there, and no OSD", play.output)
         self.assertEqual(self.rack.run("ceph1", ["sh", "-c", "cat /srv/disk; ls /srv/new"]).stdout, "mine\n")
         self.assertEqual(self.ceph("osd", "stat")["num_osds"], 1)
-
-    def test_z_a_daemon_of_ceph_that_is_down_is_named_on_its_host_and_its_fix_mends_it(self) -> None:
-        file = self.rack.directory / "findings.json"
-        for kind, unit in (("osd-down", "ceph-osd@0"), ("ceph-mon-down", "ceph-mon@ceph1")):
-            self.rack.run("ceph1", ["systemctl", "kill", "--signal=KILL", unit], check=True)
-            self.rack.run("ceph1", ["systemctl", "stop", unit], check=True)
-            play = self.rack.playbooks.play("validate", "-e", f"json={file}")
-            found = [one for one in json.loads(file.read_text())["findings"] if one["severity"] == "error"]
-            self.assertEqual([(one["id"], one["host"]) for one in found], [(kind, "ceph1")], play.output)
-            self.rack.run("ceph1", ["sh", "-c", found[0]["fix"]], check=True)
-            wait_until(lambda: self.rack.playbooks.play("validate").code == 0, 180, "its good health", interval=1)
-
-    def test_zz_ceph_grows_though_plays_are_killed(self) -> None:
-        before = self.ceph("osd", "dump")
-        hosts = ["ceph1", "ctl", "login1"]
-        self.configure(groups=GROUPS | {"mon": hosts, "osd": hosts[:2]})
-        for task in ("packages : Install ceph", "ceph : Start the mon", "ceph : Start the manager", "ceph : Make the OSDs"):
-            killed = self.rack.playbooks.play("site", "--limit=" + ":".join(hosts), kill_at=f"TASK [muster.appliance.{task}")
-            self.assertEqual(killed.code, -9, killed.output)
-        self.play("site")
-        wait_until(lambda: self.ceph("health")["status"] == "HEALTH_OK", 180, "Ceph's good health", interval=1)
-        after = self.ceph("osd", "dump")
-        self.assertEqual([osd["uuid"] for osd in after["osds"] if osd["osd"] == 0], [osd["uuid"] for osd in before["osds"]])
-        self.assertEqual([osd["up"] for osd in after["osds"]], [1, 1])
-        self.assertEqual({pool["size"] for pool in after["pools"]}, {2})
-        self.assertEqual(sorted(self.ceph("quorum_status")["quorum_names"]), hosts)
-        self.assertEqual(set(self.play("site").changed.values()), {0})
-
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -203,6 +203,9 @@ class _Checks:
         if len(controllers) > 1:
             what = f"{len(controllers)} controllers, {_some(controllers)}; keep one: a backup of slurmctld belongs to group login"
             error(self._where("controller"), what)
+        if len(databases := inventory.members("database")) > 1:
+            what = f"{len(databases)} hosts with the database, {_some(databases)}; keep one: slurmdbd and MariaDB have one host"
+            error(self._where("database"), what)
         if not compute:
             error(self._where("compute"), "no compute nodes: group compute must have the hosts that run tasks")
         if mons and len(mons) % 2 == 0:

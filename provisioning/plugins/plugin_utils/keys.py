@@ -19,7 +19,7 @@ GROUPS = {
     "compute": "those that run tasks of gangs, and get musterd",
     "controller": "slurmctld's; one host",
     "login": "from which users submit",
-    "database": "MariaDB's and slurmdbd's",
+    "database": "MariaDB's and slurmdbd's; one host",
     "mon": "Ceph's monitors and managers; an odd number",
     "osd": "those with Ceph's disks",
     "monitoring": "Prometheus'",
@@ -29,11 +29,15 @@ GROUPS = {
 _SLURM = ("compute", "controller", "login")
 ROLES = {
     "base": tuple(GROUPS),
-    "munge": _SLURM,
+    "munge": (*_SLURM, "database"),
+    "mariadb": ("database",),
+    "slurmdbd": ("database",),
     "slurm_controller": ("controller",),
+    "slurm_tenancy": ("controller",),
     "slurm_node": ("compute",),
     "login": ("login",),
     "ceph": ("mon", "osd", "compute"),
+    "monitoring": ("monitoring",),
     "muster": _SLURM,
 }
 

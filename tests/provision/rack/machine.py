@@ -3,6 +3,7 @@
 import contextlib
 import json
 import selectors
+import shutil
 import socket
 import subprocess
 import sys
@@ -61,6 +62,12 @@ class Machine:
         lower = ":".join(str(layer) for layer in layers)
         options = f"lowerdir={lower},upperdir={self._directory / 'upper'},workdir={self._directory / 'work'},volatile"
         host.run(["mount", "-t", "overlay", "-o", options, "overlay", str(self.root)])
+
+    def wipe(self) -> None:
+        """Takes the disk of a dead machine away, for another prepare()."""
+        host.run(["umount", str(self.root)])
+        for part in ("upper", "work", "root"):
+            shutil.rmtree(self._directory / part)
 
     def write(self, path: str, text: str | bytes, mode: int = 0o644) -> None:
         """Writes a file of its disk before it boots, as root's."""

@@ -122,6 +122,24 @@ class Playbooks:
                 code = playing.wait()
             return Play(code, said(), time.monotonic() - began)
 
+    def module(self, host: str, name: str, arguments: dict[str, Any], *options: str) -> dict[str, Any]:
+        """What a module of the collection has returned on a host."""
+        command = ["ansible", host, f"--module-name=muster.appliance.{name}", f"--args={json.dumps(arguments)}", *options]
+        done = subprocess.run(
+            inside(self._cgroups, HOST, command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self._environment(),
+            timeout=180,
+            check=False,
+            cwd="/",
+        )
+        said = done.stdout.partition("=>")[2]
+        if not said:
+            raise ClusterError(f"the module {name} has no result ({done.returncode}): {done.stdout}{done.stderr}")
+        return dict(json.loads(said))
+
     def _galaxy(self, *arguments: str) -> None:
         command = ["ansible-galaxy", "collection", *arguments]
         done = subprocess.run(

@@ -212,6 +212,14 @@ class Rack:
             raise ClusterError(f"machine {name} is alive")
         self._power_on([name])
 
+    def replace(self, name: str) -> None:
+        """In place of a killed machine another one boots, with its name and address and a blank disk."""
+        machine = self._machine(name)
+        if machine.init() is not None:
+            raise ClusterError(f"machine {name} is alive")
+        machine.wipe()
+        self._boot([name])
+
     # --- what start() does
 
     def _check(self) -> None:
