@@ -140,24 +140,30 @@ class PluginCommandTest(unittest.TestCase):
             self.assertIn("run `scontrol reconfigure`", self.muster(command).stdout)
             self.assertNotIn("scontrol reconfigure", self.muster(command).stdout)
 
-    def test_a_node_that_has_its_files_from_slurmctld_tries_the_plugin_and_leaves_them(self) -> None:
-        script = """\
-mount -t tmpfs tmpfs /run && mkdir -p /run/slurm/conf && cp "$1/slurm.conf" "$1/plugstack.conf" /run/slurm/conf
-if test -d /etc/slurm; then mount -t tmpfs tmpfs /etc/slurm; fi
-shift
-"$@"
-"$@" --json
-cmp "$0/plugstack.conf" /run/slurm/conf/plugstack.conf
+    def apart(self, script: str, command: str) -> list[str]:
+        """What it prints with this site's files in /run/slurm/conf, as text and as JSON; `script` runs before and with /etc/slurm empty."""
+        prepare = """\
+mount -t tmpfs tmpfs /run && mkdir -p /run/slurm/conf && cp "$0/slurm.conf" "$0/plugstack.conf" /run/slurm/conf
+mount -t tmpfs tmpfs /etc/slurm
 """
+        check = '"$@"\n"$@" --json\ncmp "$0/plugstack.conf" /run/slurm/conf/plugstack.conf\n'
+        words = [str(BUILD / "bin" / "muster"), "node", command]
+        shell = ["unshare", "--mount", "sh", "-ec", prepare + script + check, str(self.directory), *words]
+        done = subprocess.run(shell, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.split("\n", 1)
+
+    def test_a_node_that_has_its_files_from_slurmctld_tries_the_plugin_and_leaves_them(self) -> None:
         for command in ("enable-plugin", "disable-plugin"):
-            words = [str(BUILD / "bin" / "muster"), "node", command]
-            shell = ["unshare", "--mount", "sh", "-ec", script, str(self.directory), str(self.directory), *words]
-            done = subprocess.run(shell, capture_output=True, text=True, timeout=60)
-            self.assertEqual(done.returncode, 0, done.stderr)
+            text, document = self.apart("", command)
             said = "slurmctld sends /run/slurm/conf/plugstack.conf to this host: run this command where slurmctld runs"
-            text, _, document = done.stdout.partition("\n")
             self.assertEqual(text, said)
             self.assertEqual((json.loads(document)["changed"], json.loads(document)["enabled"]), (False, False))
+
+    def test_where_slurmctlds_host_is_such_a_node_it_says_what_slurmd_has(self) -> None:
+        text, document = self.apart('cp "$0/slurm.conf" /etc/slurm\n', "enable-plugin")
+        self.assertIn("/etc/slurm/plugstack.conf is changed", text)
+        self.assertEqual((json.loads(document)["changed"], json.loads(document)["enabled"]), (False, False))
 
     def test_check_changes_nothing(self) -> None:
         self.assertTrue(self.done("check-plugin")["loads"])
