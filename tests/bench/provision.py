@@ -65,8 +65,8 @@ def _blank(report: Report, packages: Path) -> None:
 def _muster_only(report: Report, packages: Path) -> None:
     with Rack(f"bench-{os.getpid()}", nodes=len(NODES), debs=str(packages)) as rack:
         groups = {"controller": ["ctl"], "login": [], "compute": NODES}
-        ours = {name: value for name, value in blank_site.variables(rack).items() if name.startswith("muster_")}
-        rack.playbooks.prepare(groups, ours)
+        variables = {"muster_apt_source": rack.mirror.source, "muster_config": {"store": "dir:/srv/checkpoints"}}
+        rack.playbooks.prepare(groups, variables)
         report.numbers["muster_only_s"] = blank_site.play(rack, "muster_only").seconds
 
 
