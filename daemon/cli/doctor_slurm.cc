@@ -115,9 +115,7 @@ void CheckPlugin(const Host& host, DoctorNotes& notes) {
                fmt::format("{} does not load into Slurm {}: {}", kPlugin, trial->slurm, trial->why),
                "compiled for this release", InstallAgain(trial->slurm)});
   if (!trial->why.empty()) return;
-  const bool sent = host.slurm.sent ||
-                    SlurmSetting(host.slurm.conf_text, "SlurmctldParameters").find("enable_configless") !=
-                        std::string::npos;
+  const bool sent = host.slurm.sent || host.slurm.configless;
   const std::string enable = "muster node enable-plugin";
   notes.Check(!plugin.empty(),
               {"plugin-off", "", fmt::format("{} has no line for {}", host.slurm.plugstack, kPlugin),

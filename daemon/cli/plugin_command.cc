@@ -72,9 +72,7 @@ Result<Answered> Change(bool enable) {
         Errc::kNotFound,
         "this host has no slurm.conf: neither /etc/slurm nor, from a running slurmd, /run/slurm/conf"};
   }
-  json document{{"plugstack", files.plugstack}};
-  document["configless"] =
-      SlurmSetting(files.conf_text, "SlurmctldParameters").find("enable_configless") != std::string::npos;
+  json document{{"plugstack", files.plugstack}, {"configless", files.configless}};
   if (enable) {
     const auto version = LoadsInto(files);
     if (!version) return version.error();

@@ -79,6 +79,8 @@ SlurmFiles FindSlurm() {
     return files;
   }
   files.conf_text = *std::move(text);
+  files.configless =
+      SlurmSetting(files.conf_text, "SlurmctldParameters").find("enable_configless") != std::string::npos;
   const std::string set = SlurmSetting(files.conf_text, "PlugStackConfig");
   files.plugstack = set.empty() ? fs::path(files.conf).parent_path() / "plugstack.conf" : fs::path(set);
   return files;

@@ -14,8 +14,9 @@ inline constexpr char kSentConf[] = "/run/slurm/conf/slurm.conf";
 struct SlurmFiles {
   std::string conf;  // slurm.conf; "": this host has none
   std::string conf_text;
-  std::string plugstack;  // plugstack.conf
-  bool sent = false;      // the files are slurmctld's, and it writes them again
+  std::string plugstack;    // plugstack.conf
+  bool sent = false;        // the files are slurmctld's, and it writes them again
+  bool configless = false;  // slurm.conf says that slurmctld sends nodes their files
 };
 SlurmFiles FindSlurm();
 
