@@ -2,7 +2,6 @@
 """The playbooks on a site that has Slurm, when things are not as they should be: wrong input, plays that are killed, hosts that
 are dead or differ. The packages are those of build/packages, or of the directory that MUSTER_PACKAGES names."""
 
-import json
 import os
 import random
 import sys
@@ -54,11 +53,7 @@ class MusterOnly(unittest.TestCase):
 
     def validate(self) -> list[dict[str, str]]:
         """What it finds."""
-        file = self.rack.directory / "findings.json"
-        file.unlink(missing_ok=True)
-        play = self.rack.playbooks.play("validate", "-e", f"json={file}")
-        self.assertTrue(file.exists(), play.output)
-        result = json.loads(file.read_text())
+        play, result = self.rack.playbooks.validate()
         errors = [found for found in result["findings"] if found["severity"] == "error"]
         self.assertEqual(result["ok"], errors == [])
         self.assertEqual(play.code == 0, result["ok"], play.output)

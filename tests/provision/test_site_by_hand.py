@@ -2,7 +2,6 @@
 """What takes too long for every run: a database's machine is lost, Ceph's daemons are, and Ceph grows under plays that are killed. They
 share a rack. The packages are those of build/packages, or of the directory that MUSTER_PACKAGES names."""
 
-import json
 import stat
 import sys
 import unittest
@@ -57,12 +56,11 @@ class ByHand(SiteTest):
         return found
 
     def test_z_a_daemon_of_ceph_that_is_down_is_named_on_its_host_and_its_fix_mends_it(self) -> None:
-        file = self.rack.directory / "findings.json"
         for kind, unit in (("osd-down", "ceph-osd@0"), ("ceph-mon-down", "ceph-mon@ceph1")):
             self.rack.run("ceph1", ["systemctl", "kill", "--signal=KILL", unit], check=True)
             self.rack.run("ceph1", ["systemctl", "stop", unit], check=True)
-            play = self.rack.playbooks.play("validate", "-e", f"json={file}")
-            found = [one for one in json.loads(file.read_text())["findings"] if one["severity"] == "error"]
+            play, result = self.rack.playbooks.validate()
+            found = [one for one in result["findings"] if one["severity"] == "error"]
             self.assertEqual([(one["id"], one["host"]) for one in found], [(kind, "ceph1")], play.output)
             self.rack.run("ceph1", ["sh", "-c", found[0]["fix"]], check=True)
             wait_until(lambda: self.rack.playbooks.play("validate").code == 0, 180, "its good health", interval=1)

@@ -4,7 +4,6 @@ Some faults and a pair are drawn by MUSTER_TEST_SEED; MUSTER_FAULTS=all takes al
 of build/packages, or of the directory that MUSTER_PACKAGES names."""
 
 import itertools
-import json
 import os
 import random
 import re
@@ -55,11 +54,7 @@ class Validate(unittest.TestCase):
 
     def validate(self) -> list[dict[str, str]]:
         """The errors that it finds."""
-        file = self.rack.directory / "findings.json"
-        file.unlink(missing_ok=True)
-        play = self.rack.playbooks.play("validate", "-e", f"json={file}")
-        self.assertTrue(file.exists(), play.output)
-        result = json.loads(file.read_text())
+        play, result = self.rack.playbooks.validate()
         errors = [found for found in result["findings"] if found["severity"] == "error"]
         self.assertEqual((result["ok"], play.code == 0), (errors == [], errors == []), play.output)
         self.assertGreater(result["checked"], 60)

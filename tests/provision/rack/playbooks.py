@@ -140,6 +140,15 @@ class Playbooks:
             raise ClusterError(f"the module {name} has no result ({done.returncode}): {done.stdout}{done.stderr}")
         return dict(json.loads(said))
 
+    def validate(self) -> tuple[Play, dict[str, Any]]:
+        """Runs validate.yml, which fails where something is wrong, and gives what it has found: `{ok, checked, findings, unchecked}`."""
+        file = self._directory / "findings.json"
+        file.unlink(missing_ok=True)
+        play = self.play("validate", "-e", f"json={file}")
+        if not file.exists():
+            raise ClusterError(f"validate has found nothing out ({play.code}):\n{play.output}")
+        return play, json.loads(file.read_text())
+
     def _galaxy(self, *arguments: str) -> None:
         command = ["ansible-galaxy", "collection", *arguments]
         done = subprocess.run(
