@@ -26,7 +26,6 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 sockaddr_un Address(const std::string& path) {
   sockaddr_un address{};
@@ -130,7 +129,11 @@ class LocalSocketTest : public ::testing::Test {
     const std::lock_guard lock(mutex_);
     last_ = &connection;
     peer_ = connection.peer();
-    if (std::string_view(packet.bytes.data(), packet.bytes.size()) == "hello") connection.TakeMemory();
+    if (std::string_view(packet.bytes.data(), packet.bytes.size()) == "hello") {
+      connection.TakeMemory();
+      greeted_ = &connection;
+      ++hellos_;
+    }
     packets_.push_back(std::move(packet));
     changed_.notify_all();
   }
@@ -147,6 +150,12 @@ class LocalSocketTest : public ::testing::Test {
   bool WaitForPackets(size_t count) {
     return WaitFor([&] { return packets_.size() >= count; });
   }
+  bool WaitForDoors(size_t count) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (Doors(path_).size() != count && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return Doors(path_).size() == count;
+  }
   // Runs `work` on the loop's thread.
   template <typename Work>
   auto OnLoop(Work work) {
@@ -162,10 +171,10 @@ class LocalSocketTest : public ::testing::Test {
   // A client whose connection the server knows, and whose memory it takes.
   UniqueFd Greeted() {
     UniqueFd fd = Client();
-    const size_t before = Packets();
+    const int before = hellos_;
     EXPECT_EQ(::send(fd.get(), "hello", 5, 0), 5);
-    EXPECT_TRUE(WaitForPackets(before + 1));
-    OnLoop([this] { return last_->Send("welcome", 7); });
+    EXPECT_TRUE(WaitFor([&] { return hellos_ > before; }));  // a packet may be another client's, from before
+    OnLoop([this] { return greeted_->Send("welcome", 7); });
     EXPECT_EQ(Receive(fd), "welcome");
     return fd;
   }
@@ -179,6 +188,8 @@ class LocalSocketTest : public ::testing::Test {
   std::condition_variable changed_;
   std::vector<Packet> packets_;
   LocalConnection* last_ = nullptr;
+  LocalConnection* greeted_ = nullptr;  // who has said hello last
+  int hellos_ = 0;
   PeerCredentials peer_;
   int closed_ = 0;
   std::thread thread_;
@@ -330,10 +341,7 @@ TEST_F(LocalSocketTest, AfterTheEndOfMusterdNothingOfTheDoorIsLeft) {
   });
   EXPECT_EQ(Receive(stranger), "");
   EXPECT_EQ(Receive(member), "");
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!Doors(path_).empty() && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_THAT(Doors(path_), IsEmpty());
+  EXPECT_TRUE(WaitForDoors(0));
 }
 
 TEST_F(LocalSocketTest, ADoorThatIsKilledIsReplacedAndConnectionsGoOn) {
@@ -446,17 +454,15 @@ TEST_F(LocalSocketTest, WhatAPeerSaysAfterTheCloseIsNotHeardAndDoesNotLoseTheLas
 
 TEST_F(LocalSocketTest, TheLastWordOfAPeerIsHeardThoughItHasNotReadAll) {
   const UniqueFd client = Greeted();
-  OnLoop([&] {
-    const size_t doors = Doors(path_).size();
+  ASSERT_TRUE(WaitForDoors(6));  // the door, four that wait, and the client's
+  const bool handed_over = OnLoop([&] {
     const std::string packet(10'000, 'x');
     for (int i = 0; i < 100; ++i) last_->Send(packet.data(), packet.size());
     EXPECT_EQ(::send(client.get(), "last", 4, 0), 4);
     ::shutdown(client.get(), SHUT_WR);
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (Doors(path_).size() >= doors && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return 0;
+    return WaitForDoors(5);
   });
+  EXPECT_TRUE(handed_over);
   ASSERT_TRUE(WaitForPackets(2));
   EXPECT_EQ(std::string(packets_[1].bytes.begin(), packets_[1].bytes.end()), "last");
 }
