@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "daemon/health/small_files.h"
+#include "base/small_files.h"
 
 namespace muster {
 namespace {

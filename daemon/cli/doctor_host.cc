@@ -11,12 +11,12 @@
 #include <map>
 #include <memory>
 
+#include "base/run_program.h"
+#include "base/small_files.h"
 #include "daemon/cli/ask.h"
 #include "daemon/cli/doctor_checks.h"
 #include "daemon/cli/plugstack.h"
-#include "daemon/cli/run_program.h"
 #include "daemon/cli/table.h"
-#include "daemon/health/small_files.h"
 
 namespace muster::cli {
 namespace {

@@ -9,11 +9,11 @@
 #include <filesystem>
 #include <set>
 
+#include "base/run_program.h"
 #include "daemon/auth/munge.h"
 #include "daemon/cli/doctor_checks.h"
 #include "daemon/cli/musterd_session.h"
 #include "daemon/cli/plugstack.h"
-#include "daemon/cli/run_program.h"
 #include "daemon/health/findings.h"
 #include "daemon/proto/muster.pb.h"
 #include "daemon/rpc/ask_daemon.h"

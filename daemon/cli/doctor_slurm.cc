@@ -7,10 +7,10 @@
 #include <filesystem>
 
 #include "base/hostlist.h"
+#include "base/run_program.h"
+#include "base/small_files.h"
 #include "daemon/cli/doctor_checks.h"
 #include "daemon/cli/plugstack.h"
-#include "daemon/cli/run_program.h"
-#include "daemon/health/small_files.h"
 
 namespace muster::cli {
 namespace {

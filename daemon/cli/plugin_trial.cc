@@ -9,8 +9,8 @@
 #include <fstream>
 #include <memory>
 
+#include "base/run_program.h"
 #include "daemon/cli/plugstack.h"
-#include "daemon/cli/run_program.h"
 
 namespace muster::cli {
 namespace {

@@ -14,9 +14,9 @@
 #include <mutex>
 #include <thread>
 
+#include "base/small_files.h"
 #include "base/unique_fd.h"
 #include "daemon/health/findings.h"
-#include "daemon/health/small_files.h"
 
 namespace muster {
 namespace {

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/small_files.h"
 #include "base/unique_fd.h"
 #include "daemon/health/findings.h"
-#include "daemon/health/small_files.h"
 
 namespace muster {
 namespace {

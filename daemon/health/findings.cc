@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "daemon/health/small_files.h"
+#include "base/small_files.h"
 
 namespace muster {
 namespace {

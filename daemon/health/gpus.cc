@@ -8,9 +8,9 @@
 #include <csignal>
 #include <thread>
 
+#include "base/small_files.h"
 #include "daemon/health/findings.h"
 #include "daemon/health/nvml.h"
-#include "daemon/health/small_files.h"
 
 namespace muster {
 namespace {

@@ -1,6 +1,6 @@
+#include "base/small_files.h"
 #include "daemon/config/config.h"
 #include "daemon/health/check.h"
-#include "daemon/health/small_files.h"
 
 namespace muster {
 

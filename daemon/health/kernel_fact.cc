@@ -4,7 +4,7 @@
 #include <charconv>
 #include <initializer_list>
 
-#include "daemon/health/small_files.h"
+#include "base/small_files.h"
 
 namespace muster {
 namespace {

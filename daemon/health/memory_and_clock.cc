@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <thread>
 
+#include "base/small_files.h"
 #include "daemon/health/findings.h"
-#include "daemon/health/small_files.h"
 
 namespace muster {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/small_files.h"
 #include "daemon/health/findings.h"
-#include "daemon/health/small_files.h"
 
 namespace muster {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "daemon/health/small_files.h"
+#include "base/small_files.h"
 
 namespace muster {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/health/small_files.h"
+#include "base/small_files.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "daemon/health/small_files.h"
+#include "base/small_files.h"
 
 #include <dirent.h>
 #include <fcntl.h>

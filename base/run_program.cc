@@ -1,4 +1,4 @@
-#include "daemon/cli/run_program.h"
+#include "base/run_program.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include "base/helper_program.h"
 #include "base/unique_fd.h"
 
-namespace muster::cli {
+namespace muster {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -76,4 +76,4 @@ Result<Ran> RunProgram(std::vector<std::string> words, std::chrono::milliseconds
   return ran;
 }
 
-}  // namespace muster::cli
+}  // namespace muster

@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 
-namespace muster::cli {
+namespace muster {
 
 inline constexpr int kNoProgram = 127;
 inline constexpr int kTooLong = 124;
@@ -21,4 +21,4 @@ struct Ran {
 // and not waited for, whatever it hangs in.
 Result<Ran> RunProgram(std::vector<std::string> words, std::chrono::milliseconds limit);
 
-}  // namespace muster::cli
+}  // namespace muster
