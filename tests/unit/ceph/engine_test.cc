@@ -58,6 +58,10 @@ TEST_F(EngineTest, ReadsBackWhatItWrote) {
 TEST_F(EngineTest, GangsTakeTurnsHoweverManyShardsTheyWrite) {
   constexpr size_t kShards = 8;
   constexpr size_t kChunks = 60;
+  // A shard asks for four at once: so each gang is waiting whenever the buffer is free, however late its threads are.
+  EngineOptions options = Small();
+  options.buffers = options.most_buffers = 1;
+  Engine engine(store_, options);
   std::mutex mutex;
   std::vector<std::string> written;
   store_->SetFault([&](const std::string&, const std::string& name) {
@@ -72,8 +76,8 @@ TEST_F(EngineTest, GangsTakeTurnsHoweverManyShardsTheyWrite) {
     memories.push_back(StagedMemory::Take(Memory(bytes)).value());
     const auto end = std::make_shared<std::promise<Result<Shard>>>();
     ends.push_back(end->get_future());
-    (void)engine_.WriteShard("u1", ShardPrefix(key, 100, kFence, rank), rank, *memories.back(), bytes.size(),
-                             {}, [end](Result<Shard> shard) { end->set_value(std::move(shard)); });
+    (void)engine.WriteShard("u1", ShardPrefix(key, 100, kFence, rank), rank, *memories.back(), bytes.size(), {},
+                            [end](Result<Shard> shard) { end->set_value(std::move(shard)); });
   };
   for (uint32_t rank = 0; rank < kShards; ++rank) write("many", rank);
   write("one", 0);
