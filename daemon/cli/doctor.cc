@@ -25,6 +25,7 @@ constexpr std::array kAllChecks = {
     Named{"the store", CheckStore},       Named{"room on disks", CheckRoom},
     Named{"health", CheckHealth},         Named{"the plugin", CheckPlugin},
     Named{"slurmctld", CheckSlurmctld},   Named{"gres", CheckGres},
+    Named{"the fabric", CheckFabric},
 };
 
 Answered Diagnose(const Common& common, const std::vector<std::string>& needs) {

@@ -53,6 +53,8 @@ void CheckMunge(const Host& host, DoctorNotes& notes);
 void CheckMusterd(const Host& host, DoctorNotes& notes);
 void CheckStore(const Host& host, DoctorNotes& notes);
 
+void CheckFabric(const Host& host, DoctorNotes& notes);
+
 void CheckRoom(const Host& host, DoctorNotes& notes);
 void CheckHealth(const Host& host, DoctorNotes& notes);
 

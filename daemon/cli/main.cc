@@ -7,6 +7,7 @@
 #include "daemon/cli/checkpoint_command.h"
 #include "daemon/cli/checkpoint_output.h"
 #include "daemon/cli/doctor.h"
+#include "daemon/cli/net_command.h"
 #include "daemon/cli/output.h"
 #include "daemon/cli/plugin_command.h"
 
@@ -48,6 +49,8 @@ int main(int argc, char** argv) {
   muster::cli::AddCheckpointCommand(&app, &common, &result);
 
   muster::cli::AddDoctorCommand(&app, &common, &result);
+
+  muster::cli::AddNetCommand(&app, &common, &result);
 
   CLI::App* report = add(&app, "report", "Show what is used");
   report->require_subcommand(1);

@@ -39,6 +39,7 @@ ROLES = {
     "ceph": ("mon", "osd", "compute"),
     "monitoring": ("monitoring",),
     "muster": _SLURM,
+    "roce": ("compute",),
 }
 
 # What an argument_specs calls a type is called this here, where the messages say it.

@@ -1,0 +1,33 @@
+// Whether the interfaces of the RoCE fabric are as roce.yaml says.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "daemon/cli/doctor_checks.h"
+#include "net/roce/knobs.h"
+
+namespace muster::cli {
+
+void CheckFabric(const Host& host, DoctorNotes& notes) {
+  if (::access(roce::kSettingsPath, F_OK) != 0) return;
+  const auto settings = roce::LoadSettings(roce::kSettingsPath);
+  notes.Check(settings.ok(), {"fabric", "settings", settings ? "" : settings.error().message,
+                              "a file that is read", fmt::format("$EDITOR {}", roce::kSettingsPath)});
+  if (!settings || settings->networks.empty()) return;
+  const roce::Host here = roce::ThisHost();
+  const auto interfaces = roce::FabricInterfaces(here, *settings);
+  notes.Check(!interfaces.empty(),
+              {"fabric", "", fmt::format("no interface of {} has an address of the fabric", host.name),
+               fmt::format("an address in {}", settings->networks_text),
+               fmt::format("ip address; networks in {} says which addresses", roce::kSettingsPath)});
+  for (const roce::Interface& interface : interfaces) {
+    for (const roce::Knob& knob : roce::Check(here, *settings, interface)) {
+      if (knob.state == roce::State::kUnknown) continue;  // `muster net check` says why
+      notes.Check(
+          knob.state == roce::State::kIs,
+          {"fabric", interface.name, fmt::format("{} of {} is {}", knob.name, interface.name, knob.is),
+           knob.should, "muster net set"});
+    }
+  }
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,129 @@
+#include "daemon/cli/net_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "daemon/cli/table.h"
+#include "net/roce/knobs.h"
+
+namespace muster::cli {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLookAgain = std::chrono::milliseconds(200);
+
+struct NetOptions {
+  std::string settings = roce::kSettingsPath;
+  std::string root;
+  std::string interface;
+  int wait_seconds = 0;
+};
+
+// Of the fabric, or of it the one that was asked for. An address may come later than its interface.
+std::vector<roce::Interface> Chosen(const roce::Host& host, const roce::Settings& settings,
+                                    const NetOptions& options) {
+  const auto until = Clock::now() + std::chrono::seconds(options.wait_seconds);
+  for (;;) {
+    auto found = roce::FabricInterfaces(host, settings);
+    if (!options.interface.empty())
+      std::erase_if(found, [&](const roce::Interface& one) { return one.name != options.interface; });
+    if (!found.empty() || Clock::now() >= until) return found;
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
+json KnobJson(const roce::Knob& knob) {
+  json entry{{"interface", knob.interface},
+             {"driver", knob.driver},
+             {"knob", knob.name},
+             {"state", Name(knob.state)}};
+  const auto put = [&](const char* key, const std::string& value) {
+    if (!value.empty()) entry[key] = value;
+  };
+  put("is", knob.is);
+  put("should", knob.should);
+  put("via", knob.via);
+  put("why", knob.why);
+  put("fix", knob.fix);
+  return entry;
+}
+
+Result<Answered> Look(const NetOptions& options, bool set) {
+  const auto settings = roce::LoadSettings(options.settings);
+  if (!settings) return settings.error();
+  roce::Host host = roce::ThisHost();
+  host.root = options.root;
+  json knobs = json::array();
+  bool ok = true;
+  const auto interfaces = Chosen(host, *settings, options);
+  for (const roce::Interface& interface : interfaces) {
+    for (const roce::Knob& knob : (set ? roce::Set : roce::Check)(host, *settings, interface)) {
+      ok = ok && knob.state != roce::State::kDiffers;
+      knobs.push_back(KnobJson(knob));
+    }
+  }
+  // One that was asked for need not be of the fabric: the units ask of each that comes up.
+  if (interfaces.empty() && options.interface.empty() && !settings->networks.empty()) ok = false;
+  return Answered{{{"ok", ok},
+                   {"settings", options.settings},
+                   {"networks", settings->networks_text},
+                   {"traffic_class", settings->TrafficClass()},
+                   {"knobs", knobs}},
+                  ok ? kGood : kBadFinding};
+}
+
+std::string Text(const json& document) {
+  const json& knobs = document.at("knobs");
+  if (document.at("networks") == "")
+    return fmt::format("{} names no networks: this host has no fabric\n",
+                       document.at("settings").get<std::string>());
+  if (knobs.empty())
+    return fmt::format("no interface has an address in {}\n", document.at("networks").get<std::string>());
+  std::vector<Row> rows{{"INTERFACE", "DRIVER", "KNOB", "STATE", "IS", "SHOULD", "BY", "NOTE"}};
+  for (const json& knob : knobs) {
+    const std::string why = knob.value("why", "");
+    rows.push_back({knob.at("interface"), knob.at("driver") == "" ? "-" : knob.at("driver"), knob.at("knob"),
+                    knob.at("state"), knob.value("is", "-"), knob.value("should", "-"),
+                    knob.value("via", "-"), why.empty() ? knob.value("fix", "") : why});
+  }
+  return Table(rows);
+}
+
+}  // namespace
+
+void AddNetCommand(CLI::App* app, const Common* common, int* result) {
+  CLI::App* net = app->add_subcommand("net", "This host's part of a RoCE fabric (roce.yaml)");
+  net->fallthrough();
+  net->require_subcommand(1);
+  const auto options = std::make_shared<NetOptions>();
+  net->add_option("--settings", options->settings, "The fabric's settings")->capture_default_str();
+  net->add_option("--root", options->root, "What /sys is below, as in a copy of another host's");
+  net->add_option("--interface", options->interface, "This interface alone, if it is one of the fabric");
+  net->add_option("--wait", options->wait_seconds, "How many seconds to wait for an address of the fabric")
+      ->check(CLI::Range(0, 3'600));
+  const auto add = [=](const char* name, const char* about, std::function<void()> run) {
+    CLI::App* command = net->add_subcommand(name, about);
+    command->fallthrough();
+    command->callback(std::move(run));
+  };
+  const auto look = [=](bool set) {
+    const auto answered = Look(*options, set);
+    *result = answered ? Print(*common, *answered, Text) : Fail(answered.error());
+  };
+  add("check", "Compare this host's interfaces with the fabric's settings; root sees all of it",
+      [=] { look(false); });
+  add("set", "Set what differs (root)", [=] { look(true); });
+  add("settings", "Print the settings, each with its default",
+      [] { std::cout << roce::DefaultSettingsText(); });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,41 @@
+// This host's interfaces, as the kernel and its programs show them.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/run_program.h"
+#include "net/roce/settings.h"
+
+namespace muster::roce {
+
+// What is asked; tests give their own.
+struct Host {
+  std::string root;  // what /sys is below: "", or the copy of another host's
+  std::function<Result<Ran>(std::vector<std::string> words)> run;
+  // Interfaces, each with one of its addresses as text.
+  std::function<std::vector<std::pair<std::string, std::string>>()> addresses;
+};
+
+// This one. A program may take 20 s.
+Host ThisHost();
+
+// A port of an RDMA device.
+struct RdmaPort {
+  std::string device;
+  std::string port;
+};
+
+struct Interface {
+  std::string name;
+  std::string driver;  // "": it has none, as a bridge
+  std::string pci;     // "0000:3b:00.0"; "": it is no PCI device
+  std::vector<RdmaPort> rdma;
+};
+
+// The interfaces with an address in one of the fabric's networks, sorted by name.
+std::vector<Interface> FabricInterfaces(const Host& host, const Settings& settings);
+
+}  // namespace muster::roce

@@ -1,0 +1,385 @@
+#include "net/roce/knobs.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/small_files.h"
+#include "base/unique_fd.h"
+
+namespace muster::roce {
+namespace {
+
+using nlohmann::json;
+
+// A knob of one interface with one way to read it and one to set it.
+struct Way {
+  std::string via;
+  std::string should;
+  std::function<Result<std::string>()> read;
+  std::string fix;  // what a person would type
+  std::function<Status()> set;
+  bool at_reboot = false;  // what is set holds from the next one on
+};
+
+std::string LastLine(const std::string& text) {
+  const auto lines = Words(text, "\n");
+  return lines.empty() ? "" : lines.back();
+}
+
+std::string Joined(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+// What a program has printed; an error: why it did not.
+Result<std::string> Output(const Host& host, const std::vector<std::string>& words) {
+  const auto ran = host.run(words);
+  if (!ran) return ran.error();
+  if (ran->code == 0) return ran->output;
+  if (ran->code == kNoProgram) return Error{Errc::kNotFound, fmt::format("{} is not installed", words[0])};
+  if (ran->code == kTooLong) return Error{Errc::kUnavailable, fmt::format("{} does not end", words[0])};
+  const std::string said = LastLine(ran->output);
+  return Error{Errc::kUnavailable, said.empty() ? fmt::format("{} ended with {}", words[0], ran->code)
+                                                : fmt::format("{}: {}", words[0], said)};
+}
+
+std::function<Status()> Running(const Host& host, std::vector<std::string> words) {
+  return [&host, words = std::move(words)]() -> Status {
+    const auto output = Output(host, words);
+    return output ? Status() : output.error();
+  };
+}
+
+// A file of /sys, which takes a value whole or not at all.
+Status WriteValue(const std::string& path, const std::string& value) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_TRUNC));
+  if (file.valid() && ::write(file.get(), value.data(), value.size()) == static_cast<ssize_t>(value.size()))
+    return {};
+  return Error{Errc::kDenied, fmt::format("{}: {}", path, std::strerror(errno))};
+}
+
+Result<std::string> ReadValue(const std::string& path) {
+  const auto text = ReadSmallFile(path);
+  if (!text) return Error{Errc::kUnavailable, fmt::format("{} cannot be read", path)};
+  const auto words = Words(*text);
+  return words.empty() ? std::string() : words[0];
+}
+
+// Several files, each with a value of its own.
+struct FileValue {
+  std::string name;  // what it is called in answers
+  std::string path;
+  std::string value;
+};
+
+std::string Show(const std::vector<FileValue>& files,
+                 const std::function<std::string(const FileValue&)>& value) {
+  std::vector<std::string> parts;
+  for (const FileValue& file : files) parts.push_back(fmt::format("{} {}", file.name, value(file)));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+Way OfFiles(const std::string& via, const std::vector<FileValue>& files) {
+  std::vector<std::string> fixes;
+  for (const FileValue& file : files) fixes.push_back(fmt::format("echo {} >{}", file.value, file.path));
+  return {via, Show(files, [](const FileValue& file) { return file.value; }),
+          [files]() -> Result<std::string> {
+            Status good;
+            std::string shown = Show(files, [&](const FileValue& file) {
+              const auto value = ReadValue(file.path);
+              if (!value) good = value.error();
+              return value ? *value : "";
+            });
+            if (!good) return good.error();
+            return shown;
+          },
+          fmt::format("{}", fmt::join(fixes, " && ")),
+          [files]() -> Status {
+            for (const FileValue& file : files) {
+              const auto now = ReadValue(file.path);
+              if (now && *now == file.value) continue;
+              if (Status written = WriteValue(file.path, file.value); !written) return written;
+            }
+            return {};
+          }};
+}
+
+bool AllThere(const std::vector<FileValue>& files) {
+  return std::ranges::all_of(files,
+                             [](const FileValue& file) { return ::access(file.path.c_str(), F_OK) == 0; });
+}
+
+// ---- one knob after another
+
+Way Mtu(const Host& host, const Settings& settings, const Interface& on) {
+  const std::string should = std::to_string(settings.mtu);
+  const std::vector<std::string> set{"ip", "link", "set", "dev", on.name, "mtu", should};
+  return {"ip", should, [path = host.root + "/sys/class/net/" + on.name + "/mtu"] { return ReadValue(path); },
+          Joined(set), Running(host, set)};
+}
+
+// A knob of the kernel's DCB interface. `object` and `what` are dcb's words for it.
+Way Dcb(const Host& host, const Interface& on, std::vector<std::string> show, const std::string& should,
+        std::function<std::string(const json&)> text, std::vector<std::string> set) {
+  show.insert(show.begin(), {"dcb", "-j"});
+  set.insert(set.begin(), "dcb");
+  const auto with_device = [&](std::vector<std::string>& words, size_t at) {
+    words.insert(words.begin() + static_cast<std::ptrdiff_t>(at), {"dev", on.name});
+  };
+  with_device(show, 4);
+  with_device(set, 3);
+  return {
+      "dcb", should,
+      [&host, show, text = std::move(text)]() -> Result<std::string> {
+        const auto output = Output(host, show);
+        if (!output) return output.error();
+        const json document = json::parse(*output, nullptr, false);
+        if (!document.is_object())
+          return Error{Errc::kUnavailable, fmt::format("dcb says '{}'", LastLine(*output))};
+        try {
+          return text(document);
+        } catch (const json::exception& error) {
+          return Error{Errc::kUnavailable, fmt::format("dcb says what was not expected: {}", error.what())};
+        }
+      },
+      Joined(set), Running(host, set)};
+}
+
+Way Dcbx(const Host& host, const Interface& on) {
+  return Dcb(
+      host, on, {"dcbx", "show"}, "host",
+      [](const json& document) { return document.value("host", false) ? "host" : "the adapter's firmware"; },
+      {"dcbx", "set", "host", "ieee"});
+}
+
+std::string Mapping(int64_t dscp, int64_t priority) {
+  return fmt::format("{}:{}", dscp, priority);
+}
+
+Way Dscp(const Host& host, const Settings& settings, const Interface& on) {
+  const std::string data = Mapping(settings.dscp, settings.priority);
+  const std::string cnp = Mapping(settings.cnp_dscp, settings.cnp_priority);
+  const auto text = [settings](const json& document) {
+    std::vector<std::string> found;
+    for (const json& pair : document.value("dscp_prio", json::array())) {
+      const int64_t dscp = pair.at(0);
+      if (dscp == settings.dscp || dscp == settings.cnp_dscp) found.push_back(Mapping(dscp, pair.at(1)));
+    }
+    std::ranges::sort(found, {}, [](const std::string& one) { return std::stoi(one); });
+    return found.empty() ? std::string("none") : Joined(found);
+  };
+  const bool data_first = settings.dscp < settings.cnp_dscp;
+  return Dcb(host, on, {"app", "show", "dscp-prio"}, data_first ? data + " " + cnp : cnp + " " + data, text,
+             {"app", "replace", "dscp-prio", data, cnp});
+}
+
+Way Pfc(const Host& host, const Settings& settings, const Interface& on) {
+  const std::string priority = std::to_string(settings.priority);
+  const bool lossless = settings.pfc == "yes";
+  std::vector<std::string> set{"pfc", "set", "prio-pfc", "all:off"};
+  if (lossless) set.push_back(priority + ":on");
+  const auto text = [](const json& document) {
+    const json& flags = document.at("prio_pfc");
+    std::vector<std::string> on;
+    for (size_t i = 0; i < flags.size(); ++i) {
+      if (flags[i] == true || flags[i] == "on") on.push_back(std::to_string(i));
+    }
+    return on.empty() ? std::string("none") : Joined(on);
+  };
+  return Dcb(host, on, {"pfc", "show", "prio-pfc"}, lossless ? priority : "none", text, set);
+}
+
+// Settings in an adapter's firmware, by the tool of mstflint or of its vendor.
+struct FirmwareValue {
+  std::string key;  // "CNP_DSCP_P1"
+  std::function<int64_t(int64_t)> should;
+};
+
+std::string ShowFirmware(const std::vector<std::pair<std::string, int64_t>>& values) {
+  std::vector<std::string> parts;
+  for (const auto& [key, value] : values) parts.push_back(fmt::format("{}={}", key, value));
+  return Joined(parts);
+}
+
+// The value that holds from the next boot on is the last of its line.
+Result<std::vector<std::pair<std::string, int64_t>>> ReadFirmware(const Host& host, const std::string& pci,
+                                                                  const std::vector<FirmwareValue>& wanted) {
+  std::vector<std::string> query{"mstconfig", "-d", pci, "query"};
+  for (const FirmwareValue& value : wanted) query.push_back(value.key);
+  const auto output = Output(host, query);
+  if (!output) return output.error();
+  std::vector<std::pair<std::string, int64_t>> values;
+  for (const FirmwareValue& value : wanted) {
+    std::optional<uint64_t> number;
+    for (const std::string& line : Words(*output, "\n")) {
+      const auto words = Words(line);
+      if (words.size() < 2 || std::ranges::find(words, value.key) == words.end()) continue;
+      // "True(1)", or the number alone
+      const std::string& last = words.back();
+      const size_t open = last.find('(');
+      number = ParseDecimal(open == std::string::npos ? last : last.substr(open + 1));
+    }
+    if (!number) return Error{Errc::kUnavailable, fmt::format("mstconfig does not show {}", value.key)};
+    values.emplace_back(value.key, static_cast<int64_t>(*number));
+  }
+  return values;
+}
+
+// What is read of it first says what it should be: bits that are not this fabric's stay.
+Result<Way> Firmware(const Host& host, const Interface& on, const std::vector<FirmwareValue>& wanted) {
+  const auto now = ReadFirmware(host, on.pci, wanted);
+  if (!now) return now.error();
+  std::vector<std::pair<std::string, int64_t>> should;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    should.emplace_back(wanted[i].key, wanted[i].should((*now)[i].second));
+  std::vector<std::string> set{"mstconfig", "-y", "-d", on.pci, "set"};
+  for (const auto& [key, value] : should) set.push_back(fmt::format("{}={}", key, value));
+  return Way{"mstconfig",
+             ShowFirmware(should),
+             [&host, pci = on.pci, wanted]() -> Result<std::string> {
+               const auto values = ReadFirmware(host, pci, wanted);
+               if (!values) return values.error();
+               return ShowFirmware(*values);
+             },
+             Joined(set),
+             Running(host, set),
+             true};
+}
+
+Error ShowsNothing(const Interface& on) {
+  return {Errc::kUnavailable, on.driver.empty()
+                                  ? std::string("the interface has no driver that could show it")
+                                  : fmt::format("the driver {} does not show it", on.driver)};
+}
+
+// Which port of its adapter an interface is: each has a PCI function of its own.
+std::string FirmwarePort(const Interface& on) {
+  return on.pci.ends_with(".1") ? "_P2" : "_P1";
+}
+
+Result<Way> Ecn(const Host& host, const Settings& settings, const Interface& on) {
+  const std::string ecn = host.root + "/sys/class/net/" + on.name + "/ecn/";
+  const std::string priority = std::to_string(settings.priority);
+  const std::vector<FileValue> files{{"notifies", ecn + "roce_np/enable/" + priority, "1"},
+                                     {"reacts", ecn + "roce_rp/enable/" + priority, "1"}};
+  if (AllThere(files)) return OfFiles("sysfs", files);
+  if (on.driver != "mlx5_core") return ShowsNothing(on);
+  return Firmware(host, on,
+                  {{"ROCE_CC_PRIO_MASK" + FirmwarePort(on),
+                    [bit = int64_t{1} << settings.priority](int64_t mask) { return mask | bit; }}});
+}
+
+Result<Way> Cnp(const Host& host, const Settings& settings, const Interface& on) {
+  const std::string dscp = std::to_string(settings.cnp_dscp);
+  const std::string priority = std::to_string(settings.cnp_priority);
+  const std::string ecn = host.root + "/sys/class/net/" + on.name + "/ecn/roce_np/";
+  const std::vector<FileValue> vendors{{"dscp", ecn + "cnp_dscp", dscp},
+                                       {"priority", ecn + "cnp_802p_prio", priority}};
+  if (AllThere(vendors)) return OfFiles("sysfs", vendors);
+  if (on.driver != "mlx5_core") return ShowsNothing(on);
+  const std::string kernels = host.root + "/sys/kernel/debug/mlx5/" + on.pci + "/cc_params/";
+  const std::vector<FileValue> debug{{"dscp", kernels + "np_cnp_dscp", dscp},
+                                     {"priority", kernels + "np_cnp_prio", priority}};
+  if (AllThere(debug)) return OfFiles("debugfs", debug);
+  const std::string port = FirmwarePort(on);
+  return Firmware(host, on,
+                  {{"CNP_DSCP" + port, [value = settings.cnp_dscp](int64_t) { return value; }},
+                   {"CNP_802P_PRIO" + port, [value = settings.cnp_priority](int64_t) { return value; }}});
+}
+
+// What rdma_cm gives a connection whose program says nothing. A device's directory is made by whoever wants to see it; until then
+// nobody has changed the kernel's own values.
+Way Cma(const Host& host, const RdmaPort& port, const std::string& file, const std::string& should,
+        const std::string& at_first) {
+  const std::string all = host.root + "/sys/kernel/config/rdma_cm";
+  const std::string device = all + "/" + port.device;
+  const std::string path = device + "/ports/" + port.port + "/" + file;
+  return {"configfs", should,
+          [=]() -> Result<std::string> {
+            if (::access(all.c_str(), F_OK) != 0)
+              return Error{Errc::kUnavailable, fmt::format("{} is missing: rdma_cm is not loaded", all)};
+            const auto text = ReadSmallFile(path);
+            if (!text) return at_first;
+            return ReadLine(path);
+          },
+          fmt::format("mkdir -p {} && echo '{}' >{}", device, should, path),
+          [=]() -> Status {
+            if (::mkdir(device.c_str(), 0755) != 0 && errno != EEXIST)
+              return Error{Errc::kDenied, fmt::format("{}: {}", device, std::strerror(errno))};
+            return WriteValue(path, should);
+          }};
+}
+
+// ---- all of them
+
+Knob Ask(const Interface& on, const std::string& name, const Result<Way>& way, bool set) {
+  Knob knob{on.name, on.driver, name, "", "", State::kUnknown, "", "", ""};
+  if (!way) {
+    knob.why = way.error().message;
+    return knob;
+  }
+  knob.via = way->via;
+  knob.should = way->should;
+  const auto is = way->read();
+  if (!is) {
+    knob.why = is.error().message;
+    return knob;
+  }
+  knob.is = *is;
+  knob.state = knob.is == knob.should ? State::kIs : State::kDiffers;
+  if (knob.state == State::kIs) return knob;
+  knob.fix = way->fix;
+  if (!set) return knob;
+  const Status done = way->set();
+  const auto now = way->read();
+  if (now && *now == knob.should) {
+    knob.state = State::kSet;
+    if (way->at_reboot) knob.why = "from the next reboot on";
+  } else {
+    knob.why = !done ? done.error().message
+               : now ? fmt::format("it was set, and is {}", *now)
+                     : now.error().message;
+  }
+  return knob;
+}
+
+std::vector<Knob> Each(const Host& host, const Settings& settings, const Interface& on, bool set) {
+  std::vector<Knob> knobs{
+      Ask(on, "mtu", Mtu(host, settings, on), set),   Ask(on, "dcbx", Dcbx(host, on), set),
+      Ask(on, "dscp", Dscp(host, settings, on), set), Ask(on, "pfc", Pfc(host, settings, on), set),
+      Ask(on, "ecn", Ecn(host, settings, on), set),   Ask(on, "cnp", Cnp(host, settings, on), set),
+  };
+  for (const RdmaPort& port : on.rdma) {
+    knobs.push_back(Ask(on, "cma_tos",
+                        Cma(host, port, "default_roce_tos", std::to_string(settings.TrafficClass()), "0"),
+                        set));
+    knobs.push_back(Ask(on, "cma_mode", Cma(host, port, "default_roce_mode", "RoCE v2", "RoCE v2"), set));
+  }
+  return knobs;
+}
+
+}  // namespace
+
+const char* Name(State state) {
+  constexpr std::array kNames = {"is", "differs", "set", "unknown"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+std::vector<Knob> Check(const Host& host, const Settings& settings, const Interface& interface) {
+  return Each(host, settings, interface, false);
+}
+
+std::vector<Knob> Set(const Host& host, const Settings& settings, const Interface& interface) {
+  return Each(host, settings, interface, true);
+}
+
+}  // namespace muster::roce

@@ -1,0 +1,44 @@
+// /etc/muster/roce.yaml: what a RoCE fabric is to be, the same on all its hosts and switches.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace muster::roce {
+
+inline constexpr const char* kSettingsPath = "/etc/muster/roce.yaml";
+
+// IPv4 or IPv6: addresses in network byte order, 4 or 16 bytes.
+struct Network {
+  std::string address;
+  int prefix = 0;
+
+  // Nothing for what is no address of its family.
+  [[nodiscard]] bool Has(const std::string& address_text) const;
+};
+Result<Network> ParseNetwork(const std::string& text);  // "10.1.0.0/16"
+
+struct Settings {
+  std::vector<Network> networks;  // an interface with an address in one of them is one of the fabric
+  std::string networks_text;      // as they were written
+  int64_t mtu = 9'000;            // bytes
+  int64_t dscp = 26;
+  int64_t ecn_bits = 2;
+  int64_t priority = 3;
+  std::string pfc = "yes";
+  int64_t cnp_dscp = 48;
+  int64_t cnp_priority = 6;
+
+  // The byte of IP's header that a packet of RDMA has: the upper six bits are the DSCP.
+  [[nodiscard]] int64_t TrafficClass() const { return dscp << 2 | ecn_bits; }
+};
+
+Result<Settings> ParseSettings(const std::string& text, const std::string& name_for_errors);
+Result<Settings> LoadSettings(const std::string& path);
+// A commented file with every key and its default.
+std::string DefaultSettingsText();
+
+}  // namespace muster::roce

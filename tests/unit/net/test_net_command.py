@@ -1,0 +1,264 @@
+#!/usr/bin/python3
+"""`muster net` with interfaces of a namespace of its own. Drivers are trees as /sys shows them, and stand-ins for dcb and mstconfig."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+BUILD = Path(os.environ.get("MUSTER_BUILD", HERE.parents[2] / "build"))
+IN_NAMESPACE = "MUSTER_TEST_NAMESPACE"
+
+MSTCONFIG = """#!/usr/bin/python3
+import json, sys
+from pathlib import Path
+state = Path("STATE")
+values = json.loads(state.read_text())
+words = sys.argv[1:]
+if "set" in words:
+    for pair in words[words.index("set") + 1:]:
+        key, value = pair.split("=")
+        values[key] = int(value)
+    state.write_text(json.dumps(values))
+else:
+    print("Device #1:\\n----------\\nDevice type:    ConnectX6DX\\nConfigurations:       Next Boot")
+    for key in words[words.index("query") + 1:]:
+        print(f"         {key}             {values[key]}")
+"""
+
+
+class NetCommandTest(unittest.TestCase):
+    def setUp(self) -> None:
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.directory = Path(temporary.name)
+        self.tools = self.directory / "tools"
+        self.tools.mkdir()
+        self.root = self.directory / "root"
+        self.dcb = self.directory / "dcb.json"
+        self.dcb.write_text(json.dumps({"interfaces": {}}))
+        self.settings = self.directory / "roce.yaml"
+        self.settings.write_text("networks: 10.77.0.0/16, fd00:77::/64\n")
+
+    def interface(self, name: str, address: str) -> None:
+        """One of the kernel's, so that `ip` and addresses are real."""
+        ip = ["ip", "link", "add", name, "mtu", "1500", "type", "veth", "peer", "name", f"{name}peer"]
+        subprocess.run(ip, check=True, timeout=30)
+        self.addCleanup(subprocess.run, ["ip", "link", "del", name], check=True, timeout=30)
+        subprocess.run(["ip", "address", "add", address, "dev", name], check=True, timeout=30)
+
+    def adapter(self, name: str, driver: str = "mlx5_core", pci: str = "0000:3b:00.0", rdma: str = "mlx5_0") -> Path:
+        """The interface in a tree of its own, with a driver and an RDMA device; its MTU is the kernel's."""
+        net = self.root / "sys/class/net" / name
+        device = self.root / "sys/devices" / pci
+        (device / "driver_of").mkdir(parents=True)
+        for link, target in (("driver", f"/sys/bus/pci/drivers/{driver}"), ("subsystem", "/sys/bus/pci")):
+            (device / link).symlink_to(target)
+        net.mkdir(parents=True)
+        (net / "device").symlink_to(device)
+        (net / "mtu").symlink_to(f"/sys/class/net/{name}/mtu")
+        gids = self.root / "sys/class/infiniband" / rdma / "ports/1/gid_attrs/ndevs"
+        gids.mkdir(parents=True)
+        for gid in range(4):
+            (gids / str(gid)).write_text(f"{name}\n")
+        return net
+
+    def with_dcb(self, *names: str, host: bool = False) -> None:
+        port = {"host": host, "trust": "pcp", "dscp": [], "pfc": [False] * 8}
+        self.dcb.write_text(json.dumps({"interfaces": {name: port for name in names}}))
+        tool = self.tools / "dcb"
+        tool.write_text(f'#!/bin/sh\nMUSTER_DCB_STATE={self.dcb} exec {HERE}/stand_in_dcb "$@"\n')
+        tool.chmod(0o755)
+
+    def with_firmware(self, **values: int) -> Path:
+        state = self.directory / "firmware.json"
+        state.write_text(json.dumps(values))
+        tool = self.tools / "mstconfig"
+        tool.write_text(MSTCONFIG.replace("STATE", str(state)))
+        tool.chmod(0o755)
+        return state
+
+    def with_rdma_cm(self) -> Path:
+        """Its tree in configfs; there a device's directory comes with its files."""
+        directory = self.root / "sys/kernel/config/rdma_cm"
+        port = directory / "mlx5_0/ports/1"
+        port.mkdir(parents=True)
+        (port / "default_roce_tos").write_text("0\n")
+        (port / "default_roce_mode").write_text("IB/RoCE v1\n")
+        return port
+
+    def run_net(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        command = [str(BUILD / "bin" / "muster"), "net", *words, f"--settings={self.settings}"]
+        if self.root.exists():
+            command.append(f"--root={self.root}")
+        environment = os.environ | {"PATH": f"{self.tools}:{os.environ['PATH']}"}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+    def net(self, *words: str, code: int) -> dict[str, Any]:
+        done = self.run_net(*words, "--json")
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        document: dict[str, Any] = json.loads(done.stdout)
+        self.assertEqual(document["ok"], code == 0)
+        return document
+
+    def states(self, document: dict[str, Any]) -> dict[str, str]:
+        return {knob["knob"]: knob["state"] for knob in document["knobs"]}
+
+    def port(self, name: str) -> Any:
+        return json.loads(self.dcb.read_text())["interfaces"][name]
+
+    def test_what_a_driver_does_not_show_is_unknown_and_no_finding(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        before = self.net("check", code=1)
+        self.assertEqual(self.states(before), {"mtu": "differs", "dcbx": "unknown", "dscp": "unknown", "pfc": "unknown", "ecn": "unknown", "cnp": "unknown"})
+        self.assertTrue(all(knob["why"] for knob in before["knobs"] if knob["state"] == "unknown"))
+        done = self.net("set", code=0)
+        self.assertEqual(self.states(done)["mtu"], "set")
+        self.assertEqual(Path("/sys/class/net/roce0/mtu").read_text(), "9000\n")
+        self.assertEqual(self.states(self.net("check", code=0))["mtu"], "is")
+
+    def test_an_adapter_of_mlx5_is_set_up_once(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        self.adapter("roce0")
+        self.with_dcb("roce0")
+        firmware = self.with_firmware(ROCE_CC_PRIO_MASK_P1=1, CNP_DSCP_P1=0, CNP_802P_PRIO_P1=0)
+        cm = self.with_rdma_cm()
+        before = self.net("check", code=1)
+        self.assertEqual(set(self.states(before).values()), {"differs"})
+        self.assertEqual(json.loads(self.dcb.read_text())["interfaces"]["roce0"]["dscp"], [])
+        done = self.net("set", code=0)
+        self.assertEqual(set(self.states(done).values()), {"set"})
+        self.assertEqual(self.port("roce0"), {"host": True, "trust": "dscp", "dscp": [[26, 3], [48, 6]], "pfc": [i == 3 for i in range(8)]})
+        self.assertEqual(json.loads(firmware.read_text()), {"ROCE_CC_PRIO_MASK_P1": 9, "CNP_DSCP_P1": 48, "CNP_802P_PRIO_P1": 6})
+        self.assertEqual([knob["why"] for knob in done["knobs"] if knob["knob"] == "ecn"], ["from the next reboot on"])
+        self.assertEqual((cm / "default_roce_tos").read_text(), "106")
+        self.assertEqual((cm / "default_roce_mode").read_text(), "RoCE v2")
+        calls = len(json.loads(self.dcb.read_text())["calls"])
+        self.assertEqual(set(self.states(self.net("set", code=0)).values()), {"is"})
+        again = json.loads(self.dcb.read_text())["calls"][calls:]
+        self.assertEqual([call for call in again if "show" not in call], [])
+
+    def test_another_dscp_stays_as_it_is_and_another_priority_does_not_stay_lossless(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        self.adapter("roce0")
+        self.with_dcb("roce0", host=True)
+        state = json.loads(self.dcb.read_text())
+        state["interfaces"]["roce0"] |= {"dscp": [[10, 1], [26, 5]], "pfc": [False] * 5 + [True] + [False] * 2}
+        self.dcb.write_text(json.dumps(state))
+        before = {knob["knob"]: knob.get("is") for knob in self.net("check", code=1)["knobs"]}
+        self.assertEqual((before["dscp"], before["pfc"]), ("26:5", "5"))
+        self.net("set", code=0)
+        self.assertEqual(self.port("roce0")["dscp"], [[10, 1], [26, 3], [48, 6]])
+        self.assertEqual(self.port("roce0")["pfc"], [i == 3 for i in range(8)])
+
+    def test_a_fabric_that_may_drop_packets_has_no_lossless_priority(self) -> None:
+        self.settings.write_text("networks: 10.77.0.0/16\npfc: no\n")
+        self.interface("roce0", "10.77.0.1/16")
+        self.adapter("roce0")
+        self.with_dcb("roce0", host=True)
+        self.assertEqual(self.states(self.net("check", code=1))["pfc"], "is")
+        self.net("set", code=0)
+        self.assertEqual(self.port("roce0")["pfc"], [False] * 8)
+
+    def test_the_vendors_driver_has_ecn_and_cnp_in_sysfs(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        net = self.adapter("roce0")
+        for file, value in (("roce_np/enable/3", "0"), ("roce_rp/enable/3", "1"), ("roce_np/cnp_dscp", "0"), ("roce_np/cnp_802p_prio", "6")):
+            (net / "ecn" / file).parent.mkdir(parents=True, exist_ok=True)
+            (net / "ecn" / file).write_text(value + "\n")
+        before = {knob["knob"]: knob for knob in self.net("check", code=1)["knobs"]}
+        self.assertEqual((before["ecn"]["via"], before["ecn"]["is"]), ("sysfs", "notifies 0, reacts 1"))
+        self.assertEqual((before["cnp"]["is"], before["cnp"]["should"]), ("dscp 0, priority 6", "dscp 48, priority 6"))
+        self.net("set", code=0)
+        self.assertEqual([(net / "ecn" / file).read_text().strip() for file in ("roce_np/enable/3", "roce_np/cnp_dscp")], ["1", "48"])
+
+    def test_the_kernels_driver_has_cnp_in_debugfs_and_ecn_in_its_firmware(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        self.adapter("roce0", pci="0000:3b:00.1")
+        debug = self.root / "sys/kernel/debug/mlx5/0000:3b:00.1/cc_params"
+        debug.mkdir(parents=True)
+        (debug / "np_cnp_dscp").write_text("48\n")
+        (debug / "np_cnp_prio").write_text("0\n")
+        found = {knob["knob"]: knob for knob in self.net("set", code=0)["knobs"]}
+        self.assertEqual((found["cnp"]["state"], found["cnp"]["via"]), ("set", "debugfs"))
+        self.assertEqual((debug / "np_cnp_prio").read_text().strip(), "6")
+        self.assertEqual((found["ecn"]["state"], found["ecn"]["why"]), ("unknown", "mstconfig is not installed"))
+        self.with_firmware(ROCE_CC_PRIO_MASK_P2=255)  # the second port's
+        found = {knob["knob"]: knob for knob in self.net("check", code=0)["knobs"]}
+        self.assertEqual((found["ecn"]["state"], found["ecn"]["via"]), ("is", "mstconfig"))
+
+    def test_what_cannot_be_set_is_said_with_what_refused_it(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        self.settings.write_text("networks: 10.77.0.0/16\nmtu: 65520\n")
+        self.adapter("roce0")
+        self.with_dcb("roce0")
+        tool = self.tools / "ip"
+        tool.write_text("#!/bin/sh\necho 'Error: mtu greater than device maximum.' >&2\nexit 2\n")
+        tool.chmod(0o755)
+        found = {knob["knob"]: knob for knob in self.net("set", code=1)["knobs"]}
+        self.assertEqual((found["mtu"]["state"], found["mtu"]["is"]), ("differs", "1500"))
+        self.assertEqual(found["mtu"]["why"], "ip: Error: mtu greater than device maximum.")
+        self.assertEqual(found["mtu"]["fix"], "ip link set dev roce0 mtu 65520")
+        self.assertEqual(found["pfc"]["state"], "set")
+
+    def test_each_rail_is_set_up_and_no_other_interface(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        self.interface("roce1", "fd00:77::1/64")
+        self.interface("other", "10.78.0.1/16")
+        done = self.net("set", code=0)
+        self.assertEqual(sorted({knob["interface"] for knob in done["knobs"]}), ["roce0", "roce1"])
+        self.assertEqual(Path("/sys/class/net/other/mtu").read_text(), "1500\n")
+        alone = self.net("check", "--interface", "roce1", code=0)
+        self.assertEqual({knob["interface"] for knob in alone["knobs"]}, {"roce1"})
+        self.assertEqual(self.net("check", "--interface", "other", code=0)["knobs"], [])
+
+    def test_an_address_that_comes_later_is_waited_for(self) -> None:
+        self.interface("roce0", "10.78.0.1/16")
+        later = subprocess.Popen(["sh", "-c", "sleep 0.5; ip address add 10.77.0.1/16 dev roce0"])
+        self.addCleanup(later.wait)
+        done = self.net("set", "--interface", "roce0", "--wait", "60", code=0)
+        self.assertEqual(self.states(done)["mtu"], "set")
+
+    def test_a_host_without_an_address_of_the_fabric_is_a_finding(self) -> None:
+        self.net("check", code=1)
+        self.assertIn("no interface has an address in 10.77.0.0/16", self.run_net("check").stdout)
+        self.settings.write_text("")
+        self.net("check", code=0)
+        self.assertIn("names no networks", self.run_net("check").stdout)
+
+    def test_settings_that_contradict_themselves_are_refused_with_their_place(self) -> None:
+        for text, said in (
+            ("networks: 10.77.0.0\n", "'networks: 10.77.0.0' is not allowed: give networks between commas"),
+            ("networks: 10.77.0.1/16\n", "is not allowed"),
+            ("mtu: 900\n", ":1: 'mtu: 900' is not allowed: give 1280 to 65520"),
+            ("priority: 6\n", "priority and cnp_priority are both 6"),
+            ("\ncnp_dscp: 26\n", "dscp and cnp_dscp are both 26"),
+            ("pcf: yes\n", ":1: unknown key 'pcf'; the keys are networks, mtu"),
+        ):
+            self.settings.write_text(text)
+            done = self.run_net("check")
+            self.assertEqual((done.returncode, done.stdout), (2, ""), text)
+            self.assertIn(said, done.stderr)
+        self.settings.unlink()
+        self.assertIn("No such file", self.run_net("check").stderr)
+
+    def test_the_settings_that_are_printed_are_read(self) -> None:
+        printed = self.run_net("settings").stdout
+        lines = [line.removeprefix("#") for line in printed.splitlines() if line.startswith("#") and not line.startswith("# ")]
+        self.assertEqual([line.split(":")[0] for line in lines], ["networks", "mtu", "dscp", "ecn_bits", "priority", "pfc", "cnp_dscp", "cnp_priority"])
+        self.settings.write_text("\n".join(lines))
+        self.assertEqual(self.net("check", code=0)["traffic_class"], 106)
+
+
+if __name__ == "__main__":
+    if IN_NAMESPACE not in os.environ:
+        # Interfaces of its own, and /sys that shows them.
+        inside = 'mount -t sysfs sysfs /sys && exec "$@"'
+        words = ["unshare", "--net", "--mount", "sh", "-c", inside, "sh", sys.executable, *sys.argv]
+        os.execvpe(words[0], words, os.environ | {IN_NAMESPACE: "1"})
+    unittest.main()
