@@ -24,8 +24,8 @@ void CheckFabric(const Host& host, DoctorNotes& notes) {
       if (knob.state == roce::State::kUnknown) continue;  // `muster net check` says why
       notes.Check(
           knob.state == roce::State::kIs,
-          {"fabric", interface.name, fmt::format("{} of {} is {}", knob.name, interface.name, knob.is),
-           knob.should, "muster net set"});
+          {knob.name == "mtu" ? "mtu" : "fabric", interface.name,
+           fmt::format("{} of {} is {}", knob.name, interface.name, knob.is), knob.should, "muster net set"});
     }
   }
 }

@@ -31,6 +31,11 @@ def variables(rack: Rack) -> dict[str, Any]:
         "muster_apt_source": rack.mirror.source,
         "muster_compute_packages": ["muster", "python3-muster", "muster-train"],
         "muster_config": STORE,
+        "base_memlock": "",
+        # The machines' own network stands in for the fabric; none of its drivers shows more than the MTU.
+        "site_cluster_network": f"{rack.network.subnet}.0/24",
+        "site_cluster_mtu": 1400,
+        "roce_firmware_packages": [],
         # A container has no disks, and the host's may be rather full.
         "ceph_osd_devices": [{"path": "/var/lib/ceph/osd.img", "size": "4G"}],
         "ceph_settings": {"mon": {"mon_data_avail_warn": 2, "mon_data_avail_crit": 1}, "global": {"mon_target_pg_per_osd": 32}},
