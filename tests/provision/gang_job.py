@@ -72,7 +72,9 @@ test $? = 0 || muster --json status "$SLURM_JOB_ID" | grep -q '"succeeded": true
     def wait_for_checkpoint(self) -> None:
         """Until there is one to go on from, and some steps more."""
         self._wait(lambda: self.step() > 0 and any(e["kind"] == "checkpoint" for e in self.events()), _SOON_S, "a checkpoint")
-        step = self.step() + 5
+        self.wait_for_step(self.step() + 5)
+
+    def wait_for_step(self, step: int) -> None:
         self._wait(lambda: self.step() >= step, _SOON_S, f"step {step}")
 
     def wait_for_restart(self, after: int = 0) -> None:

@@ -5,6 +5,7 @@ are dead or differ. The packages are those of build/packages, or of the director
 import os
 import random
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
+from debs import field, package, repack  # noqa: E402
 from etc import Tree, compare  # noqa: E402
+from gang_job import GangJob  # noqa: E402
 from rack import Play, Rack, rack_of_test  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
 
@@ -131,6 +134,45 @@ class MusterOnly(unittest.TestCase):
         self.assertEqual([(found["id"], found["host"]) for found in self.validate()], [("config-differs", host)])
         self.play("muster_only")
         self.assertEqual(self.validate(), [])
+
+    def upgrade_to(self, version: str) -> None:
+        """What the repository has is of another version."""
+        old = field(package(PACKAGES, "muster"), "Version")
+        with tempfile.TemporaryDirectory() as directory:
+            for deb in PACKAGES.glob("*.deb"):
+                repack(deb, Path(directory), {old: version})
+            self.rack.mirror.publish(Path(directory))
+
+    def test_zz_an_upgrade_goes_round_under_a_gang_that_notices_nothing(self) -> None:
+        # A node is not lost because this machine is busy.
+        self.configure(STORE | {"lease": "40s", "silence": "60s"})
+        self.play("muster_only")
+        job = GangJob(self.rack, NODES, steps=10**6)
+        job.submit()
+        self.addCleanup(job.cancel)
+        job.wait_for_checkpoint()
+        pids = {name: self.shell(name, "systemctl show --value --property=MainPID musterd slurmd") for name in NODES}
+        self.upgrade_to("0.1.1")
+        self.play("rolling_upgrade")
+        for name in self.rack.hosts:
+            self.assertEqual(self.shell(name, "dpkg-query -W -f '${Version}' muster-client"), "0.1.1", name)
+        for name in NODES:
+            musterd, slurmd = self.shell(name, "systemctl show --value --property=MainPID musterd slurmd").split()
+            before, of_slurm = pids[name].split()
+            self.assertEqual((musterd != before, slurmd), (True, of_slurm), name)
+        step = job.step()
+        job.wait_for_step(step + 5)
+        self.assertEqual({event["generation"] for event in job.events()} - {0}, {1})
+        self.assertEqual(self.play("rolling_upgrade").changed, dict.fromkeys(self.rack.hosts, 0))
+        # A host that is not well afterwards is the last one that is touched.
+        self.upgrade_to("0.1.2")
+        self.shell("n2", "printf '#!/bin/sh\\nexit 3\\n' >/usr/local/bin/muster; chmod +x /usr/local/bin/muster")
+        self.addCleanup(self.shell, "n2", "rm -f /usr/local/bin/muster")
+        failed = self.rack.playbooks.play("rolling_upgrade")
+        self.assertNotEqual(failed.code, 0, failed.output)
+        for name, version in (("ctl", "0.1.2"), ("n1", "0.1.2"), ("n2", "0.1.2"), ("n3", "0.1.1")):
+            self.assertEqual(self.shell(name, "dpkg-query -W -f '${Version}' muster-client"), version, name)
+        self.assertEqual({event["generation"] for event in job.events()} - {0}, {1})
 
     def test_what_is_not_wrong_is_not_named(self) -> None:
         self.shell("ctl", "echo '# ours' >>/etc/muster/muster.yaml; echo '10.0.0.1 elsewhere' >>/etc/hosts")

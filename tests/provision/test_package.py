@@ -18,6 +18,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
+from debs import field, package, repack  # noqa: E402
 from rack import Rack, rack_of_test, wait_until  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
 
@@ -29,31 +30,6 @@ NEXT_SLURM = "24.11.5-1"
 ALL = ["muster", "muster-client", "slurm-spank-muster", PLUGIN, "libmuster0", "libmuster-dev", "python3-muster", "muster-train"]
 SLEEP = "/usr/bin/sleep"
 APT_S = 300.0
-
-
-def field(deb: Path, name: str) -> str:
-    done = subprocess.run(["dpkg-deb", "-f", deb, name], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def package(name: str) -> Path:
-    found = [deb for deb in PACKAGES.glob(f"{name}_*.deb") if field(deb, "Package") == name]
-    if len(found) != 1:
-        raise AssertionError(f"{PACKAGES} has {len(found)} files of the package {name}: packaging/build-deb makes them")
-    return found[0]
-
-
-def repack(deb: Path, directory: Path, changes: dict[str, str]) -> None:
-    """The same package with other words in what it says of itself."""
-    with tempfile.TemporaryDirectory() as temporary:
-        tree = Path(temporary) / "tree"
-        subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
-        control = tree / "DEBIAN" / "control"
-        text = control.read_text()
-        for old, new in changes.items():
-            text = text.replace(old, new)
-        control.write_text(text)
-        subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "-b", tree, directory], check=True, stdout=subprocess.DEVNULL)
 
 
 def stand_in(directory: Path, name: str, depends: str = "libc6") -> None:
@@ -73,13 +49,13 @@ class Contents(unittest.TestCase):
         self.assertEqual(sorted(path.name for path in FILES.iterdir()), sorted(ALL))
         for name in ALL:
             with self.subTest(package=name):
-                listed = subprocess.run(["dpkg-deb", "-c", package(name)], check=True, capture_output=True, text=True).stdout
+                listed = subprocess.run(["dpkg-deb", "-c", package(PACKAGES, name)], check=True, capture_output=True, text=True).stdout
                 found = [re.split(r" \d\d:\d\d ", line, maxsplit=1)[1][1:] for line in listed.splitlines()]
                 found = sorted(path for path in found if not path.endswith("/"))
                 self.assertEqual("\n".join(found) + "\n", (FILES / name).read_text())
 
     def test_the_collection_is_where_ansible_looks_for_it(self) -> None:
-        listed = subprocess.run(["dpkg-deb", "-c", package("muster-provisioning")], check=True, capture_output=True, text=True).stdout
+        listed = subprocess.run(["dpkg-deb", "-c", package(PACKAGES, "muster-provisioning")], check=True, capture_output=True, text=True).stdout
         here = "/usr/share/ansible/collections/ansible_collections/muster/appliance/"
         found = {line.partition(here)[2] for line in listed.splitlines() if here in line and not line.endswith("/")}
         tree = REPOSITORY / "provisioning"
@@ -88,7 +64,7 @@ class Contents(unittest.TestCase):
         self.assertEqual(found, parts - left_out)
 
     def test_the_plugin_binds_to_one_series_of_slurm(self) -> None:
-        depends = field(package(PLUGIN), "Depends").split(", ")
+        depends = field(package(PACKAGES, PLUGIN), "Depends").split(", ")
         for bound in (">= 22.05~", "<< 22.06~"):
             self.assertIn(f"slurm-wlm-basic-plugins ({bound}) | slurm-smd ({bound})", depends)
         # What a login node, which has no slurmd, has too.
@@ -101,7 +77,7 @@ class Contents(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, ""))
 
     def test_a_library_for_programs_needs_libc_alone(self) -> None:
-        self.assertRegex(field(package("libmuster0"), "Depends"), r"^libc6 \(>= [0-9.]+\)$")
+        self.assertRegex(field(package(PACKAGES, "libmuster0"), "Depends"), r"^libc6 \(>= [0-9.]+\)$")
 
 
 class Installed(unittest.TestCase):
@@ -113,7 +89,7 @@ class Installed(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         for name in ALL:
-            package(name)
+            package(PACKAGES, name)
         cls.rack = rack_of_test("p", nodes=1, debs=str(PACKAGES))
         cls.addClassCleanup(cls.rack.stop)
         cls.rack.start()
@@ -200,10 +176,10 @@ class Installed(unittest.TestCase):
 
         def newer_with_plugin(directory: Path) -> None:
             newer(directory)
-            old = field(package("muster"), "Version")
+            old = field(package(PACKAGES, "muster"), "Version")
             words = {"22.05": "24.11", "22.06": "24.12"}
             for one in ALL:
-                repack(package(one), directory, {old: "%", **words, "%": old.replace("22.05", "24.11")})
+                repack(package(PACKAGES, one), directory, {old: "%", **words, "%": old.replace("22.05", "24.11")})
 
         self.publish(newer)
         said = self.apt(name, "--simulate upgrade")
@@ -242,8 +218,8 @@ class Installed(unittest.TestCase):
         main = "systemctl show -P MainPID musterd"
         daemons = [self.run_on(name, main) for name in hosts]
 
-        old = field(package("muster"), "Version")
-        self.publish(lambda directory: [repack(package(name), directory, {old: "0.1.1"}) for name in ALL])
+        old = field(package(PACKAGES, "muster"), "Version")
+        self.publish(lambda directory: [repack(package(PACKAGES, name), directory, {old: "0.1.1"}) for name in ALL])
         for name in hosts:
             self.apt(name, "upgrade")
             self.assertIn("0.1.1", self.run_on(name, "dpkg-query -W -f '${Version}' muster"))

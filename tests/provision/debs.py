@@ -1,0 +1,31 @@
+"""Files of Debian packages, and others made of them."""
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+
+def field(deb: Path, name: str) -> str:
+    done = subprocess.run(["dpkg-deb", "-f", deb, name], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def package(packages: Path, name: str) -> Path:
+    """The one file of a package in a directory of them."""
+    found = [deb for deb in packages.glob(f"{name}_*.deb") if field(deb, "Package") == name]
+    if len(found) != 1:
+        raise AssertionError(f"{packages} has {len(found)} files of the package {name}: packaging/build-deb makes them")
+    return found[0]
+
+
+def repack(deb: Path, directory: Path, changes: dict[str, str]) -> None:
+    """The same package with other words in what it says of itself."""
+    with tempfile.TemporaryDirectory() as temporary:
+        tree = Path(temporary) / "tree"
+        subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
+        control = tree / "DEBIAN" / "control"
+        text = control.read_text()
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        control.write_text(text)
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "-b", tree, directory], check=True, stdout=subprocess.DEVNULL)
