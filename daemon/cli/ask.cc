@@ -3,14 +3,23 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <iostream>
+#include <set>
 #include <utility>
 
+#include "base/hostlist.h"
+#include "base/run_program.h"
+#include "base/small_files.h"
 #include "daemon/rpc/ask_daemon.h"
 
 namespace muster::cli {
 namespace {
+
+constexpr auto kSlurm = std::chrono::seconds(10);
+constexpr size_t kMostServers = 5;  // one that is away costs seconds
 
 Result<v1::Answer> AskOne(const std::string& node, const std::string& address, const v1::Question& question,
                           int timeout_seconds) {
@@ -23,8 +32,55 @@ Result<v1::Answer> AskOne(const std::string& node, const std::string& address, c
   return answer;
 }
 
-Result<v1::Answer> AskBest(const Config& config, const v1::Question& question, int timeout_seconds) {
-  auto answer = AskOne(OwnName(config), fmt::format("127.0.0.1:{}", config.port), question, timeout_seconds);
+// musterd has made its directory on each host that has ever had one.
+bool HasMusterd(const Config& config) {
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::path(config.socket).parent_path(), ignored);
+}
+
+// A program of Slurm that prints a list of nodes on each line.
+std::vector<std::string> NodesBy(std::vector<std::string> words) {
+  std::vector<std::string> nodes;
+  const auto ran = RunProgram(std::move(words), kSlurm);
+  if (!ran || ran->code != 0) return nodes;
+  for (const std::string& line : Words(ran->output, "\n")) {
+    if (const auto names = ExpandHostlist(line)) nodes.insert(nodes.end(), names->begin(), names->end());
+  }
+  return nodes;
+}
+
+// Whom to ask where no musterd runs: each of them knows all gangs.
+std::vector<std::string> Servers(const Common& common, const Config& config) {
+  std::vector<std::string> nodes = Words(config.servers, ", ");
+  if (!nodes.empty()) return nodes;
+  const std::string uid = std::to_string(common.uid.value_or(::getuid()));
+  nodes = NodesBy({"squeue", "--noheader", "--states=RUNNING", "--user=" + uid, "--format=%N"});
+  const auto others = NodesBy({"sinfo", "--noheader", "--responding", "--format=%N"});
+  nodes.insert(nodes.end(), others.begin(), others.end());
+  std::set<std::string> seen;
+  std::erase_if(nodes, [&](const std::string& node) { return !seen.insert(node).second; });
+  return nodes;
+}
+
+Result<v1::Answer> AskAny(const Common& common, const Config& config, const v1::Question& question,
+                          int timeout_seconds) {
+  const auto nodes = Servers(common, config);
+  Error last{
+      Errc::kUnavailable,
+      "this host has no musterd, and Slurm names no node that has one: say some as `servers` in muster.yaml"};
+  for (size_t i = 0; i < std::min(nodes.size(), kMostServers); ++i) {
+    auto answer = AskOne(nodes[i], fmt::format("{}:{}", nodes[i], config.port), question, timeout_seconds);
+    if (answer || answer.error().code == Errc::kDenied) return answer;
+    last = answer.error();
+  }
+  return last;
+}
+
+Result<v1::Answer> AskBest(const Common& common, const Config& config, const v1::Question& question,
+                           int timeout_seconds) {
+  auto answer = HasMusterd(config) ? AskOne(OwnName(config), fmt::format("127.0.0.1:{}", config.port),
+                                            question, timeout_seconds)
+                                   : AskAny(common, config, question, timeout_seconds);
   if (!answer || answer->ask_instead().empty()) return answer;
   const std::string address = answer->ask_instead();
   auto better = AskOne(address.substr(0, address.rfind(':')), address, question, timeout_seconds);
@@ -56,7 +112,7 @@ std::string OwnName(const Config& config) {
 Result<Answered> Ask(const Common& common, const Config& config, v1::Question question, int timeout_seconds) {
   question.set_has_uid(common.uid.has_value());
   question.set_uid(common.uid.value_or(0));
-  const auto answer = AskBest(config, question, timeout_seconds);
+  const auto answer = AskBest(common, config, question, timeout_seconds);
   if (!answer) return Error{Errc::kUnavailable, answer.error().message};
   if (!answer->error().empty()) return Error{CodeOf(answer->exit_code()), answer->error()};
   Answered answered{nlohmann::json::parse(answer->json(), nullptr, false),

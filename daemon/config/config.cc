@@ -56,6 +56,11 @@ std::vector<Key> Keys(Config& config) {
       NumberKey("port", KeyKind::kCount, &config.port, 1, 65'535,
                 "Port between daemons, TCP and UDP; the same on all nodes. Below 1024 no user's program can "
                 "take it while musterd restarts."),
+      TextKey("servers", &config.servers,
+              "Nodes that `muster` asks on a host without musterd, as on a login host, in this order, as in "
+              "\"n1, n2\"; empty: "
+              "those of the user's jobs, then any that Slurm has.",
+              Anything),
       TextKey("node_name", &config.node_name,
               "This node's Slurm NodeName; empty: the host's name up to the first dot.", Anything),
       TextKey("service_user", &config.service_user, "The user besides root whose daemons are trusted."),

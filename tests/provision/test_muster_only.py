@@ -41,7 +41,8 @@ class MusterOnly(unittest.TestCase):
 
     @classmethod
     def configure(cls, config: dict[str, Any]) -> None:
-        variables = {"muster_apt_source": cls.rack.mirror.source, "muster_config": config}
+        packages = ["muster", "python3-muster", "muster-train"]
+        variables = {"muster_apt_source": cls.rack.mirror.source, "muster_compute_packages": packages, "muster_config": config}
         cls.rack.playbooks.prepare({"controller": ["ctl"], "login": [], "compute": NODES}, variables)
 
     @classmethod

@@ -118,6 +118,12 @@ class Site(SiteTest):
         job.wait_for_checkpoint()
         self.rack.run("n2", ["pkill", "--signal=KILL", "--oldest", "--exact", "muster-train"], check=True)
         job.wait_for_restart()
+        # Where no musterd runs, a node of the user's jobs is asked.
+        for host in ("login1", "ctl"):
+            said = self.rack.run(host, ["muster", "status", "--json"], user="trainer", check=True).stdout
+            self.assertIn((f"{job.id}.0", "running"), [(gang["gang"], gang["state"]) for gang in json.loads(said)["gangs"]])
+            events = self.rack.run(host, ["muster", "events", job.id], user="trainer", check=True).stdout
+            self.assertIn("fault", events)
         prometheus = Prometheus(self.rack.network.address("db"))
         asked = questions()
         self.assertGreater(len(asked), 40)
