@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "net/roce/host.h"
+#include "net/roce/fabric_interfaces.h"
 #include "net/roce/settings.h"
 
 namespace muster::roce {

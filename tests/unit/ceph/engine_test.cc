@@ -76,8 +76,8 @@ TEST_F(EngineTest, GangsTakeTurnsHoweverManyShardsTheyWrite) {
     memories.push_back(StagedMemory::Take(Memory(bytes)).value());
     const auto end = std::make_shared<std::promise<Result<Shard>>>();
     ends.push_back(end->get_future());
-    (void)engine.WriteShard("u1", ShardPrefix(key, 100, kFence, rank), rank, *memories.back(), bytes.size(), {},
-                            [end](Result<Shard> shard) { end->set_value(std::move(shard)); });
+    (void)engine.WriteShard("u1", ShardPrefix(key, 100, kFence, rank), rank, *memories.back(), bytes.size(),
+                            {}, [end](Result<Shard> shard) { end->set_value(std::move(shard)); });
   };
   for (uint32_t rank = 0; rank < kShards; ++rank) write("many", rank);
   write("one", 0);

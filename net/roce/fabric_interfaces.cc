@@ -1,4 +1,4 @@
-#include "net/roce/host.h"
+#include "net/roce/fabric_interfaces.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
