@@ -1,8 +1,10 @@
 """The packages that machines can install: served over HTTP on the host's address in the rack, which has no other way out."""
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from vc import host
@@ -23,6 +25,7 @@ class Mirror:
         self._network = network
         self._cgroups = cgroups
         self._process: subprocess.Popen[str] | None = None
+        self._published = 0  # when, in seconds since the epoch
 
     @property
     def url(self) -> str:
@@ -73,7 +76,11 @@ class Mirror:
         done = subprocess.run(scan, cwd=repository, capture_output=True, text=True, check=False)
         if done.returncode != 0 or not done.stdout:
             raise ClusterError(f"{debs} has no packages: {done.stderr.strip()}")
-        host.write(repository / "Packages", done.stdout)
+        index = repository / "Packages"
+        host.write(index, done.stdout)
+        # HTTP knows whole seconds, and the clock may be set back: apt must see that this one is newer.
+        self._published = max(self._published + 1, int(time.time()))
+        os.utime(index, (self._published, self._published))
 
     def reap(self) -> None:
         """Collects its exit status, once its cgroup has been killed."""
