@@ -65,7 +65,8 @@ Connection::Received Connection::Receive() {
   ssize_t n = 0;
   do {
     n = recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
+    // A peer that ended with our packets unread: that is told before its own last packets are given.
+  } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
   if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? Received::kNothing : Received::kClosed;
   TakeDescriptors(&message);
   if (n == 0) return Received::kClosed;

@@ -128,6 +128,8 @@ class Session {
   void Step();
   void Connect(int64_t now);
   void Down(int error);
+  // Nothing can be sent any more: what musterd has said before counts.
+  void Broken(int error);
   void Refuse(int status, const char* text, size_t size);
   void Receive();
   void Take(const wire::Header& header);

@@ -285,8 +285,8 @@ void Supervisor::OnSwept() {
 void Supervisor::Report() {
   const auto put = [this](bool* due, Sent sent) {
     if (sent == Sent::kWhole) *due = false;
-    if (sent == Sent::kLater) blocked_ = true;
-    if (sent == Sent::kBroken) Disconnect();
+    // Where musterd has gone its last words are still to be read: ReadSocket finds the end behind them.
+    if (sent != Sent::kWhole) blocked_ = true;
     return sent == Sent::kWhole;
   };
   if (!welcomed_ || blocked_) return;

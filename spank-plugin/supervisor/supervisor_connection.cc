@@ -106,7 +106,8 @@ Received Receive(int fd, void* buffer, size_t size) {
   ssize_t got = 0;
   do {
     got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
-  } while (got < 0 && errno == EINTR);
+    // A peer that ended with our packets unread: that is told before its own last packets are given.
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
   if (got < 0) {
     received.what =
         errno == EAGAIN || errno == EWOULDBLOCK ? Received::What::kNothing : Received::What::kClosed;

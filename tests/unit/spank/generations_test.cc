@@ -1,9 +1,12 @@
 // One generation after another in the same task.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 
@@ -154,17 +157,38 @@ TEST(Generations, AnOldGenerationIsNeitherStartedNorStopped) {
   EXPECT_TRUE(IsAlive(pid));
 }
 
-TEST(Generations, ARefusalIsShownAndEndsTheTask) {
-  Rig rig;
-  rig.Launch();
-  const std::string text = "this node's musterd is too old";
+void Refuse(Rig& rig, const std::string& text) {
   wire::Refused body{};
   body.text_bytes = static_cast<uint32_t>(text.size());
   wire::SetHeader(&body, Type::kRefused, text.size());
   const std::string packet = std::string(reinterpret_cast<const char*>(&body), sizeof(body)) + text;
   rig.Send(packet.data(), packet.size());
+}
+
+TEST(Generations, ARefusalIsShownAndEndsTheTask) {
+  Rig rig;
+  rig.Launch();
+  Refuse(rig, "this node's musterd is too old");
   EXPECT_EQ(WEXITSTATUS(rig.Wait()), 1);
-  EXPECT_EQ(rig.ReadStderr(""), "muster: " + text + "\n");
+  EXPECT_EQ(rig.ReadStderr(""), "muster: this node's musterd is too old\n");
+}
+
+TEST(Generations, ARefusalIsShownThoughMusterdHearsNothingAnyMore) {
+  Rig rig;
+  rig.Launch();
+  EXPECT_EQ(shutdown(rig.connection.get(), SHUT_RD), 0);
+  rig.Welcome();
+  const UniqueFd page(memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(ftruncate(page.get(), wire::kBeatPageBytes), 0);
+  EXPECT_EQ(pwrite(page.get(), &wire::kBeatPageMagic, sizeof(wire::kBeatPageMagic), 0), 8);
+  EXPECT_EQ(fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  wire::BeatPageHandover handover{};
+  wire::SetHeader(&handover, Type::kBeatPage);
+  rig.Send(&handover, sizeof(handover), page.get());  // which it answers
+  Refuse(rig, "the gang's record cannot be read");
+  rig.Disconnect();
+  EXPECT_EQ(WEXITSTATUS(rig.Wait()), 1);
+  EXPECT_EQ(rig.ReadStderr(""), "muster: the gang's record cannot be read\n");
 }
 
 TEST(Generations, TheProgramHasItsOwnProcessGroupAndDefaultSignals) {
