@@ -262,7 +262,12 @@ int Run(const Config& config) {
   const MetricsFile metrics(loop, config.metrics_file, [&] {
     std::vector<GangMetrics> gangs;
     for (const auto& [gang, coordinator] : coordinators.gangs()) gangs.push_back(coordinator->Metrics());
-    return MetricsText({MUSTER_VERSION, agent.gangs().size(), gangs.size(), health.healthy()}, gangs);
+    const auto work = [](const StoreUse& use) {
+      return StoreWork{use.operations, std::chrono::duration<double>(use.took).count(), use.bytes};
+    };
+    return MetricsText({MUSTER_VERSION, agent.gangs().size(), gangs.size(), health.healthy(),
+                        work(engine.writes()), work(engine.reads())},
+                       gangs);
   });
   QuickEnd end(agent);
   if (Status started = agent.Start(); !started) return Fail(started.error().message);

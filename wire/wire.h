@@ -269,7 +269,10 @@ struct Save {
   Header header;
   uint64_t step;
   uint64_t bytes;
+  // Since the second version:
+  int64_t held_ns;  // how long the program was at it, with its wait for a staging buffer
 };
+inline constexpr size_t kFirstSave = 32;
 
 inline constexpr uint32_t kOwnShard = UINT32_MAX;
 struct Restore {

@@ -133,6 +133,7 @@ int AwaitWritten(muster_handle* m, uint64_t step, bool wait) {
 }
 
 int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
+  const int64_t began = Now();
   if (const int status = Enter(m); status != MUSTER_OK) return status;
   const auto number = static_cast<unsigned long long>(step);
   if (m->filling != nullptr) {
@@ -178,6 +179,7 @@ int Begin(muster_handle* m, uint64_t step, size_t hint, bool wait) {
   staging->use = Staging::Use::kFilling;
   staging->holds = false;
   staging->step = step;
+  staging->held_ns = -began;
   m->used = sizeof(muster::ShardHeader);
   m->entries = 0;
   m->index.Clear();
@@ -352,6 +354,7 @@ int muster_save_commit(muster_handle* m) {
   header.index_bytes = m->index.size();
   memcpy(staging->data(), &header, sizeof(header));
   staging->bytes = index_at + m->index.size();
+  staging->held_ns += Now();
 
   m->filling = nullptr;
   m->saved = true;

@@ -142,6 +142,11 @@ void Session::Down(int error) {
   fetching_.sent = false;
 }
 
+void Session::Broken(int error) {
+  Receive();
+  if (connection_.open()) Down(error);
+}
+
 void Session::Refuse(int status, const char* text, size_t size) {
   connection_.Close();
   link_ = Link::kRefused;
@@ -377,9 +382,10 @@ void Session::Flush() {
     wire::SetHeader(&save, wire::Type::kSave);
     save.step = next->step;
     save.bytes = next->bytes;
+    save.held_ns = next->held_ns;
     const int error = connection_.Send(&save, sizeof(save), next->fd());
     if (error == EAGAIN) return;
-    if (error != 0) return Down(error);
+    if (error != 0) return Broken(error);
     saves_.Find(next->step)->state = SaveState::kSent;
   }
   for (Staging& staging : stagings_) {
@@ -389,7 +395,7 @@ void Session::Flush() {
     give_up.step = staging.step;
     const int error = connection_.Send(&give_up, sizeof(give_up));
     if (error == EAGAIN) return;
-    if (error != 0) return Down(error);
+    if (error != 0) return Broken(error);
     staging.gave_up = true;
   }
   for (size_t i = 0; i < saves_.kept(); ++i) {
@@ -400,13 +406,13 @@ void Session::Flush() {
     ask.step = record.step;
     const int error = connection_.Send(&ask, sizeof(ask));
     if (error == EAGAIN) return;
-    if (error != 0) return Down(error);
+    if (error != 0) return Broken(error);
     record.ask = false;
   }
   if (fetching_.active && !fetching_.sent) {
     const int error = SendRequest();
     if (error == EAGAIN) return;
-    if (error != 0) return Down(error);
+    if (error != 0) return Broken(error);
     fetching_.sent = true;
   }
   if (memory_.active && !memory_.sent) {
@@ -416,13 +422,13 @@ void Session::Flush() {
     ask.bytes = memory_.bytes;
     const int error = connection_.Send(&ask, sizeof(ask), memory_.fd);
     if (error == EAGAIN) return;
-    if (error != 0) return Down(error);
+    if (error != 0) return Broken(error);
     memory_.sent = true;
   }
   if (page_wanted_ && !page_sent_) {
     const int error = SendPage();
     if (error == EAGAIN) return;
-    if (error != 0) return Down(error);
+    if (error != 0) return Broken(error);
     page_sent_ = true;
   }
   if (!page_sent_) SendProgress();
@@ -441,7 +447,7 @@ void Session::SendProgress() {
   wire::SetHeader(&progress, wire::Type::kProgress);
   progress.step = progress_;
   const int error = connection_.Send(&progress, sizeof(progress));
-  if (error != 0 && error != EAGAIN) return Down(error);
+  if (error != 0 && error != EAGAIN) return Broken(error);
   if (error == 0) progress_waiting_ = false;
   next_progress_ = now + kProgressPause;
 }

@@ -40,6 +40,7 @@ class Staging {
   bool gave_up = false;
   uint64_t step = 0;
   uint64_t bytes = 0;
+  int64_t held_ns = 0;  // wire::Save
   // It may come to hold so many without taking memory that is not there.
   size_t granted = 0;
 

@@ -35,6 +35,9 @@ class Engine::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  [[nodiscard]] StoreUse writes() const { return writes_.use(); }
+  [[nodiscard]] StoreUse reads() const { return reads_.use(); }
+
   std::shared_ptr<ShardWrite> Write(const std::string& space, Shard shard, StagedMemory& memory,
                                     ShardBase base, OnDelay on_delay,
                                     std::function<void(Result<Shard>)> done) {
@@ -143,6 +146,14 @@ void Engine::VerifyShard(const std::string& space, const Shard& shard, std::func
   impl_->Read(space, shard, 0, shard.bytes, false, [done = std::move(done)](const Result<UniqueFd>& result) {
     done(result ? Status() : Status(result.error()));
   });
+}
+
+StoreUse Engine::writes() const {
+  return impl_->writes();
+}
+
+StoreUse Engine::reads() const {
+  return impl_->reads();
 }
 
 Status Engine::Verify(const std::string& space, const Manifest& manifest) {

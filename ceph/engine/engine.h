@@ -76,6 +76,13 @@ struct ShardBase {
 };
 inline constexpr uint64_t kRewriteEvery = 64;
 
+// What the store has carried out in one direction, since the engine was made.
+struct StoreUse {
+  uint64_t operations = 0;
+  std::chrono::nanoseconds took{0};  // added up
+  uint64_t bytes = 0;
+};
+
 // Thread-safe. Writing and reading have buffers and threads of their own, as many as the options say; gangs take turns with
 // the buffers, so that one with many members here gets no more than another. Callbacks run on one of
 // these threads and must not block. The destructor waits for what is in
@@ -123,6 +130,9 @@ class Engine {
   void VerifyShard(const std::string& space, const Shard& shard, std::function<void(Status)> done);
   // The same for every shard; blocks.
   Status Verify(const std::string& space, const Manifest& manifest);
+
+  [[nodiscard]] StoreUse writes() const;
+  [[nodiscard]] StoreUse reads() const;
 
  private:
   class Impl;

@@ -55,13 +55,13 @@ class ReadTransfer final : public Transfer {
   void Attempt(Chunk& chunk, std::function<void(Status)> done) override {
     const size_t index = chunk.index;
     // One byte more: to see that an object is too long.
-    context().store().ReadAsync(
-        {space_, Name(index)}, StoredBytes(chunk) + 1,
-        [this, self = shared_from_this(), index, done = std::move(done)](Result<StoreData> got) {
-          if (!got) return done(got.error());
-          got_[index] = *std::move(got);
-          done({});
-        });
+    context().store().ReadAsync({space_, Name(index)}, StoredBytes(chunk) + 1,
+                                [this, self = shared_from_this(), index,
+                                 done = Counted(StoredBytes(chunk), std::move(done))](Result<StoreData> got) {
+                                  if (!got) return done(got.error());
+                                  got_[index] = *std::move(got);
+                                  done({});
+                                });
   }
 
   Status Complete(Chunk& chunk) override {

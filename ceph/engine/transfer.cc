@@ -130,6 +130,18 @@ void TransferContext::Answered(bool done) {
   HandOut();
 }
 
+void TransferContext::Carried(uint64_t bytes, std::chrono::nanoseconds took) {
+  const std::lock_guard lock(mutex_);
+  ++use_.operations;
+  use_.took += took;
+  use_.bytes += bytes;
+}
+
+StoreUse TransferContext::use() const {
+  const std::lock_guard lock(mutex_);
+  return use_;
+}
+
 std::chrono::steady_clock::time_point TransferContext::answered_at() const {
   const std::lock_guard lock(mutex_);
   return answered_at_;
@@ -219,6 +231,14 @@ void Transfer::TryOnce(const SharedChunk& chunk) {
   }
   Leave();
   if (!attempt) ChunkEnded(chunk, next ? Status() : Status(next.error()));
+}
+
+std::function<void(Status)> Transfer::Counted(uint64_t bytes, std::function<void(Status)> done) {
+  return
+      [this, self = shared_from_this(), bytes, done = std::move(done), began = Clock::now()](Status status) {
+        if (status) context_.Carried(bytes, Clock::now() - began);
+        done(std::move(status));
+      };
 }
 
 void Transfer::AttemptEnded(const SharedChunk& chunk, const Status& status) {

@@ -48,6 +48,9 @@ class TransferContext {
   [[nodiscard]] size_t window() const;
   // When the store last answered any of the transfers; `done`: an operation has been carried out.
   void Answered(bool done);
+  // An operation with so many bytes has been carried out, and took so long.
+  void Carried(uint64_t bytes, std::chrono::nanoseconds took);
+  [[nodiscard]] StoreUse use() const;
   [[nodiscard]] std::chrono::steady_clock::time_point answered_at() const;
   // The engine is being destroyed: nothing is tried again.
   void Close();
@@ -83,6 +86,7 @@ class TransferContext {
   size_t transfers_ = 0;
   bool closing_ = false;
   std::chrono::steady_clock::time_point answered_at_{};
+  StoreUse use_;
   Depth depth_;  // of `buffers`
   size_t lent_ = 0;
   std::vector<ChunkBuffer> free_;
@@ -127,6 +131,8 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
   virtual Result<Next> Prepare(Chunk& chunk) = 0;
   // Starts the store operation; `done` may be called on any thread.
   virtual void Attempt(Chunk& chunk, std::function<void(Status)> done) = 0;
+  // For Attempt: `done`, and before it the operation with so many bytes is counted (TransferContext::use).
+  std::function<void(Status)> Counted(uint64_t bytes, std::function<void(Status)> done);
   // After the attempt that succeeded. On an engine thread. Not after Finish.
   virtual Status Complete(Chunk& chunk) = 0;
   // The end, once; the error is that of the lowest chunk which has failed. Nothing is in Prepare or Complete.

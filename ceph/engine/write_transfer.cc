@@ -58,8 +58,9 @@ class WriteTransfer final : public Transfer, public ShardWrite {
   }
 
   void Attempt(Chunk& chunk, std::function<void(Status)> done) override {
-    context().store().WriteAsync({space_, ChunkName(shard_.prefix, chunk.index)}, *chunk.buffer,
-                                 static_cast<size_t>(shard_.StoredBytesOf(chunk.index)), std::move(done));
+    const size_t bytes = static_cast<size_t>(shard_.StoredBytesOf(chunk.index));
+    context().store().WriteAsync({space_, ChunkName(shard_.prefix, chunk.index)}, *chunk.buffer, bytes,
+                                 Counted(bytes, std::move(done)));
   }
 
   Status Complete(Chunk& /*chunk*/) override {

@@ -106,6 +106,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     std::shared_ptr<ShardWrite> write;
     bool given_up = false;
     std::string delay;  // why the store does not take it now
+    int64_t held_ns = 0;
+    std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   };
   // A member's newest shard of this generation that is durable, or the one it was restored from.
   struct Base {

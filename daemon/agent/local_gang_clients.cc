@@ -105,7 +105,8 @@ void LocalGang::ClientPacket(LocalConnection& connection, const wire::Header& he
   switch (static_cast<wire::Type>(header.type)) {
     case wire::Type::kSave: {
       wire::Save body{};
-      if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body) || !packet.fd.valid())
+      if (!wire::ReadGrownBody(packet.bytes.data(), packet.bytes.size(), wire::kFirstSave, &body) ||
+          !packet.fd.valid())
         return malformed();
       return OnSave(client, body, std::move(packet.fd));
     }
@@ -268,7 +269,9 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
   const auto staged = held_.Take(rank, std::move(memory), &dropped);
   Let(std::move(dropped));
   if (!staged) return ShardDone(rank, generation, step, staged.error(), nullptr);
-  writing_[{generation, rank, step}].write = context_.engine.WriteShard(
+  Writing& writing = writing_[{generation, rank, step}];
+  writing.held_ns = std::max<int64_t>(save.held_ns, 0);
+  writing.write = context_.engine.WriteShard(
       job_.Space(), PrefixFor(rank, step, again), rank, **staged, save.bytes, BaseFor(rank, step),
       [weak, &loop, rank, generation, step, memory = LetGoBy(context_.chores, *staged)](Result<Shard> shard) {
         loop.Post([weak, rank, generation, step, memory, shard = std::move(shard)] {
@@ -415,6 +418,9 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
   bool given_up = false;
   if (const auto found = writing_.find({generation, rank, step}); found != writing_.end()) {
     given_up = found->second.given_up;
+    written.set_held_ns(found->second.held_ns);
+    const auto took = std::chrono::steady_clock::now() - found->second.began;
+    written.set_written_ns(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
     writing_.erase(found);
   }
   // Also when the member has died meanwhile: the next generation may start from it.

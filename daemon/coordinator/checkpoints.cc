@@ -54,6 +54,8 @@ void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   if (pending.generation != written.generation()) pending = Pending{.generation = written.generation()};
   if (pending.committing || shard.rank >= gang_->members().size()) return;
   if (written.older_to_come()) pending.older_to_come.insert(shard.rank);
+  pending.held_ns = std::max(pending.held_ns, written.held_ns());
+  pending.written_ns = std::max(pending.written_ns, written.written_ns());
   pending.shards[shard.rank] = std::move(shard);
   MaybeCommit(written.step());
 }
@@ -283,9 +285,9 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
   if (!status && status.error().code == Errc::kConflict && generation == gang_->generation())
     return CommitRefused(manifest.fence, step, status.error());
   if (!status && CommitLater(generation, step, status.error())) return;
-  std::set<uint32_t> older_to_come;
+  Pending done;
   if (generation == gang_->generation()) {
-    if (auto pending = pending_.extract(step)) older_to_come = std::move(pending.mapped().older_to_come);
+    if (auto pending = pending_.extract(step)) done = std::move(pending.mapped());
   }
   if (status) {
     if (delay_told_ && *delay_told_ <= step) delay_told_.reset();
@@ -294,7 +296,8 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
       RememberWritten(manifest);
     }
     if (!latest_ || *latest_ < step) latest_ = step;
-    newest_ = {step, manifest.TotalBytes(), static_cast<double>(RealtimeNs()) / 1e9};
+    newest_ = {step, manifest.TotalBytes(), static_cast<double>(RealtimeNs()) / 1e9,
+               static_cast<double>(done.held_ns) / 1e9, static_cast<double>(done.written_ns) / 1e9};
     saved_in_[step] = generation;
     // The last ones are enough: what is not known here is read from the store.
     while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)
@@ -308,7 +311,7 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
     failed_.Add(generation, step, status.error().message);
   }
   TellCommitted(generation, step, status ? "" : status.error().message);
-  if (status && generation == gang_->generation()) GiveUpOvertaken(step, older_to_come);
+  if (status && generation == gang_->generation()) GiveUpOvertaken(step, done.older_to_come);
 }
 
 void Coordinator::RememberWritten(const Manifest& manifest) {

@@ -382,7 +382,7 @@ GangRecord Coordinator::Record() const {
     record.restarts_without_progress = memory.restarts_without_progress;
     record.last_signature = std::move(memory.last_signature);
   }
-  record.restarts = gang_ ? gang_->restarts() : 0;
+  record.restarts = gang_ ? gang_->restarts() : gang::NoRestarts();
   record.user_faults = gang_ ? gang_->user_faults() : 0;
   record.restart_limit = job_.options.restarts;
   record.step_reached = gang_ ? gang_->max_step() : 0;

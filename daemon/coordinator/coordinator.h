@@ -85,6 +85,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   struct Pending {
     uint64_t generation = 0;
     std::map<uint32_t, Shard> shards;  // by rank
+    int64_t held_ns = 0;               // of the member that it held up longest
+    int64_t written_ns = 0;            // of the shard that took longest
     bool committing = false;
     std::shared_ptr<const Manifest> manifest;  // while it is committed
     std::set<uint32_t> older_to_come;          // ranks that are still writing a shard of a lower step

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
@@ -64,7 +65,9 @@ json GangRecord::Summary() const {
           {"former_witnesses", former},
           {"restarts_without_progress", restarts_without_progress},
           {"last_signature", last_signature},
-          {"restarts", restarts},
+          {"restarts", std::accumulate(restarts.begin(), restarts.end(), 0U,
+                                       [](uint32_t sum, const auto& item) { return sum + item.second; })},
+          {"restarts_by_cause", restarts},
           {"user_faults", user_faults},
           {"restart_limit", restart_limit},
           {"step_reached", step_reached},
@@ -135,7 +138,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
         if (node >= record.nodes.size()) throw std::out_of_range("a node's number is none of the gang's");
       }
     }
-    Read(document.at("restarts"), &record.restarts);
+    ReadIfThere(document, "restarts_by_cause", &record.restarts);
     Read(document.at("user_faults"), &record.user_faults);
     Read(document.at("restart_limit"), &record.restart_limit);
     Read(document.at("step_reached"), &record.step_reached);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -52,8 +53,8 @@ struct GangRecord {
   bool succeeding = false;   // who was waited for has exited with 0: the others are being stopped
   bool terminating = false;  // Slurm ends the job: no new generation
   uint32_t restarts_without_progress = 0;
-  std::string last_signature;  // of the newest user fault without progress since
-  uint32_t restarts = 0;
+  std::string last_signature;                // of the newest user fault without progress since
+  std::map<std::string, uint32_t> restarts;  // by cause (gang::RestartCounts)
   uint32_t user_faults = 0;
   uint32_t restart_limit = 0;
   uint64_t step_reached = 0;

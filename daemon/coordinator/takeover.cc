@@ -23,7 +23,9 @@ constexpr auto kSucceed = std::chrono::seconds(5);
 gang::Memory MemoryOf(const GangRecord& record) {
   gang::Memory memory;
   memory.user_faults = record.user_faults;
-  memory.restarts = record.restarts;
+  for (auto& [cause, count] : memory.restarts) {
+    if (const auto found = record.restarts.find(cause); found != record.restarts.end()) count = found->second;
+  }
   memory.restarts_without_progress = record.restarts_without_progress;
   memory.max_step = record.step_reached;
   memory.last_signature = record.last_signature;

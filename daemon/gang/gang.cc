@@ -27,6 +27,15 @@ const char* ToString(State state) {
   return "unknown";
 }
 
+RestartCounts NoRestarts() {
+  RestartCounts none{{"planned", 0}};
+  for (const CauseClass cause :
+       {CauseClass::kUser, CauseClass::kInfrastructure, CauseClass::kPreemption, CauseClass::kTimeLimit}) {
+    none[ToString(cause)] = 0;
+  }
+  return none;
+}
+
 Gang::Gang(Settings settings, const Memory& memory)
     : settings_(std::move(settings)),
       state_(memory.requeueing ? State::kRequeueing

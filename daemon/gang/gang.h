@@ -20,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,12 +62,16 @@ struct Settings {
 inline constexpr uint32_t kMaxRestartsWithoutProgress = 10;
 inline constexpr int64_t kRequeueTimeoutMs = 60'000;
 
+// Generations that were started after the first, by cause: a CauseClass, or "planned". Each has its entry.
+using RestartCounts = std::map<std::string, uint32_t>;
+RestartCounts NoRestarts();
+
 // What a coordinator that takes the gang over knows from the record.
 struct Memory {
   uint64_t generation = 0;
   bool running = false;  // a generation has been started
   uint32_t user_faults = 0;
-  uint32_t restarts = 0;
+  RestartCounts restarts = NoRestarts();
   uint32_t restarts_without_progress = 0;
   uint64_t max_step = 0;
   std::string last_signature;
@@ -136,7 +141,7 @@ class Gang {
   [[nodiscard]] bool succeeded() const { return succeeded_; }
   [[nodiscard]] uint64_t generation() const { return generation_; }
   [[nodiscard]] uint32_t user_faults() const { return user_faults_; }
-  [[nodiscard]] uint32_t restarts() const { return restarts_; }
+  [[nodiscard]] const RestartCounts& restarts() const { return restarts_; }
   [[nodiscard]] uint64_t max_step() const { return max_step_; }
   // From the newest fault to the last member's exec in the generation after it; 0: there was none, or it does not run yet.
   [[nodiscard]] int64_t recovery_ns() const { return recovery_ns_; }
@@ -274,7 +279,7 @@ class Gang {
   std::vector<uint32_t> active_;
   uint32_t world_size_ = 0;
   uint32_t user_faults_ = 0;
-  uint32_t restarts_ = 0;
+  RestartCounts restarts_;
   uint32_t restarts_without_progress_ = 0;
   uint64_t max_step_ = 0;
   int64_t fault_time_ns_ = 0;

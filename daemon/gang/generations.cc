@@ -186,7 +186,7 @@ void Gang::WhenStopped(Actions& out) {
     return Finish(false, own ? std::optional(fault.task) : std::nullopt,
                   own ? std::nullopt : std::optional(1), out);
   }
-  ++restarts_;
+  ++restarts_[fault.planned ? "planned" : ToString(fault.cause)];
   fault_.reset();
   StartNext(placement, out);
 }

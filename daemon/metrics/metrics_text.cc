@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <initializer_list>
 #include <iterator>
+#include <utility>
 
 namespace muster {
 namespace {
@@ -56,6 +58,16 @@ std::string MetricsText(const NodeMetrics& node, const std::vector<GangMetrics>&
         .Add("", *node.healthy ? 1 : 0);
   }
 
+  const std::initializer_list<std::pair<const char*, const StoreWork&>> work = {
+      {"operation=\"write\"", node.writes}, {"operation=\"read\"", node.reads}};
+  Family operations(&text, "muster_node_store_operations_total", "counter",
+                    "Operations on objects of checkpoints that the store has carried out for this node.");
+  for (const auto& [labels, done] : work) operations.Add(labels, static_cast<double>(done.operations));
+  Family seconds(&text, "muster_node_store_seconds_total", "counter", "How long they took, added up.");
+  for (const auto& [labels, done] : work) seconds.Add(labels, done.seconds);
+  Family bytes(&text, "muster_node_store_bytes_total", "counter", "How many bytes they had.");
+  for (const auto& [labels, done] : work) bytes.Add(labels, static_cast<double>(done.bytes));
+
   const auto each = [&](const char* name, const char* type, const char* help,
                         const std::function<void(Family&, const std::string&, const GangMetrics&)>& add) {
     Family family(&text, name, type, help);
@@ -69,9 +81,10 @@ std::string MetricsText(const NodeMetrics& node, const std::vector<GangMetrics>&
        [](Family& family, const std::string& labels, const GangMetrics& gang) {
          family.Add(labels, static_cast<double>(gang.generation));
        });
-  each("muster_gang_restarts_total", "counter", "Generations that were started after the first.",
+  each("muster_gang_restarts_total", "counter", "Generations that were started after the first, by cause.",
        [](Family& family, const std::string& labels, const GangMetrics& gang) {
-         family.Add(labels, gang.restarts);
+         for (const auto& [cause, count] : gang.restarts)
+           family.Add(fmt::format("{},cause=\"{}\"", labels, cause), count);
        });
   each("muster_gang_user_faults_total", "counter", "Faults that count against the gang's limit of restarts.",
        [](Family& family, const std::string& labels, const GangMetrics& gang) {
@@ -111,6 +124,16 @@ std::string MetricsText(const NodeMetrics& node, const std::vector<GangMetrics>&
        "When the newest checkpoint was committed, in seconds since 1970.",
        [](Family& family, const std::string& labels, const GangMetrics& gang) {
          if (gang.checkpoint) family.Add(labels, gang.checkpoint->at);
+       });
+  each("muster_gang_checkpoint_stall_seconds", "gauge",
+       "How long the newest checkpoint that was committed held up a member, at most.",
+       [](Family& family, const std::string& labels, const GangMetrics& gang) {
+         if (gang.checkpoint) family.Add(labels, gang.checkpoint->stall_seconds);
+       });
+  each("muster_gang_checkpoint_drain_seconds", "gauge",
+       "How long a member's part of it took from there to the store, at most.",
+       [](Family& family, const std::string& labels, const GangMetrics& gang) {
+         if (gang.checkpoint) family.Add(labels, gang.checkpoint->drain_seconds);
        });
   return text;
 }

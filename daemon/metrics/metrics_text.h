@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,7 +18,7 @@ struct GangMetrics {
   uint32_t uid = 0;
   std::string state;  // gang::ToString
   uint64_t generation = 0;
-  uint32_t restarts = 0;
+  std::map<std::string, uint32_t> restarts;  // by cause; those that have not been too
   uint32_t user_faults = 0;
   uint32_t tasks = 0;
   uint32_t nodes_active = 0;
@@ -29,9 +30,18 @@ struct GangMetrics {
   struct Checkpoint {
     uint64_t step = 0;
     uint64_t bytes = 0;
-    double at = 0;  // seconds since 1970
+    double at = 0;             // seconds since 1970
+    double stall_seconds = 0;  // of the member that it held up longest
+    double drain_seconds = 0;  // of the shard that took longest to become durable
   };
   std::optional<Checkpoint> checkpoint;  // the newest that this coordinator has committed
+};
+
+// Operations on objects of checkpoints that the store has carried out.
+struct StoreWork {
+  uint64_t operations = 0;
+  double seconds = 0;  // added up
+  uint64_t bytes = 0;
 };
 
 struct NodeMetrics {
@@ -39,6 +49,8 @@ struct NodeMetrics {
   size_t gangs = 0;             // with tasks on this node
   size_t coordinated = 0;       // by this node
   std::optional<bool> healthy;  // by the newest check of the node's health
+  StoreWork writes;
+  StoreWork reads;
 };
 
 // One sample a line, samples of one name together, each name with its HELP and TYPE.

@@ -52,11 +52,12 @@ class Recovery(KeeperCase):
         def told() -> str:
             return str(self.cluster.exec(status["coordinator"], ["cat", METRICS]).stdout)
 
-        wanted = [f"muster_gang_{name}{{{labels}}} " for name in ("recovery_seconds", "step", "checkpoint_timestamp_seconds")]
+        wanted = [f"muster_gang_{name}{{{labels}}} " for name in ("recovery_seconds", "step", "checkpoint_timestamp_seconds", "checkpoint_stall_seconds")]
         wanted += [
             f'muster_gang_state{{{labels},state="running"}} 1',
             f"muster_gang_generation{{{labels}}} 2",
-            f"muster_gang_restarts_total{{{labels}}} 1",
+            f'muster_gang_restarts_total{{{labels},cause="infrastructure"}} 1',
+            f'muster_gang_restarts_total{{{labels},cause="user"}} 0',
             f'muster_gang_nodes{{{labels},role="active"}} {len(status["active"])}',
             f"muster_gang_checkpoint_step{{{labels}}} 3",
         ]

@@ -138,7 +138,7 @@ TEST_F(GangRestart, UserFaultsAreCountedAgainstRestarts) {
     rig.Restart();
     EXPECT_EQ(rig.gang.state(), State::kRunning);
     EXPECT_EQ(rig.gang.user_faults(), i);
-    EXPECT_EQ(rig.gang.restarts(), i);
+    EXPECT_EQ(rig.gang.restarts().at("user"), i);
   }
   rig.Exit(2, ExitCode(5));
   rig.StopAll();

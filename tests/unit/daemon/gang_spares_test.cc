@@ -213,7 +213,7 @@ TEST_F(GangSpares, TwoNodesLostAtOnceAreTwoPlaces) {
   two.Silence(2);
   two.StopAll();
   EXPECT_THAT(two.gang.active(), ElementsAre(3, 1, 4));
-  EXPECT_EQ(two.gang.restarts(), 1U);
+  EXPECT_EQ(two.gang.restarts().at("infrastructure"), 1U);
 }
 
 TEST_F(GangSpares, ASpareThatIsAwayIsNotTaken) {

@@ -21,7 +21,7 @@ GangMetrics FullGang() {
   gang.uid = 1000;
   gang.state = "running";
   gang.generation = 3;
-  gang.restarts = 2;
+  gang.restarts = {{"infrastructure", 1}, {"planned", 0}, {"preemption", 0}, {"time_limit", 0}, {"user", 1}};
   gang.user_faults = 1;
   gang.tasks = 24;
   gang.nodes_active = 2;
@@ -29,7 +29,7 @@ GangMetrics FullGang() {
   gang.recovery_seconds = 0.025;
   gang.step = 4096;
   gang.step_seconds = 0.5;
-  gang.checkpoint = {4000, uint64_t{3} << 40, 1795530728.5};
+  gang.checkpoint = {4000, uint64_t{3} << 40, 1795530728.5, 0.75, 60.5};
   return gang;
 }
 
@@ -40,20 +40,37 @@ size_t Samples(const std::string& text) {
 }
 
 TEST(MetricsText, IsWhatPrometheusReads) {
-  EXPECT_EQ(MetricsText({"0.1.0", 1, 0, std::nullopt}, {}),
-            "# HELP muster_build_info musterd's version.\n"
-            "# TYPE muster_build_info gauge\n"
-            "muster_build_info{version=\"0.1.0\"} 1\n"
-            "# HELP muster_node_gangs Gangs with tasks on this node, and gangs that it coordinates.\n"
-            "# TYPE muster_node_gangs gauge\n"
-            "muster_node_gangs{role=\"member\"} 1\n"
-            "muster_node_gangs{role=\"coordinator\"} 0\n");
-  const std::string text = MetricsText({"0.1.0", 1, 1, true}, {FullGang()});
+  EXPECT_EQ(
+      MetricsText({"0.1.0", 1, 0, std::nullopt, {8, 0.25, 4096}, {}}, {}),
+      "# HELP muster_build_info musterd's version.\n"
+      "# TYPE muster_build_info gauge\n"
+      "muster_build_info{version=\"0.1.0\"} 1\n"
+      "# HELP muster_node_gangs Gangs with tasks on this node, and gangs that it coordinates.\n"
+      "# TYPE muster_node_gangs gauge\n"
+      "muster_node_gangs{role=\"member\"} 1\n"
+      "muster_node_gangs{role=\"coordinator\"} 0\n"
+      "# HELP muster_node_store_operations_total Operations on objects of checkpoints that the store has "
+      "carried out for this node.\n"
+      "# TYPE muster_node_store_operations_total counter\n"
+      "muster_node_store_operations_total{operation=\"write\"} 8\n"
+      "muster_node_store_operations_total{operation=\"read\"} 0\n"
+      "# HELP muster_node_store_seconds_total How long they took, added up.\n"
+      "# TYPE muster_node_store_seconds_total counter\n"
+      "muster_node_store_seconds_total{operation=\"write\"} 0.25\n"
+      "muster_node_store_seconds_total{operation=\"read\"} 0\n"
+      "# HELP muster_node_store_bytes_total How many bytes they had.\n"
+      "# TYPE muster_node_store_bytes_total counter\n"
+      "muster_node_store_bytes_total{operation=\"write\"} 4096\n"
+      "muster_node_store_bytes_total{operation=\"read\"} 0\n");
+  const std::string text = MetricsText({"0.1.0", 1, 1, true, {}, {}}, {FullGang()});
   for (const char* line : {
            "muster_node_healthy{} 1\n",
            "muster_gang_state{gang=\"12.0\",uid=\"1000\",state=\"running\"} 1\n",
            "# TYPE muster_gang_restarts_total "
-           "counter\nmuster_gang_restarts_total{gang=\"12.0\",uid=\"1000\"} 2\n",
+           "counter\nmuster_gang_restarts_total{gang=\"12.0\",uid=\"1000\",cause=\"infrastructure\"} 1\n",
+           "muster_gang_restarts_total{gang=\"12.0\",uid=\"1000\",cause=\"planned\"} 0\n",
+           "muster_gang_checkpoint_stall_seconds{gang=\"12.0\",uid=\"1000\"} 0.75\n",
+           "muster_gang_checkpoint_drain_seconds{gang=\"12.0\",uid=\"1000\"} 60.5\n",
            "muster_gang_nodes{gang=\"12.0\",uid=\"1000\",role=\"spare\"} 1\n",
            "muster_gang_recovery_seconds{gang=\"12.0\",uid=\"1000\"} 0.025\n",
            "muster_gang_checkpoint_bytes{gang=\"12.0\",uid=\"1000\"} 3298534883328\n",
@@ -64,9 +81,9 @@ TEST(MetricsText, IsWhatPrometheusReads) {
 }
 
 TEST(MetricsText, ANameIsToldOnceForAllGangsAndAGangHasFewSamples) {
-  const size_t none = Samples(MetricsText({"1", 0, 0, true}, {}));
+  const size_t none = Samples(MetricsText({"1", 0, 0, true, {}, {}}, {}));
   EXPECT_LE(none, 30U);
-  const std::string text = MetricsText({"1", 0, 0, true}, {FullGang(), FullGang()});
+  const std::string text = MetricsText({"1", 0, 0, true, {}, {}}, {FullGang(), FullGang()});
   EXPECT_LE((Samples(text) - none) / 2, 40U);
   const std::string type = "# TYPE muster_gang_state ";
   EXPECT_EQ(text.find(type), text.rfind(type));
@@ -75,8 +92,8 @@ TEST(MetricsText, ANameIsToldOnceForAllGangsAndAGangHasFewSamples) {
 TEST(MetricsText, WhatIsNotKnownIsNotMentioned) {
   GangMetrics gang;
   gang.gang = "1.0";
-  const std::string text = MetricsText({"1", 0, 0, std::nullopt}, {gang});
-  for (const char* name : {"recovery", "checkpoint", "gang_step", "healthy"})
+  const std::string text = MetricsText({"1", 0, 0, std::nullopt, {}, {}}, {gang});
+  for (const char* name : {"recovery", "gang_checkpoint", "gang_step", "healthy"})
     EXPECT_EQ(text.find(name), std::string::npos) << name;
 }
 

@@ -114,7 +114,9 @@ TEST(FirstVersion, WhatAProgramSaysIsRead) {
   EXPECT_EQ(hello->body.rank, 0U);
   ExpectToken(hello->body.token);
   EXPECT_EQ(hello->gang, "21.0");
-  const auto save = Read<wire::Save>("save", Type::kSave);
+  const std::string saved = Recorded("save", Type::kSave);
+  wire::Save save{};
+  ASSERT_TRUE(wire::ReadGrownBody(saved.data(), saved.size(), wire::kFirstSave, &save));
   EXPECT_EQ(save.step, 10U);
   EXPECT_EQ(save.bytes, 4096U);
   EXPECT_EQ(Read<wire::Progress>("progress", Type::kProgress).step, 9U);
