@@ -16,7 +16,9 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "tests/unit/ceph/temporary_directory.h"
@@ -129,10 +131,10 @@ class LocalSocketTest : public ::testing::Test {
     const std::lock_guard lock(mutex_);
     last_ = &connection;
     peer_ = connection.peer();
-    if (std::string_view(packet.bytes.data(), packet.bytes.size()) == "hello") {
+    const std::string text(packet.bytes.data(), packet.bytes.size());
+    if (text.starts_with("hello")) {
       connection.TakeMemory();
-      greeted_ = &connection;
-      ++hellos_;
+      greeted_[text] = &connection;
     }
     packets_.push_back(std::move(packet));
     changed_.notify_all();
@@ -171,10 +173,10 @@ class LocalSocketTest : public ::testing::Test {
   // A client whose connection the server knows, and whose memory it takes.
   UniqueFd Greeted() {
     UniqueFd fd = Client();
-    const int before = hellos_;
-    EXPECT_EQ(::send(fd.get(), "hello", 5, 0), 5);
-    EXPECT_TRUE(WaitFor([&] { return hellos_ > before; }));  // a packet may be another client's, from before
-    OnLoop([this] { return greeted_->Send("welcome", 7); });
+    const std::string hello = "hello " + std::to_string(++clients_);
+    EXPECT_EQ(::send(fd.get(), hello.data(), hello.size(), 0), static_cast<ssize_t>(hello.size()));
+    EXPECT_TRUE(WaitFor([&] { return greeted_.contains(hello); }));
+    OnLoop([&] { return greeted_.at(hello)->Send("welcome", 7); });
     EXPECT_EQ(Receive(fd), "welcome");
     return fd;
   }
@@ -188,8 +190,8 @@ class LocalSocketTest : public ::testing::Test {
   std::condition_variable changed_;
   std::vector<Packet> packets_;
   LocalConnection* last_ = nullptr;
-  LocalConnection* greeted_ = nullptr;  // who has said hello last
-  int hellos_ = 0;
+  std::map<std::string, LocalConnection*> greeted_;  // by what they have said, which begins with hello
+  int clients_ = 0;
   PeerCredentials peer_;
   int closed_ = 0;
   std::thread thread_;
