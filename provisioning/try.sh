@@ -6,12 +6,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/setup.sh"
 
 usage() {
     cat <<'TEXT'
-usage: provisioning/try.sh [--keep] [--packages DIR] [--suite SUITE]
+usage: provisioning/try.sh [--keep | --all] [--packages DIR] [--suite SUITE]
 
 Installs what is needed, builds Muster's packages, and starts blank machines on this machine: containers that boot Debian 12. One
-playbook makes them a Slurm cluster with Ceph and Muster. A job of a gang loses a node there and finishes, in the same job. The
-playbook runs once more and changes nothing. Another one adds a node. The exit status is 0 only if all of that is true.
+playbook makes them a Slurm cluster with Ceph and Muster. A job of a gang loses a node there and finishes, in the same job. A blank
+machine takes the lost node's place. The first playbook runs once more and changes nothing. Another one adds a node. The exit status
+is 0 only if all of that is true.
 
+  --all           afterwards plant every fault that validate must name, and twelve pairs, and lose a database and Ceph's daemons: half
+                  an hour. What was named is in build/all-faults.json
   --keep          leave the cluster up afterwards, and say how to use it
   --packages DIR  take Muster's packages from there and build none
   --suite SUITE   machines of another release of Debian, such as trixie, with its Slurm
@@ -24,12 +27,14 @@ TEXT
 arguments=()
 packages=
 suite=
+all=
 while (($# > 0)); do
     case $1 in
     -h | --help)
         usage
         exit 0
         ;;
+    --all) all=yes ;;
     --keep) arguments+=(--keep) ;;
     --packages)
         (($# > 1)) || die "--packages needs the name of a directory"
@@ -65,4 +70,16 @@ if [[ -z $packages ]]; then
     build_packages "$suite"
     packages=$root/build/packages${suite:+-$suite}
 fi
-exec /usr/bin/python3 -B "$root/tests/provision/try.py" --packages "$packages" "${arguments[@]}"
+if [[ -z $all ]]; then
+    exec /usr/bin/python3 -B "$root/tests/provision/try.py" --packages "$packages" "${arguments[@]}"
+fi
+export MUSTER_PACKAGES=$packages MUSTER_FAULTS=all MUSTER_FAULTS_RESULT=$root/build/all-faults.json
+mkdir -p "$root/build"
+rm -f "$MUSTER_FAULTS_RESULT"
+status=0
+/usr/bin/python3 -B "$root/tests/provision/try.py" --packages "$packages" "${arguments[@]}" || status=1
+/usr/bin/python3 -B "$root/tests/provision/test_validate.py" -v || status=1
+/usr/bin/python3 -B "$root/tests/provision/test_site_by_hand.py" -v || status=1
+say
+cat "$MUSTER_FAULTS_RESULT"
+exit "$status"

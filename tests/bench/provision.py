@@ -2,6 +2,7 @@
 
 On racks of machines in containers (tests/provision), with the packages of this checkout, and without the time that these take to
 build. `blank_to_healed_job_s` goes from the start of blank machines to the end of a job whose gang has lost a node.
+What the last `provisioning/try.sh --all` has named is said too.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from vc.names import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "tests" / "provision"))
 
 import blank_site  # noqa: E402
+from all_faults import result  # noqa: E402
 from blank_site import GROUPS, NODES  # noqa: E402
 from gang_job import GangJob  # noqa: E402
 from rack import Options, Rack  # noqa: E402
@@ -75,6 +77,12 @@ def run(args: argparse.Namespace) -> Report:
     report = Report()
     _blank(report, packages)
     _muster_only(report, packages)
+    found = result()
+    if found:
+        report.numbers |= {"faults_named": len(found.get("faults", [])), "pairs_named": len(found.get("pairs", []))}
+        report.numbers["false_findings"] = len(found.get("false", []))
+    else:
+        report.text("  faults_named, pairs_named, false_findings: provisioning/try.sh --all has not been run")
     for name, value in report.numbers.items():
         report.text(f"  {name:<30}{value:>10.1f}")
     return report

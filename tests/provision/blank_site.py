@@ -32,6 +32,9 @@ def variables(rack: Rack) -> dict[str, Any]:
         "muster_compute_packages": ["muster", "python3-muster", "muster-train"],
         "muster_config": STORE,
         "base_memlock": "",
+        "site_management_network": f"{rack.network.subnet}.0/24",
+        "base_firewall": True,
+        "base_firewall_rules": ["tcp dport 9090 accept"],
         # The machines' own network stands in for the fabric; none of its drivers shows more than the MTU.
         "site_cluster_network": f"{rack.network.subnet}.0/24",
         "site_cluster_mtu": 1400,

@@ -2,6 +2,7 @@
 """The collection's playbooks and roles, without machines: their variables, their syntax, and what `validate` concludes."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,10 +13,12 @@ from typing import Any
 import yaml
 
 sys.dont_write_bytecode = True
-ROOT = Path(__file__).resolve().parents[2] / "provisioning"
-sys.path.insert(0, str(ROOT / "plugins" / "filter"))
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1] / "provisioning"
+sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(ROOT / "plugins" / "filter")]
 
 from findings import findings  # noqa: E402
+from pages import ELSEWHERE, PAGES, blocks  # noqa: E402
 
 
 class Roles(unittest.TestCase):
@@ -45,6 +48,17 @@ class Roles(unittest.TestCase):
             ):
                 done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
                 self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
+
+
+class Pages(unittest.TestCase):
+    def test_every_block_of_commands_is_run_by_a_test(self) -> None:
+        tests = "".join(file.read_text() for file in HERE.glob("test_*.py"))
+        ran = set(re.findall(r'\bblock\("(\w+)", "([^"]+)"', tests))
+        ran |= {tuple(words.split(": ", 1)) for words in ELSEWHERE}
+        for page in PAGES:
+            for text in blocks(page):
+                runners = [begins for name, begins in ran if name == page and text.startswith(begins)]
+                self.assertEqual(len(runners), 1, f"docs/{page}.md: {text}")
 
 
 def found(name: str, what: str = "is", severity: str = "error") -> dict[str, Any]:

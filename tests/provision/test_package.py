@@ -7,6 +7,7 @@ The packages are those of build/packages, or of the directory that MUSTER_PACKAG
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
 from debs import field, package, repack  # noqa: E402
+from pages import block  # noqa: E402
 from rack import Rack, rack_of_test, wait_until  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
 
@@ -128,6 +130,7 @@ class Installed(unittest.TestCase):
     def test_it_starts_nothing_and_changes_nothing_of_slurm_until_the_operator_says_so(self) -> None:
         name = self.machine()
         before = self.tree(name, "/etc")
+        self.install_as_the_page_says(name)
         self.apt(name, f"install {' '.join(ALL)}")
         after = self.tree(name, "/etc")
         changed = {path for path in before if after.get(path) != before[path]}
@@ -138,13 +141,25 @@ class Installed(unittest.TestCase):
         self.assertIn("0.1.0", self.run_on(name, "muster --version; musterd --version"))
         self.run_on(name, "musterd --check-config; python3 -c 'import muster'; muster-train --help; bash -n /usr/share/bash-completion/completions/muster")
 
-        self.run_on(name, "muster node enable-plugin")
+        self.run_on(name, block("install", "muster node enable-plugin"))
         self.assertIn("--gang", self.run_on(name, "srun --help"))
-        self.run_on(name, "systemctl start musterd")
+        self.run_on(name, block("install", "mkdir -p /etc/systemd", old="/PATH\\n", new="/srv/checkpoints\\n"))
+        self.run_on(name, block("install", "echo 'store: ", old="rados:muster", new="dir:/srv/checkpoints"))
         self.assertEqual(json.loads(self.run_on(name, "muster --json status"))["gangs"], [])
         # All programs that it starts are where it looks for them.
         self.run_on(name, "pgrep -x muster-door")
         self.run_on(name, "cd /usr/libexec/muster && test -x muster-files -a -x muster-health -a -x muster-slurm -a -x muster-stacks")
+
+    def install_as_the_page_says(self, name: str) -> None:
+        home = self.rack.shared("home") / "packages"
+        home.mkdir()
+        self.addCleanup(shutil.rmtree, home)
+        for one in PACKAGES.glob("*.deb"):
+            shutil.copy(one, home)
+        self.run_on(name, "echo 'APT::Get::Assume-Yes \"true\";' >/etc/apt/apt.conf.d/yes; apt-get -q update")
+        self.run_on(name, "export DEBIAN_FRONTEND=noninteractive; cd /home/packages; " + block("install", "apt-get install ./muster_"))
+        venv = "python3 -m venv --without-pip /root/venv; PATH=/root/venv/bin:$PATH; "
+        self.run_on(name, venv + block("install", "ln -s ") + "python3 -c 'import muster'; rm -r /root/venv /etc/apt/apt.conf.d/yes")
 
     def test_removing_it_leaves_slurm_as_it_was_and_purging_it_spares_checkpoints(self) -> None:
         name = self.machine()
@@ -182,7 +197,8 @@ class Installed(unittest.TestCase):
                 repack(package(PACKAGES, one), directory, {old: "%", **words, "%": old.replace("22.05", "24.11")})
 
         self.publish(newer)
-        said = self.apt(name, "--simulate upgrade")
+        held, taken = block("upgrade", "apt-get --simulate upgrade").splitlines()
+        said = self.run_on(name, f"apt-get -q update; {held}")
         kept = said.partition("kept back:")[2].partition("upgraded")[0].split()
         self.assertLessEqual({*slurm, "slurm-wlm-basic-plugins"}, set(kept), said)
         refused = self.rack.run(name, ["apt-get", "-y", "--no-remove", "install", f"slurmd={NEXT_SLURM}"], timeout=APT_S)
@@ -191,7 +207,7 @@ class Installed(unittest.TestCase):
         self.assertIn("remove is disabled", refused.stderr)
 
         self.publish(newer_with_plugin)
-        said = self.apt(name, "--simulate full-upgrade")
+        said = self.run_on(name, f"apt-get -q update; {taken.replace('apt-get', 'apt-get --simulate')}")
         for one in [*slurm, "slurm-wlm-basic-plugins", "slurm-spank-muster-24.11", "muster"]:
             self.assertRegex(said, rf"(?m)^Inst {re.escape(one)} ")
         self.assertEqual(re.findall(r"(?m)^Remv (\S+)", said), [PLUGIN])
@@ -201,13 +217,9 @@ class Installed(unittest.TestCase):
         for name in hosts:
             self.add_source(name)
             self.apt(name, "install muster")
-            self.run_on(name, "echo 'store: dir:/srv/checkpoints' >>/etc/muster/muster.yaml")
-            self.run_on(
-                name,
-                "mkdir -p /etc/systemd/system/musterd.service.d && printf '[Service]\\nReadWritePaths=/srv/checkpoints\\n'"
-                " >/etc/systemd/system/musterd.service.d/store.conf && systemctl daemon-reload",
-            )
-            self.run_on(name, "muster node enable-plugin; systemctl enable --now musterd")
+            self.run_on(name, block("install", "mkdir -p /etc/systemd", old="/PATH\\n", new="/srv/checkpoints\\n"))
+            self.run_on(name, block("install", "echo 'store: ", old="rados:muster", new="dir:/srv/checkpoints"))
+            self.run_on(name, "muster node enable-plugin")
         gang = self.rack.popen("ctl", ["srun", "-N1", "-n2", "--gang", SLEEP, "4714"], user="trainer")
         self.addCleanup(gang.wait)
         self.addCleanup(gang.kill)
@@ -221,7 +233,7 @@ class Installed(unittest.TestCase):
         old = field(package(PACKAGES, "muster"), "Version")
         self.publish(lambda directory: [repack(package(PACKAGES, name), directory, {old: "0.1.1"}) for name in ALL])
         for name in hosts:
-            self.apt(name, "upgrade")
+            self.run_on(name, block("upgrade", "apt-get update", old="apt-get install", new="apt-get -y install"))
             self.assertIn("0.1.1", self.run_on(name, "dpkg-query -W -f '${Version}' muster"))
             self.assertIn("store: dir:/srv/checkpoints", self.run_on(name, "cat /etc/muster/muster.yaml"))
         for name, daemon in zip(hosts, daemons, strict=True):

@@ -5,7 +5,9 @@ build/packages, or of the directory that MUSTER_PACKAGES names."""
 import json
 import os
 import signal
+import socket
 import stat
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -18,6 +20,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 import blank_site  # noqa: E402
 from blank_site import GROUPS, NODES  # noqa: E402
 from gang_job import GangJob  # noqa: E402
+from pages import block  # noqa: E402
 from prometheus import Prometheus, questions  # noqa: E402
 from rack import ClusterError, Options, Play, Rack, rack_of_test, wait_until  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
@@ -25,6 +28,19 @@ from vc.names import REPOSITORY  # noqa: E402
 PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
 # A node is not lost because this machine is busy.
 STORE = blank_site.STORE | {"lease": "40s", "silence": "60s"}
+# What a driver with two GPUs shows.
+_GPUS = """
+mount -t tmpfs tmpfs /proc/driver
+for minor in 0 1; do
+    mkdir -p /proc/driver/nvidia/gpus/0000:4$minor:00.0
+    printf 'Model: \\t NVIDIA H100 80GB HBM3\\nDevice Minor: \\t %s\\n' $minor >/proc/driver/nvidia/gpus/0000:4$minor:00.0/information
+    touch /dev/nvidia$minor
+done
+"""
+
+
+def switches(right: str) -> dict[str, str]:
+    return {"leaf1": "Nodes=n[1-2]", "leaf2": f"Nodes={right}", "spine": "Switches=leaf[1-2]"}
 
 
 class SiteTest(unittest.TestCase):
@@ -38,6 +54,7 @@ class SiteTest(unittest.TestCase):
         cls.rack = rack_of_test("b", options=blank_site.options(Options().suite, PACKAGES))
         cls.addClassCleanup(cls.rack.stop)
         cls.rack.start()
+        cls.rack.run("n1", ["sh", "-ec", _GPUS], check=True)
         cls.configure()
         blank_site.play(cls.rack, "site")
 
@@ -72,11 +89,53 @@ class Site(SiteTest):
     def test_a_check_predicts_what_a_run_changes(self) -> None:
         self.assertEqual(set(self.play("site", "--check", "--diff").changed.values()), {0})
         partitions = {"main": "Nodes=ALL Default=YES State=UP", "one": "Nodes=n1 MaxTime=60"}
-        SiteTest.edits = {"slurm_controller_partitions": partitions, "muster_config": STORE | {"log_level": "debug"}}
+        config = STORE | {"log_level": "debug"}
+        SiteTest.edits = {"slurm_controller_partitions": partitions, "muster_config": config, "slurm_controller_switches": switches("n3")}
         self.configure()
         predicted = self.play("site", "--check").changed
         self.assertGreater(sum(predicted.values()), 0)
         self.assertEqual(self.play("site").changed, predicted)
+        said = self.rack.run("n3", ["scontrol", "show", "topology", "n3"], check=True).stdout
+        self.assertEqual(sorted(line.split()[0] for line in said.splitlines()), ["SwitchName=leaf2", "SwitchName=spine"], said)
+        self.assertEqual(self.rack.run("n3", ["cat", "/run/slurm/conf/topology.conf"], check=True).stdout.count("SwitchName="), 3)
+
+    def test_the_firewall_lets_in_the_site_and_ssh(self) -> None:
+        """And what its rules say, from an address that is none of the site's."""
+        stranger = self.rack.network.subnet.replace("10.", "198.18.", 1)  # of a range that nobody has; the host's, and no bridge's
+        subprocess.run(["ip", "address", "add", f"{stranger}/32", "dev", self.rack.names.bridge], check=True)
+        for host, port, open_to_all in (("ctl", 22, True), ("ctl", 6817, False), ("n1", 303, False), ("db", 9090, True)):
+            with self.subTest(host=host, port=port):
+                self.rack.run(host, ["ip", "route", "replace", stranger, "dev", "eth0"], check=True)
+                self.rack.run("n2", ["bash", "-c", f"</dev/tcp/{host}/{port}"], check=True)
+                address = (self.rack.network.address(host), port)
+                if open_to_all:
+                    socket.create_connection(address, 60, (stranger, 0)).close()
+                else:
+                    self.assertRaises(TimeoutError, socket.create_connection, address, 2, (stranger, 0))
+
+    def test_jobs_get_gpus(self) -> None:
+        self.rack.wait_for_idle(NODES)
+        ask = ["sinfo", "--noheader", "--Node", "--partition=main", "--nodes=n1,n2", "--Format=nodehost:10,gres:40"]
+        gres = self.rack.run("login1", ask, check=True).stdout
+        self.assertEqual([line.split() for line in gres.splitlines()], [["n1", "gpu:nvidia_h100_80gb_hbm3:2"], ["n2", "(null)"]])
+        show = ["sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"]
+        for count, devices in ((1, "0"), (2, "0,1")):
+            said = self.rack.run("login1", ["srun", "--gang", f"--gres=gpu:{count}", *show], user="trainer", check=True).stdout
+            self.assertEqual(said, f"n1 {devices}\n")
+        self.assertNotEqual(self.rack.run("login1", ["srun", "--gres=gpu:3", "true"], user="trainer").returncode, 0)
+
+    def test_what_the_pages_say_is_so(self) -> None:
+        """What is tried of docs/ where there is a whole cluster."""
+        self.rack.run("ceph1", ["sh", "-ec", block("install", "ceph osd pool create")], check=True)
+        self.rack.wait_for_idle(NODES)
+        drain, resume = block("upgrade", "muster node drain").splitlines()
+        self.rack.run("n3", ["sh", "-ec", drain], check=True)
+        self.assertEqual(self.rack.run("ctl", ["sinfo", "--noheader", "--nodes=n3", "--format=%T"], check=True).stdout.strip(), "drained")
+        self.rack.run("n3", ["sh", "-ec", resume], check=True)
+        self.rack.wait_for_idle(NODES)
+        script = block("operate", "#!/bin/bash", old="--steps 2000 --checkpoint-every 100", new="--steps 20 --checkpoint-every 10")
+        done = self.rack.run("login1", ["sbatch", "--wait", "--output=page.out"], user="trainer", stdin=script, timeout=400)
+        self.assertEqual(done.returncode, 0, (self.rack.shared("home") / "trainer" / "page.out").read_text())
 
     def test_accounts_are_what_the_operators_file_says(self) -> None:
         self.addCleanup(self.tenancy, {"accounts": blank_site.ACCOUNTS, "remove": True})
@@ -168,7 +227,7 @@ class Site(SiteTest):
         wait_until(lambda: all(self.members().values()), 180, "a member on each node")
         before, members = self.pids(), self.members()
         self.rack.add("n4")
-        self.configure([*NODES, "n4"])
+        self.configure([*NODES, "n4"], slurm_controller_switches=switches("n[3-4]"))
         play = self.play("add_node", "-e", "nodes=n4")
         after = self.pids()
         self.assertEqual({name for name, pid in before.items() if after[name] != pid}, {"ctl slurmctld"})

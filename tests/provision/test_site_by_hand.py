@@ -11,6 +11,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
+from all_faults import note  # noqa: E402
 from blank_site import GROUPS, NODES  # noqa: E402
 from rack import wait_until  # noqa: E402
 from test_site import SiteTest  # noqa: E402
@@ -63,6 +64,7 @@ class ByHand(SiteTest):
             found = [one for one in result["findings"] if one["severity"] == "error"]
             self.assertEqual([(one["id"], one["host"]) for one in found], [(kind, "ceph1")], play.output)
             self.rack.run("ceph1", ["sh", "-c", found[0]["fix"]], check=True)
+            note("faults", f"{kind} on ceph1")
             wait_until(lambda: self.rack.playbooks.play("validate").code == 0, 180, "its good health", interval=1)
 
     def test_zz_ceph_grows_though_plays_are_killed(self) -> None:

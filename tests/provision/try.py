@@ -45,8 +45,9 @@ class Story:
         screen.title("3. A gang of two nodes and a spare loses a node")
         self._gang()
 
-        screen.title("4. The node is back; the same playbook again")
-        self._rack.revive(LOST)
+        screen.title(f"4. A node with blank disks takes its place: ansible-playbook muster.appliance.replace_node -e nodes={LOST}")
+        self._rack.replace(LOST)
+        self._play("replace_node", "-e", f"nodes={LOST}")
         self._rack.wait_for_idle(NODES)
         again = self._play("site")
         if any(again.changed.values()):

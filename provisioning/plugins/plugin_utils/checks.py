@@ -12,6 +12,15 @@ from .keys import ANSIBLE, GROUPS, KEYS, MUSTER_YAML, NETWORKS, PREFIXES, ROLES,
 from .places import Decrypt, Entry, Finding, Findings, Place, Reader, Value, did_you_mean, nearest
 
 _MTU = (1280, 9216)
+_BOUNDS = {
+    "roce_dscp": (0, 63),
+    "roce_ecn_bits": (0, 3),
+    "roce_priority": (0, 7),
+    "roce_cnp_dscp": (0, 63),
+    "roce_cnp_priority": (0, 7),
+    "base_hugepages": (0, 1 << 24),
+    "ceph_pool_size": (0, 10),
+}
 # A musterd's ports are below this, so that no user's program can take them while it restarts (docs/install.md).
 _PRIVILEGED = 1024
 _PORTS = ("port", "partner_port")
@@ -22,6 +31,9 @@ _OWN_STORE = "/var/lib/muster"
 _NO_DISK = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/dev", "/proc", "/sys")  # noqa: S108
 _DISK_SIZE = re.compile(r"[1-9][0-9]*[GT]")
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,62})")
+# What a line of topology.conf may have beside its name.
+_SWITCH = {"Nodes", "Switches", "LinkSpeed"}
+_HOSTLIST_PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _RESERVED = ("all", "default", "localhost")
 
 
@@ -34,6 +46,28 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(text)
     except ValueError:
         return None
+
+
+def _hostlist(text: str) -> list[str]:
+    """The names of a list as Slurm writes it, as n[01-03,7],login; raises ValueError."""
+    if text.count("[") != text.count("]"):
+        raise ValueError(f"{text} has a bracket without the other one")
+    return [name for part in _HOSTLIST_PART.findall(text) for name in _expand(part)]
+
+
+def _expand(part: str) -> list[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    inside, _, tail = rest.partition("]")
+    names = []
+    for piece in inside.split(","):
+        first, _, last = piece.partition("-")
+        last = last or first
+        if not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
+            raise ValueError(f"[{inside}] is no range; write [01-16]")
+        names += [head + str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return [name + end for name in names for end in _expand(tail)]
 
 
 class _Checks:
@@ -50,9 +84,11 @@ class _Checks:
         networks = self._networks()
         self._addresses(networks)
         self._mtu()
+        self._firewall()
         if self._inventory.complete:
             self._groups()
             self._names()
+            self._switches()
             self._ceph()
         if not self._unread:
             self._required()
@@ -78,6 +114,8 @@ class _Checks:
             error(value.place, f"{name} is {value.what}; it must be true or false")
         elif key.kind == "number" and value.kind != "number":
             error(value.place, f"{name} is {value.what}; it must be a number")
+        elif name in _BOUNDS and not (value.text.isdecimal() and _BOUNDS[name][0] <= int(value.text) <= _BOUNDS[name][1]):
+            error(value.place, f"{name} is {value.text}; it must be from {_BOUNDS[name][0]} to {_BOUNDS[name][1]}")
         elif key.kind == "text" and value.kind not in ("text", "number"):
             error(value.place, f"{name} is {value.what}; it must be a text" + (", in quotes" if value.kind == "flag" else ""))
         elif key.kind == "list" and value.kind != "list":
@@ -180,6 +218,15 @@ class _Checks:
                 entry = entries[host]
                 what = f"{key} of {host} is {value}, and {most} on most nodes: larger packets are lost"
                 self._findings.error(entry.place if entry else self._operators_file(), f"{what}; give all the same")
+
+    def _firewall(self) -> None:
+        """It lets in the site's networks, and so must know by which one Ansible, MUNGE's and Slurm's hosts meet."""
+        asked = self._site("base_firewall")
+        if asked is None or asked.value.text.lower() not in ("true", "yes") or "site_management_network" in self._given:
+            return
+        if not (network := self._site("site_management_network")) or not network.value.text:
+            what = "base_firewall without site_management_network: hosts would not let each other in"
+            self._findings.error(asked.place, f"{what}; write site_management_network: 10.0.0.0/22")
 
     # Hosts and groups.
 
@@ -289,6 +336,38 @@ class _Checks:
             else:
                 instead = "use letters, digits, - and _, at most 63"
             self._findings.error(place, f"{name} cannot be a NodeName of Slurm; {instead}")
+
+    def _switches(self) -> None:
+        """Slurm gives a node that is below no switch to no job."""
+        error = self._findings.error
+        found = self._site("slurm_controller_switches")
+        if not found or found.value.kind != "mapping" or not found.value.items:
+            return
+        switches, compute = found.value.items, self._inventory.members("compute")
+        below: dict[str, str] = {}
+        for name, entry in switches.items():
+            if entry.value.template:
+                return
+            words = dict(word.partition("=")[::2] for word in entry.value.text.split())
+            if set(words) - _SWITCH or not {"Nodes", "Switches"} & set(words):
+                what = f"switch {name} is {entry.value.text or entry.value.what}"
+                error(entry.place, f"{what}; write Nodes=n[01-16], or Switches=leaf[1-4]")
+                return
+            try:
+                nodes, children = (_hostlist(words.get(key, "")) for key in ("Nodes", "Switches"))
+            except ValueError as wrong:
+                error(entry.place, f"switch {name}: {wrong}")
+                return
+            for child in children:
+                if child not in switches:
+                    error(entry.place, f"switch {name} has {child} below it, which is no switch{did_you_mean(child, set(switches))}")
+            for node in nodes:
+                if node not in compute:
+                    error(entry.place, f"switch {name} has {node}, which is no compute node{did_you_mean(node, set(compute))}")
+                elif below.setdefault(node, name) != name:
+                    error(entry.place, f"switch {name} has {node}, which is below {below[node]} already; keep one")
+        if lost := [node for node in compute if node not in below]:
+            error(found.place, f"no switch has {_some(lost)}: no job would get it; give it one")
 
     def _required(self) -> None:
         for name, key in KEYS.items():

@@ -35,6 +35,7 @@ ROLES = {
     "slurm_controller": ("controller",),
     "slurm_tenancy": ("controller",),
     "slurm_node": ("compute",),
+    "nvidia": ("compute",),
     "login": ("login",),
     "ceph": ("mon", "osd", "compute"),
     "monitoring": ("monitoring",),
