@@ -34,7 +34,7 @@ mount -t tmpfs tmpfs /proc/driver
 for minor in 0 1; do
     mkdir -p /proc/driver/nvidia/gpus/0000:4$minor:00.0
     printf 'Model: \\t NVIDIA H100 80GB HBM3\\nDevice Minor: \\t %s\\n' $minor >/proc/driver/nvidia/gpus/0000:4$minor:00.0/information
-    touch /dev/nvidia$minor
+    mknod /dev/nvidia$minor c 1 3
 done
 """
 
@@ -118,9 +118,10 @@ class Site(SiteTest):
         ask = ["sinfo", "--noheader", "--Node", "--partition=main", "--nodes=n1,n2", "--Format=nodehost:10,gres:40"]
         gres = self.rack.run("login1", ask, check=True).stdout
         self.assertEqual([line.split() for line in gres.splitlines()], [["n1", "gpu:nvidia_h100_80gb_hbm3:2"], ["n2", "(null)"]])
-        for count in (1, 2):
-            said = self.rack.run("login1", ["srun", "--gang", f"--gres=gpu:{count}", "hostname"], user="trainer", check=True).stdout
-            self.assertEqual(said, "n1\n")
+        show = ["sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"]
+        for count, devices in ((1, "0"), (2, "0,1")):
+            said = self.rack.run("login1", ["srun", "--gang", f"--gres=gpu:{count}", *show], user="trainer", check=True).stdout
+            self.assertEqual(said, f"n1 {devices}\n")
         self.assertNotEqual(self.rack.run("login1", ["srun", "--gres=gpu:3", "true"], user="trainer").returncode, 0)
 
     def test_what_the_pages_say_is_so(self) -> None:
