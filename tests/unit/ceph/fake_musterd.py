@@ -92,7 +92,7 @@ class FakeMusterd(threading.Thread):
             client.send(_packet(_CLIENT_WELCOME, welcome))
             client.send(_packet(_NOTIFY, struct.pack("=II", self.flags, 0)))
         elif kind == _SAVE:
-            step, size = struct.unpack("=QQ", body)
+            step, size = struct.unpack_from("=QQ", body)
             self.shards[step] = os.pread(fds[0], size, 0)
             os.close(fds[0])
             if self.commit:
