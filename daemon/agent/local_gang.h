@@ -307,6 +307,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   Loop::TimerId join_timer_ = 0;       // until the coordinator has decided something
   Loop::TimerId end_timer_ = 0;        // until slurmd has heard of the job's end
   std::string why_ended_;
+  bool requeued_ = false;          // the job runs again elsewhere: this run of it is over
   std::string why_not_connected_;  // the last link's end
   bool over_called_ = false;
 

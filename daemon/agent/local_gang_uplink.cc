@@ -388,7 +388,8 @@ void LocalGang::OnReport(const v1::Report& report) {
 
 void LocalGang::OnRefused(const v1::Refused& refused) {
   // With no task left there is nothing to end: what the job has here by now may be its next run.
-  if (!refused.job_is_over() || !HasSupervisors()) return Dismiss(refused.text());
+  requeued_ = refused.job_is_over();
+  if (!requeued_ || !HasSupervisors()) return Dismiss(refused.text());
   why_ended_ = refused.text();
   if (!refused.slurm_ends_it()) return EndJob();
   // slurmd's SIGTERM to the tasks says that it has heard (SupervisorPacket).
@@ -427,7 +428,8 @@ void LocalGang::OnElsewhere(const v1::Elsewhere& elsewhere) {
 
 // Ends the gang on this node, with code 1 and a reason.
 void LocalGang::Dismiss(const std::string& why) {
-  spdlog::error("gang {}: {}", job_.Id(), why);
+  // What a requeued job has left behind is dismissed in the course of things.
+  spdlog::log(requeued_ ? spdlog::level::warn : spdlog::level::err, "gang {}: {}", job_.Id(), why);
   context_.loop.Cancel(std::exchange(join_timer_, 0));
   finish_ = v1::Finish();
   finish_->set_has_code(true);
