@@ -161,6 +161,21 @@ class Installed(unittest.TestCase):
         venv = "python3 -m venv --without-pip /root/venv; PATH=/root/venv/bin:$PATH; "
         self.run_on(name, venv + block("install", "ln -s ") + "python3 -c 'import muster'; rm -r /root/venv /etc/apt/apt.conf.d/yes")
 
+    def test_in_a_chroot_nothing_is_started(self) -> None:
+        """As images are made: what runs outside is not asked, and nothing runs inside."""
+        name = self.machine()
+        self.run_on(
+            name,
+            "mkdir /chroot; mount -t tmpfs tmpfs /chroot; cd /chroot; mkdir upper work root;"
+            " mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work overlay root; mount -t proc proc root/proc",
+        )
+        before = self.tree(name, "/etc")
+        self.run_on(name, f"export DEBIAN_FRONTEND=noninteractive; chroot /chroot/root sh -ec 'apt-get -q update; apt-get -q -y install {' '.join(ALL)}'")
+        self.assertIn("0.1.0", self.run_on(name, "chroot /chroot/root musterd --version"))
+        self.assertEqual(self.tree(name, "/etc"), before)
+        self.assertEqual(self.run_on(name, "find /proc/[0-9]*/root -maxdepth 0 -lname '/chroot*' 2>/dev/null || :"), "")
+        self.assertEqual(self.run_on(name, "systemctl list-unit-files --no-legend 'muster*' || :; pgrep -l muster || :"), "")
+
     def test_removing_it_leaves_slurm_as_it_was_and_purging_it_spares_checkpoints(self) -> None:
         name = self.machine()
         before = self.tree(name, "/etc/slurm")

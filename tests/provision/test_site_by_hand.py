@@ -67,6 +67,33 @@ class ByHand(SiteTest):
             note("faults", f"{kind} on ceph1")
             wait_until(lambda: self.rack.playbooks.play("validate").code == 0, 180, "its good health", interval=1)
 
+    def test_z_a_node_with_an_osd_comes_back_with_new_disks(self) -> None:
+        groups = GROUPS | {"osd": ["ceph1", "n3"]}
+        self.configure(groups=groups)
+        self.addCleanup(self.configure)
+        self.play("site")
+
+        def osds() -> list[tuple[str, str]]:
+            nodes = {node["id"]: node for node in self.ceph("osd", "tree")["nodes"]}
+            [host] = [node for node in nodes.values() if node["name"] == "n3"]
+            return [(nodes[child]["name"], nodes[child]["status"]) for child in host["children"]]
+
+        def well() -> bool:
+            return bool(self.ceph("health")["status"] == "HEALTH_OK")
+
+        wait_until(well, 180, "Ceph's good health", interval=1)
+        [(old, _)] = osds()
+        before = {osd["osd"]: osd["uuid"] for osd in self.ceph("osd", "dump")["osds"]}
+        self.rack.kill("n3")
+        self.rack.replace("n3")
+        self.play("replace_node", "-e", "nodes=n3")
+        after = {osd["osd"]: osd["uuid"] for osd in self.ceph("osd", "dump")["osds"]}
+        self.assertEqual([status for _, status in osds()], ["up"], f"{old} is forgotten, and another one is there")
+        self.assertNotEqual(after, before)
+        wait_until(well, 180, "Ceph's good health", interval=1)
+        self.rack.wait_for_idle(NODES)
+        self.assertEqual(set(self.play("site").changed.values()), {0})
+
     def test_zz_ceph_grows_though_plays_are_killed(self) -> None:
         before = self.ceph("osd", "dump")
         hosts = ["ceph1", "ctl", "login1"]
