@@ -17,11 +17,9 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```bash\n(.*?)^```$", (REPOSITORY / "docs" / f"{page}.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def block(page: str, begins: str, **changes: str) -> str:
-    """The one block that begins so. changes: what a rack has not, and what it has in its place; `old` and `new`."""
+def block(page: str, begins: str, old: str = "", new: str = "") -> str:
+    """The one block that begins so, with what a rack has in place of what it has not."""
     [found] = [text for text in blocks(page) if text.startswith(begins)]
-    if changes:
-        if found.count(changes["old"]) != 1:
-            raise AssertionError(f"{changes['old']} is not once in docs/{page}.md's block {begins}")
-        found = found.replace(changes["old"], changes["new"])
-    return found
+    if old and found.count(old) != 1:
+        raise AssertionError(f"{old} is not once in docs/{page}.md's block {begins}")
+    return found.replace(old, new) if old else found

@@ -143,8 +143,7 @@ class Installed(unittest.TestCase):
 
         self.run_on(name, block("install", "muster node enable-plugin"))
         self.assertIn("--gang", self.run_on(name, "srun --help"))
-        self.run_on(name, block("install", "mkdir -p /etc/systemd", old="/PATH\\n", new="/srv/checkpoints\\n"))
-        self.run_on(name, block("install", "echo 'store: ", old="rados:muster", new="dir:/srv/checkpoints"))
+        self.start_musterd(name)
         self.assertEqual(json.loads(self.run_on(name, "muster --json status"))["gangs"], [])
         # All programs that it starts are where it looks for them.
         self.run_on(name, "pgrep -x muster-door")
@@ -160,6 +159,11 @@ class Installed(unittest.TestCase):
         self.run_on(name, "export DEBIAN_FRONTEND=noninteractive; cd /home/packages; " + block("install", "apt-get install ./muster_"))
         venv = "python3 -m venv --without-pip /root/venv; PATH=/root/venv/bin:$PATH; "
         self.run_on(name, venv + block("install", "ln -s ") + "python3 -c 'import muster'; rm -r /root/venv /etc/apt/apt.conf.d/yes")
+
+    def start_musterd(self, name: str) -> None:
+        """As the page says it for a directory that all machines share."""
+        self.run_on(name, block("install", "mkdir -p /etc/systemd", old="/PATH\\n", new="/srv/checkpoints\\n"))
+        self.run_on(name, block("install", "echo 'store: ", old="rados:muster", new="dir:/srv/checkpoints"))
 
     def test_in_a_chroot_nothing_is_started(self) -> None:
         """As images are made: what runs outside is not asked, and nothing runs inside."""
@@ -232,8 +236,7 @@ class Installed(unittest.TestCase):
         for name in hosts:
             self.add_source(name)
             self.apt(name, "install muster")
-            self.run_on(name, block("install", "mkdir -p /etc/systemd", old="/PATH\\n", new="/srv/checkpoints\\n"))
-            self.run_on(name, block("install", "echo 'store: ", old="rados:muster", new="dir:/srv/checkpoints"))
+            self.start_musterd(name)
             self.run_on(name, "muster node enable-plugin")
         gang = self.rack.popen("ctl", ["srun", "-N1", "-n2", "--gang", SLEEP, "4714"], user="trainer")
         self.addCleanup(gang.wait)
