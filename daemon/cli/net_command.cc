@@ -1,6 +1,7 @@
 #include "daemon/cli/net_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/cli/net_show.h"
 #include "daemon/cli/table.h"
 #include "net/roce/knobs.h"
 
@@ -26,7 +28,22 @@ struct NetOptions {
   std::string root;
   std::string interface;
   int wait_seconds = 0;
+  std::string device;
+  std::string nccl;
 };
+
+roce::Host HostOf(const NetOptions& options) {
+  roce::Host host = roce::ThisHost();
+  host.root = options.root;
+  return host;
+}
+
+// What is there may be seen, and NCCL started, on a host whose fabric nobody has described.
+Result<roce::Settings> SettingsIfAny(const NetOptions& options) {
+  if (options.settings == roce::kSettingsPath && ::access(roce::kSettingsPath, F_OK) != 0)
+    return roce::Settings{};
+  return roce::LoadSettings(options.settings);
+}
 
 // Of the fabric, or of it the one that was asked for. An address may come later than its interface.
 std::vector<roce::Interface> Chosen(const roce::Host& host, const roce::Settings& settings,
@@ -60,8 +77,7 @@ json KnobJson(const roce::Knob& knob) {
 Result<Answered> Look(const NetOptions& options, bool set) {
   const auto settings = roce::LoadSettings(options.settings);
   if (!settings) return settings.error();
-  roce::Host host = roce::ThisHost();
-  host.root = options.root;
+  const roce::Host host = HostOf(options);
   json knobs = json::array();
   bool ok = true;
   const auto interfaces = Chosen(host, *settings, options);
@@ -114,7 +130,26 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
     CLI::App* command = net->add_subcommand(name, about);
     command->fallthrough();
     command->callback(std::move(run));
+    return command;
   };
+  const auto show = [=](const auto& look, std::string (*text)(const json&)) {
+    const auto settings = SettingsIfAny(*options);
+    if (!settings) return Fail(settings.error());
+    const auto answered = look(HostOf(*options), *settings);
+    return answered ? Print(*common, *answered, text) : Fail(answered.error());
+  };
+  const auto show_devices = [options](const roce::Host& host, const roce::Settings& settings) {
+    return ShowDevices(host, settings, options->device);
+  };
+  const auto show_environment = [options](const roce::Host& host, const roce::Settings& settings) {
+    return ShowEnvironment(host, settings, options->nccl);
+  };
+  add("show", "Show RDMA devices, their GIDs, and how far GPUs are", [=] {
+    *result = show(show_devices, DevicesText);
+  })->add_option("device", options->device, "This device alone, as mlx5_0");
+  add("env", "Print what NCCL must be told of this host's fabric", [=] {
+    *result = show(show_environment, EnvironmentText);
+  })->add_option("--nccl", options->nccl, "The program's version of NCCL, as 2.19.3: old ones need more");
   const auto look = [=](bool set) {
     const auto answered = Look(*options, set);
     *result = answered ? Print(*common, *answered, Text) : Fail(answered.error());

@@ -1,0 +1,230 @@
+#include "net/fabric/devices.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <tuple>
+
+#include "base/small_files.h"
+
+namespace muster::fabric {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "mlx5_2" before "mlx5_10".
+bool ByNumbers(const std::string& a, const std::string& b) {
+  return ::strverscmp(a.c_str(), b.c_str()) < 0;
+}
+
+std::string LinkName(const std::string& path) {
+  std::error_code ignored;
+  return fs::read_symlink(path, ignored).filename();
+}
+
+// As people write it; "" for an entry of the table that is empty.
+std::string GidText(const std::string& line) {
+  in6_addr address{};
+  if (::inet_pton(AF_INET6, line.c_str(), &address) != 1) return "";
+  const auto* bytes = address.s6_addr;
+  const bool no_interface = std::all_of(bytes + 8, bytes + 16, [](uint8_t byte) { return byte == 0; });
+  // All zeros, or a subnet's prefix alone.
+  if (no_interface && (bytes[0] == 0 || (bytes[0] == 0xfe && bytes[1] == 0x80))) return "";
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (IN6_IS_ADDR_V4MAPPED(&address)) {
+    ::inet_ntop(AF_INET, bytes + 12, text.data(), text.size());
+  } else {
+    ::inet_ntop(AF_INET6, bytes, text.data(), text.size());
+  }
+  return text.data();
+}
+
+// "4: ACTIVE" is "ACTIVE".
+std::string BehindColon(const std::string& line) {
+  const size_t colon = line.find(": ");
+  return colon == std::string::npos ? line : line.substr(colon + 2);
+}
+
+int64_t Hexadecimal(const std::string& text) {
+  return std::strtoll(text.c_str(), nullptr, 16);
+}
+
+// "400 Gb/sec (4X NDR)"
+void ReadRate(const std::string& line, Port& port) {
+  const double gbit_s = std::strtod(line.c_str(), nullptr);
+  if (line.find("Gb/sec") != std::string::npos && gbit_s > 0 && gbit_s < 1e6)
+    port.mbit_s = std::llround(gbit_s * 1000);
+  const size_t open = line.find('(');
+  const size_t close = line.rfind(')');
+  if (open != std::string::npos && close != std::string::npos && close > open)
+    port.width = line.substr(open + 1, close - open - 1);
+}
+
+std::vector<Gid> ReadGids(const std::string& directory) {
+  std::vector<Gid> gids;
+  for (const std::string& index : ListDirectory(directory + "/gids")) {
+    const auto number = ParseDecimal(index);
+    if (!number || *number > 65'535) continue;
+    const std::string address = GidText(ReadLine(directory + "/gids/" + index));
+    if (address.empty()) continue;
+    // The kernel answers "Invalid argument" for the type of an entry that another namespace has.
+    gids.push_back({static_cast<int>(*number), address, ReadLine(directory + "/gid_attrs/types/" + index),
+                    ReadLine(directory + "/gid_attrs/ndevs/" + index)});
+  }
+  std::ranges::sort(gids, {}, &Gid::index);
+  return gids;
+}
+
+bool Of(const roce::Settings& settings, const Gid& gid) {
+  return std::ranges::any_of(settings.networks,
+                             [&](const roce::Network& network) { return network.Has(gid.address); });
+}
+
+Port LookAtPort(const roce::Host& host, const roce::Settings& settings, const std::string& directory,
+                const std::string& number) {
+  Port port;
+  port.number = static_cast<int>(ParseDecimal(number).value_or(0));
+  port.link_layer = ReadLine(directory + "/link_layer");
+  port.state = BehindColon(ReadLine(directory + "/state"));
+  port.physical = BehindColon(ReadLine(directory + "/phys_state"));
+  ReadRate(ReadLine(directory + "/rate"), port);
+  if (port.link_layer == "InfiniBand") {
+    port.lid = Hexadecimal(ReadLine(directory + "/lid"));
+    port.sm_lid = Hexadecimal(ReadLine(directory + "/sm_lid"));
+    port.sm_sl = static_cast<int64_t>(ReadNumber(directory + "/sm_sl").value_or(0));
+  }
+  port.gids = ReadGids(directory);
+  port.of_fabric = std::ranges::any_of(port.gids, [&](const Gid& gid) { return Of(settings, gid); });
+  ChooseGid(port, settings);
+  for (const Gid& gid : port.gids) {
+    if (port.interface.empty() || gid.index == port.gid_index) port.interface = gid.interface;
+  }
+  // A port that is down has no address of IP, but the entry of its interface may be there.
+  if (port.interface.empty()) port.interface = ReadLine(directory + "/gid_attrs/ndevs/0");
+  if (!port.interface.empty()) {
+    port.interface_mtu =
+        static_cast<int64_t>(ReadNumber(host.root + "/sys/class/net/" + port.interface + "/mtu").value_or(0));
+    port.path_mtu = PathMtu(port.interface_mtu);
+  }
+  return port;
+}
+
+std::string Lanes(const std::string& device, const char* prefix) {
+  const std::string speed = ReadLine(device + "/" + prefix + "_link_speed");
+  const std::string width = ReadLine(device + "/" + prefix + "_link_width");
+  if (speed.empty() || width.empty() || width == "0") return "";
+  const size_t unit = speed.find(" PCIe");
+  return speed.substr(0, unit) + " x" + width;
+}
+
+Device LookAtDevice(const roce::Host& host, const roce::Settings& settings, const std::string& name) {
+  const std::string directory = host.root + "/sys/class/infiniband/" + name;
+  const std::string below = directory + "/device";
+  Device device;
+  device.name = name;
+  device.driver = LinkName(below + "/driver");
+  device.firmware = ReadLine(directory + "/fw_ver");
+  device.board = ReadLine(directory + "/board_id");
+  device.guid = ReadLine(directory + "/node_guid");
+  if (LinkName(below + "/subsystem") == "pci") {
+    const std::string address = LinkName(below);
+    device.place = LookAtPlace(host.root, address);
+    device.virtual_function = !LinkName(below + "/physfn").empty();
+    device.pcie = Lanes(below, "current");
+    device.pcie_max = Lanes(below, "max");
+    device.relaxed_ordering = RelaxedOrdering(host.root, address);
+    const std::string group = LinkName(below + "/iommu_group");
+    if (!group.empty()) device.iommu = ReadLine(host.root + "/sys/kernel/iommu_groups/" + group + "/type");
+    device.acs_known = true;
+    for (const std::string& bridge : device.place.path) {
+      if (bridge.starts_with("pci") || bridge == address) continue;
+      const auto redirects = Redirects(host.root, bridge);
+      device.acs_known = device.acs_known && redirects.has_value();
+      if (redirects.value_or(false)) device.acs.push_back(bridge);
+    }
+  }
+  for (const std::string& port : ListDirectory(directory + "/ports"))
+    device.ports.push_back(LookAtPort(host, settings, directory + "/ports/" + port, port));
+  std::ranges::sort(device.ports, {}, &Port::number);
+  return device;
+}
+
+std::string GpuDirect(const std::string& root) {
+  for (const char* module : {"nvidia_peermem", "nv_peer_mem"}) {
+    std::error_code ignored;
+    if (fs::exists(root + "/sys/module/" + module, ignored)) return "nvidia_peermem";
+  }
+  // NVIDIA's open modules give a GPU's memory as a dma-buf, which drivers of RDMA take from Linux 5.12 on.
+  const auto version = ReadSmallFile(root + "/proc/driver/nvidia/version");
+  return version && version->find("Open Kernel Module") != std::string::npos ? "dma-buf" : "";
+}
+
+std::string Memlock(const std::string& root) {
+  const auto limits = ReadSmallFile(root + "/proc/self/limits");
+  for (const std::string& line : Words(limits.value_or(""), "\n")) {
+    if (!line.starts_with("Max locked memory")) continue;
+    const auto words = Words(line);
+    return words.size() > 3 ? words[3] : "";
+  }
+  return "";
+}
+
+}  // namespace
+
+void ChooseGid(Port& port, const roce::Settings& settings) {
+  port.gid_index.reset();
+  if (!port.RoCe()) {
+    port.gid_why =
+        port.link_layer == "InfiniBand" ? "InfiniBand routes by its LID" : "this link has no choice of GIDs";
+    return;
+  }
+  const Gid* best = nullptr;
+  const auto worth = [&](const Gid& gid) {
+    const bool four = gid.address.find(':') == std::string::npos;
+    return std::tuple(Of(settings, gid), four, !gid.LinkLocal());
+  };
+  for (const Gid& gid : port.gids) {
+    if (gid.type == "RoCE v2" && (best == nullptr || worth(gid) > worth(*best))) best = &gid;
+  }
+  if (best == nullptr) {
+    port.gid_why = port.gids.empty() ? "its interface has no address" : "no GID is one of RoCE v2";
+    return;
+  }
+  port.gid_index = best->index;
+  if (Of(settings, *best)) {
+    port.gid_why = "RoCE v2, and its address is in a network of the fabric";
+  } else if (best->LinkLocal()) {
+    port.gid_why =
+        "RoCE v2, but its address is link-local: it passes no router, and the interface has no other";
+  } else {
+    port.gid_why = settings.networks.empty() ? "RoCE v2; the settings name no networks"
+                                             : "RoCE v2, but its address is in no network of the fabric";
+  }
+}
+
+int64_t PathMtu(int64_t interface_mtu) {
+  // IPv6's header, UDP's, RDMA's with its longest extensions, and the checksum: as the kernel counts them.
+  constexpr int64_t kHeaders = 40 + 8 + 12 + 4 + 28 + 4;
+  for (const int64_t size : {4096, 2048, 1024, 512, 256}) {
+    if (interface_mtu - kHeaders >= size) return size;
+  }
+  return 0;
+}
+
+HostDevices LookAtDevices(const roce::Host& host, const roce::Settings& settings) {
+  HostDevices found;
+  auto names = ListDirectory(host.root + "/sys/class/infiniband");
+  std::ranges::sort(names, ByNumbers);
+  for (const std::string& name : names) found.devices.push_back(LookAtDevice(host, settings, name));
+  found.gpus = LookAtGpus(host.root);
+  if (!found.gpus.empty()) found.gpudirect = GpuDirect(host.root);
+  found.memlock = Memlock(host.root);
+  return found;
+}
+
+}  // namespace muster::fabric

@@ -1,0 +1,35 @@
+// What NCCL must be told of this host's fabric. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/fabric/devices.h"
+
+namespace muster::fabric {
+
+struct NcclVersion {
+  int major = 0;
+  int minor = 0;
+
+  [[nodiscard]] bool Before(int other_major, int other_minor) const {
+    return major != other_major ? major < other_major : minor < other_minor;
+  }
+};
+// "2.19.3", "2.19"
+std::optional<NcclVersion> ParseNcclVersion(const std::string& text);
+
+struct Variable {
+  std::string key;
+  std::string value;
+  std::string why;  // a sentence
+};
+
+// Nothing where the settings name no networks, or no interface of this host has an address in one: there NCCL chooses. An index
+// of GIDs is given only to a version that does not find one itself, and only where all ports agree.
+std::vector<Variable> NcclEnvironment(const HostDevices& devices,
+                                      const std::vector<roce::Interface>& interfaces,
+                                      const roce::Settings& settings, std::optional<NcclVersion> version);
+
+}  // namespace muster::fabric
