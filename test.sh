@@ -17,6 +17,7 @@ Installs what is needed, builds, and runs all tests, or those that have one of t
   cluster  real Slurm and real Ceph on virtual nodes of this machine
   chaos    faults of every kind in random order on a virtual cluster, two minutes of a gang and two of its checkpoints
   demo     ./demo.sh itself
+  fabric   `muster net test` between nodes in network namespaces, with one bad link
   package  the packages: what they have, start, bind to and take away, on machines with systemd
   provision
            playbooks on a rack of machines with systemd

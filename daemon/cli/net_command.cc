@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/cli/net_show.h"
+#include "daemon/cli/net_test.h"
 #include "daemon/cli/table.h"
 #include "net/roce/knobs.h"
 
@@ -30,6 +31,7 @@ struct NetOptions {
   int wait_seconds = 0;
   std::string device;
   std::string nccl;
+  TestWords test;
 };
 
 roce::Host HostOf(const NetOptions& options) {
@@ -157,6 +159,16 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
   add("check", "Compare this host's interfaces with the fabric's settings; root sees all of it",
       [=] { look(false); });
   add("set", "Set what differs (root)", [=] { look(true); });
+  CLI::App* test = add("test", "Measure between the nodes of a gang, and name the links that are bad", [=] {
+    const auto settings = SettingsIfAny(*options);
+    *result =
+        settings ? TestFabric(*common, HostOf(*options), *settings, options->test) : Fail(settings.error());
+  });
+  test->add_flag("--full", options->test.full,
+                 "All pairs, and long enough to see one lost packet in a thousand");
+  test->add_option("--wait", options->test.wait_seconds, "How many seconds to wait for the other nodes")
+      ->check(CLI::Range(1, 3'600))
+      ->capture_default_str();
   add("settings", "Print the settings, each with its default",
       [] { std::cout << roce::DefaultSettingsText(); });
 }

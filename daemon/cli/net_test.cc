@@ -1,0 +1,144 @@
+#include "daemon/cli/net_test.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <future>
+#include <optional>
+
+#include "base/small_files.h"
+#include "net/preflight/agent.h"
+#include "net/preflight/referee.h"
+#include "net/rendezvous/socket.h"
+
+namespace muster::cli {
+namespace {
+
+using nlohmann::json;
+using preflight::AgentOptions;
+using preflight::Rail;
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kMaxNodes = 65'536;
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string HostName() {
+  if (std::string name = Variable("SLURMD_NODENAME"); !name.empty()) return name;
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return ::gethostname(name.data(), name.size()) == 0 ? name.data() : "";
+}
+
+// Of the fabric's interfaces each is a rail, in the order of the settings' networks; without any, the node has one, whichever way
+// leads to the referee.
+std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings) {
+  std::vector<Rail> rails;
+  const auto addresses = host.addresses();
+  for (const roce::Network& network : settings.networks) {
+    for (const auto& [name, address] : addresses) {
+      const bool known = std::ranges::any_of(rails, [&](const Rail& rail) { return rail.interface == name; });
+      if (known || !network.Has(address)) continue;
+      const std::string directory = host.root + "/sys/class/net/" + name;
+      rails.push_back({name, address, static_cast<int64_t>(ReadNumber(directory + "/mtu").value_or(0)),
+                       ReadLine(directory + "/operstate") != "down"});
+    }
+  }
+  if (rails.empty()) rails.push_back({});
+  return rails;
+}
+
+Result<AgentOptions> FromEnvironment(uint64_t& nodes) {
+  AgentOptions options;
+  const auto number = ParseDecimal(Variable("GROUP_RANK"));
+  const auto size = ParseDecimal(Variable("GROUP_WORLD_SIZE"));
+  const auto port = ParseDecimal(Variable("MASTER_PORT"));
+  options.host = Variable("MASTER_ADDR");
+  if (!number || !size || !port || options.host.empty() || *port == 0 || *port > 65'535) {
+    return Error{Errc::kInvalid,
+                 "this is no gang: start it with one task on each node, as in "
+                 "srun --gang -N4 --ntasks-per-node=1 muster net test"};
+  }
+  if (*size < 2 || *size > kMaxNodes || *number >= *size)
+    return Error{Errc::kInvalid, fmt::format("a test needs two nodes or more, and this gang has {}", *size)};
+  options.node = static_cast<uint32_t>(*number);
+  options.port = static_cast<uint16_t>(*port);
+  options.run = fmt::format("{}/{}", Variable("MUSTER_GANG"), Variable("MUSTER_GENERATION"));
+  options.name = HostName();
+  // "s0.s4.n12": the last part is the node itself.
+  const std::string tree = Variable("SLURM_TOPOLOGY_ADDR");
+  if (const size_t dot = tree.rfind('.'); dot != std::string::npos) options.switches = tree.substr(0, dot);
+  nodes = *size;
+  return options;
+}
+
+// What a link carries: as the settings say, else what its interface does.
+int64_t RateOf(const roce::Host& host, const roce::Settings& settings, const std::vector<Rail>& rails) {
+  if (settings.rate > 0) return settings.rate;
+  const auto speed = ReadNumber(host.root + "/sys/class/net/" + rails.front().interface + "/speed");
+  return rails.front().interface.empty() ? 0 : static_cast<int64_t>(speed.value_or(0));
+}
+
+std::string Text(const json& verdict) {
+  std::string text;
+  for (const json& finding : verdict.at("findings")) {
+    text += fmt::format("{}\n  look: {}\n", finding.at("text").get<std::string>(),
+                        finding.at("fix").get<std::string>());
+  }
+  for (const json& node : verdict.at("missing"))
+    text += fmt::format("Node {} of the gang did not come.\n", node.get<uint32_t>());
+  for (const json& name : verdict.at("gone"))
+    text += fmt::format("{} ended in the middle of the test.\n", name.get<std::string>());
+  return text +
+         fmt::format("{} nodes, {} measurements of TCP in {:.1f} s: a good link carries {:.0f} Mbit/s. {}\n",
+                     verdict.at("nodes").get<size_t>(), verdict.at("measurements").get<size_t>(),
+                     verdict.at("seconds").get<double>(), verdict.at("mbit_s").get<double>(),
+                     verdict.at("ok").get<bool>() ? "No link is bad." : "The fabric is not good.");
+}
+
+int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions& test) {
+  const auto listening = rendezvous::Listen(agent.port);
+  if (!listening) return Fail(listening.error());
+  agent.host = "localhost";
+  // With an address of its own where it has one: the way to itself says nothing of the others'.
+  auto own = std::async(std::launch::async, [&] { return RunAgent(agent, test.come); });
+  const auto verdict = RunTest(*listening, test);
+  const auto ended = own.get();
+  if (!verdict) return Fail(verdict.error());
+  (void)ended;
+  return Print(common, Answered{*verdict, verdict->at("ok").get<bool>() ? kGood : kBadFinding}, Text);
+}
+
+}  // namespace
+
+int TestFabric(const Common& common, const roce::Host& host, const roce::Settings& settings,
+               const TestWords& words) {
+  if (ParseDecimal(Variable("LOCAL_RANK")).value_or(0) > 0) return kGood;
+  uint64_t nodes = 0;
+  auto agent = FromEnvironment(nodes);
+  if (!agent) return Fail(agent.error());
+  agent->rails = RailsOf(host, settings);
+  agent->traffic_class = static_cast<uint8_t>(settings.networks.empty() ? 0 : settings.TrafficClass());
+  const auto come = Clock::now() + std::chrono::seconds(words.wait_seconds);
+  if (agent->node == 0) {
+    preflight::TestOptions test;
+    test.run = agent->run;
+    test.nodes = static_cast<uint32_t>(nodes);
+    test.full = words.full;
+    test.rate_mbit_s = RateOf(host, settings, agent->rails);
+    test.come = come;
+    return Lead(common, *agent, test);
+  }
+  const auto good = RunAgent(*agent, come);
+  if (!good) return Fail(good.error());
+  return *good ? kGood : kBadFinding;
+}
+
+}  // namespace muster::cli

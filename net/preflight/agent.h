@@ -1,0 +1,37 @@
+// One node's part in a test of the fabric: it says what its ports are, measures what the referee asks, and hears the verdict.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "net/preflight/line_stream.h"
+
+namespace muster::preflight {
+
+// A port that takes part. Ports with the same `rail` measure with each other.
+struct Rail {
+  std::string interface;  // "": whichever the kernel takes to the referee
+  std::string address;    // "" likewise
+  int64_t mtu = 0;        // bytes; 0: unknown
+  bool up = true;
+};
+
+struct AgentOptions {
+  std::string run;   // of which test: a node of another one is refused
+  std::string host;  // the referee's
+  uint16_t port = 0;
+  uint32_t node = 0;
+  std::string name;
+  std::string switches;  // the way to the node in the fabric's tree, as Slurm writes it: "s0.s4"; "": unknown
+  std::vector<Rail> rails;
+  uint8_t traffic_class = 0;
+};
+
+// Whether the fabric is good, as the referee says at the end. Blocks until then; kUnavailable when the referee cannot be reached until `deadline` or ends
+// before it has said one.
+Result<bool> RunAgent(const AgentOptions& options, Deadline deadline);
+
+}  // namespace muster::preflight

@@ -1,0 +1,56 @@
+#include "net/preflight/confirm.h"
+
+#include <algorithm>
+
+namespace muster::preflight {
+
+using Scope = Suspect::Scope;
+
+std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
+                           const std::set<uint32_t>& able, const std::vector<Suspect>& suspects) {
+  std::vector<Way> ways;
+  const auto add = [&](uint32_t own, uint32_t other) {
+    if (suspect.direction != Direction::kIn) ways.push_back({own, other});
+    if (suspect.direction != Direction::kOut) ways.push_back({other, own});
+  };
+  if (suspect.scope == Scope::kPair) {
+    if (!able.contains(suspect.node) || !able.contains(suspect.other)) return ways;
+    for (int i = 0; i < 2; ++i) add(suspect.node, suspect.other);
+    return ways;
+  }
+  std::vector<uint32_t> inside;
+  std::vector<uint32_t> outside;
+  for (const uint32_t node : able) {
+    const auto of_it = [&](const Suspect& one) {
+      return one.scope == Scope::kNode ? one.node == node
+                                       : one.scope == Scope::kSwitch && one.node == switches[node];
+    };
+    if (of_it(suspect)) {
+      inside.push_back(node);
+    } else if (std::ranges::none_of(suspects, of_it)) {
+      outside.push_back(node);
+    }
+  }
+  if (inside.empty()) return ways;
+  // In the middle of the list are others than those that most nodes met first.
+  std::ranges::rotate(outside, outside.begin() + static_cast<std::ptrdiff_t>(outside.size() / 2));
+  for (size_t i = 0; i < 2 && i < outside.size(); ++i) add(inside[i % inside.size()], outside[i]);
+  return ways;
+}
+
+bool Stands(const Suspect& suspect, const std::vector<Measured>& again, const Expected& expected) {
+  if (again.empty()) return false;
+  if (suspect.trouble == Trouble::kLossy) {
+    uint64_t lost = 0;
+    uint64_t packets = 0;
+    for (const Measured& one : again) {
+      lost += one.lost;
+      packets += one.packets;
+    }
+    return packets > 0 && static_cast<double>(lost) > expected.lossy_above * static_cast<double>(packets);
+  }
+  return std::ranges::all_of(again,
+                             [&](const Measured& one) { return Is(suspect.trouble, one, again, expected); });
+}
+
+}  // namespace muster::preflight

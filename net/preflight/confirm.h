@@ -1,0 +1,28 @@
+// A second look at what is suspected: who measures it again, and whether it stands. Pure.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "net/preflight/judge.h"
+
+namespace muster::preflight {
+
+// One direction of a pair.
+struct Way {
+  uint32_t from = 0;
+  uint32_t to = 0;
+
+  auto operator<=>(const Way&) const = default;
+};
+
+// Two ways over what is suspected in each of its directions, each with another node that nobody suspects. A pair has no others:
+// both are its own. `able`: the nodes that can measure. Fewer, or none, where there are no such nodes.
+std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
+                           const std::set<uint32_t>& able, const std::vector<Suspect>& suspects);
+
+// Whether all of `again`, which measured those ways, show the same trouble; of losses their sum does. Nothing measured: it does not.
+bool Stands(const Suspect& suspect, const std::vector<Measured>& again, const Expected& expected);
+
+}  // namespace muster::preflight

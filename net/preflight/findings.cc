@@ -1,0 +1,120 @@
+#include "net/preflight/findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace muster::preflight {
+namespace {
+
+using nlohmann::json;
+using Scope = Suspect::Scope;
+
+const char* Choose(Direction direction, const char* out, const char* in, const char* both) {
+  return direction == Direction::kOut ? out : direction == Direction::kIn ? in : both;
+}
+
+std::string Link(const Places::Node& node) {
+  return node.interface.empty() ? node.name : fmt::format("{} ({})", node.name, node.interface);
+}
+
+// Where it is, behind a verb: "from n3 (roce0)".
+std::string Where(const Suspect& suspect, const Places& places) {
+  if (suspect.scope == Scope::kSwitch)
+    return fmt::format("{} switch {}", Choose(suspect.direction, "out of", "into", "through"),
+                       places.switches[suspect.node]);
+  const Places::Node& node = places.nodes[suspect.node];
+  if (suspect.scope == Scope::kPair) {
+    const std::string& other = places.nodes[suspect.other].name;
+    return suspect.direction == Direction::kBoth ? fmt::format("between {} and {}", node.name, other)
+                                                 : fmt::format("from {} to {}", node.name, other);
+  }
+  const std::string link =
+      node.interface.empty() ? node.name : fmt::format("{} ({})", node.name, node.interface);
+  return fmt::format("{} {}", Choose(suspect.direction, "from", "to", "from and to"), link);
+}
+
+void PutPlace(const Suspect& suspect, const Places& places, json& finding) {
+  const Places::Node* node = suspect.scope == Scope::kSwitch ? nullptr : &places.nodes[suspect.node];
+  switch (suspect.scope) {
+    case Scope::kPair:
+      finding["pair"] = {node->name, places.nodes[suspect.other].name};
+      return;
+    case Scope::kSwitch:
+      finding["switch"] = places.switches[suspect.node];
+      return;
+    case Scope::kNode:
+      finding["node"] = node->name;
+      if (!node->interface.empty()) finding["interface"] = node->interface;
+  }
+}
+
+}  // namespace
+
+json FindingOf(const Suspect& suspect, const Places& places, const Expected& expected) {
+  json finding{{"trouble", Name(suspect.trouble)}, {"direction", Name(suspect.direction)}};
+  PutPlace(suspect, places, finding);
+  const std::string where = Where(suspect, places);
+  const std::string device = finding.value("interface", "DEVICE");
+  const auto put = [&](const std::string& text, const std::string& fix) {
+    finding["text"] = text;
+    finding["fix"] = fix;
+  };
+  switch (suspect.trouble) {
+    case Trouble::kUnreachable:
+      put(fmt::format("Nothing arrives {}.", where), fmt::format("ip -s link show {}", device));
+      break;
+    case Trouble::kBlocked:
+      put(fmt::format("Connections {} fail, but datagrams arrive: a firewall is in the way.", where),
+          "nft list ruleset");
+      break;
+    case Trouble::kMtu:
+      put(fmt::format("Large packets {} are lost, small ones arrive: a port on the way has a smaller MTU.",
+                      where),
+          "muster net check");
+      break;
+    case Trouble::kSlow:
+      finding["is"] = suspect.is;
+      finding["should"] = expected.mbit_s;
+      put(fmt::format("{:.0f} of {:.0f} Mbit/s arrive {}.", suspect.is, expected.mbit_s, where),
+          fmt::format("ethtool {}", device));
+      break;
+    case Trouble::kLossy:
+      finding["is"] = suspect.is;
+      finding["should"] = 0;
+      put(fmt::format("{:.2g} % of the packets {} are lost.", 100 * suspect.is, where),
+          fmt::format("ethtool -S {}", device));
+      break;
+  }
+  return finding;
+}
+
+json MtuFindings(const Places& places) {
+  json findings = json::array();
+  std::map<int64_t, uint32_t> counts;
+  for (const Places::Node& node : places.nodes) {
+    if (node.mtu > 0) ++counts[node.mtu];
+  }
+  if (counts.size() < 2) return findings;
+  // Of two that as many have, the larger one: it is what was meant.
+  const auto usual = std::ranges::max_element(counts, {}, [](const auto& one) {
+                       return std::tuple(one.second, one.first);
+                     })->first;
+  for (const Places::Node& node : places.nodes) {
+    if (node.mtu == 0 || node.mtu == usual) continue;
+    findings.push_back(
+        {{"trouble", Name(Trouble::kMtu)},
+         {"direction", Name(Direction::kBoth)},
+         {"node", node.name},
+         {"interface", node.interface},
+         {"is", node.mtu},
+         {"should", usual},
+         {"text", fmt::format("{} has an MTU of {}, the others have {}.", Link(node), node.mtu, usual)},
+         {"fix", fmt::format("ip link set dev {} mtu {}", node.interface, usual)}});
+  }
+  return findings;
+}
+
+}  // namespace muster::preflight

@@ -1,0 +1,229 @@
+#include "net/preflight/judge.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+namespace muster::preflight {
+namespace {
+
+using Scope = Suspect::Scope;
+
+// So many of a link's measurements must be bad: others may have been lucky, as with few lost packets.
+constexpr double kNearlyAll = 0.75;
+// With fewer packets lost, a rate of loss says nothing.
+constexpr uint64_t kFewLost = 3;
+
+double LostPart(uint64_t lost, uint64_t packets) {
+  return packets == 0 ? 0 : static_cast<double>(lost) / static_cast<double>(packets);
+}
+
+bool Over(const Suspect& suspect, const std::vector<uint32_t>& switches, const Measured& one) {
+  const bool out = suspect.direction == Direction::kOut;
+  switch (suspect.scope) {
+    case Scope::kNode:
+      return (out ? one.from : one.to) == suspect.node;
+    case Scope::kSwitch:
+      return switches[one.from] != switches[one.to] && switches[out ? one.from : one.to] == suspect.node;
+    case Scope::kPair:
+      return one.from == suspect.node && one.to == suspect.other;
+  }
+  return false;
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// Lays what is bad on links, one after another, each time on the one that explains most: a node's before its switch's when both
+// explain the same.
+class Blame {
+ public:
+  Blame(Trouble trouble, uint32_t nodes, const std::vector<uint32_t>& switches, double lossy_above,
+        std::vector<const Measured*> all, std::vector<const Measured*> bad)
+      : trouble_(trouble),
+        nodes_(nodes),
+        switches_(switches),
+        lossy_above_(lossy_above),
+        all_(std::move(all)),
+        bad_(std::move(bad)) {}
+
+  std::vector<Suspect> Run() {
+    std::vector<Suspect> suspects;
+    while (!bad_.empty()) {
+      const auto best = Best();
+      if (!best) break;
+      suspects.push_back(Take(*best));
+    }
+    // No link explains these. Of packets a few are lost on a good way too.
+    for (const Measured* one : std::vector(bad_)) {
+      if (trouble_ == Trouble::kLossy && !Explains({one->lost, one->packets})) continue;
+      suspects.push_back(Take({trouble_, Scope::kPair, one->from, one->to, Direction::kOut}));
+    }
+    return suspects;
+  }
+
+ private:
+  // Measurements over a link, or packets.
+  struct Count {
+    uint64_t bad = 0;
+    uint64_t all = 0;
+  };
+
+  // A measurement is bad or it is not, but one that has lost nothing may have been lucky: losses are counted over all of a link's.
+  [[nodiscard]] bool Explains(const Count& count) const {
+    if (trouble_ == Trouble::kLossy)
+      return count.bad >= kFewLost && LostPart(count.bad, count.all) > lossy_above_;
+    return count.bad >= 2 && static_cast<double>(count.bad) >= kNearlyAll * static_cast<double>(count.all);
+  }
+
+  [[nodiscard]] std::optional<Suspect> Best() const {
+    const uint32_t groups = switches_.empty() ? 0 : 1 + *std::ranges::max_element(switches_);
+    // Of each direction: nodes, then switches.
+    std::array<std::vector<Count>, 2> counts{std::vector<Count>(nodes_ + groups),
+                                             std::vector<Count>(nodes_ + groups)};
+    const auto count = [&](const Measured& one, uint64_t Count::*field, uint64_t amount) {
+      counts[0][one.from].*field += amount;
+      counts[1][one.to].*field += amount;
+      if (groups == 0 || switches_[one.from] == switches_[one.to]) return;
+      counts[0][nodes_ + switches_[one.from]].*field += amount;
+      counts[1][nodes_ + switches_[one.to]].*field += amount;
+    };
+    const bool packets = trouble_ == Trouble::kLossy;
+    for (const Measured* one : all_) count(*one, &Count::all, packets ? one->packets : 1);
+    for (const Measured* one : bad_) count(*one, &Count::bad, packets ? one->lost : 1);
+    std::optional<Suspect> best;
+    uint64_t most = 0;
+    for (size_t direction = 0; direction < 2; ++direction) {
+      for (uint32_t i = 0; i < nodes_ + groups; ++i) {
+        const Count& here = counts[direction][i];
+        if (here.bad <= most || !Explains(here)) continue;
+        most = here.bad;
+        const bool node = i < nodes_;
+        best = Suspect{trouble_, node ? Scope::kNode : Scope::kSwitch, node ? i : i - nodes_, 0,
+                       direction == 0 ? Direction::kOut : Direction::kIn};
+      }
+    }
+    return best;
+  }
+
+  Suspect Take(Suspect suspect) {
+    std::vector<double> rates;
+    Count packets;
+    std::erase_if(bad_, [&](const Measured* one) {
+      if (!Over(suspect, switches_, *one)) return false;
+      rates.push_back(one->mbit_s);
+      return true;
+    });
+    // What is explained says nothing of the other link that it went over.
+    std::erase_if(all_, [&](const Measured* one) {
+      if (!Over(suspect, switches_, *one)) return false;
+      ++suspect.all;
+      packets.bad += one->lost;
+      packets.all += one->packets;
+      return true;
+    });
+    suspect.bad = static_cast<uint32_t>(rates.size());
+    suspect.is = trouble_ == Trouble::kLossy ? LostPart(packets.bad, packets.all) : Median(rates);
+    return suspect;
+  }
+
+  Trouble trouble_;
+  uint32_t nodes_;
+  const std::vector<uint32_t>& switches_;
+  double lossy_above_;
+  std::vector<const Measured*> all_;
+  std::vector<const Measured*> bad_;
+};
+
+bool SmallHeard(const std::vector<Measured>& all, uint32_t from, uint32_t to) {
+  return std::ranges::any_of(all, [&](const Measured& one) {
+    return one.from == from && one.to == to && (one.connected || one.small_heard > 0);
+  });
+}
+
+// Out and in of the same place are both.
+void Join(std::vector<Suspect>& suspects) {
+  for (size_t i = 0; i < suspects.size(); ++i) {
+    for (size_t j = i + 1; j < suspects.size(); ++j) {
+      Suspect& a = suspects[i];
+      const Suspect& b = suspects[j];
+      const bool same_pair =
+          a.scope == Scope::kPair && b.scope == Scope::kPair && a.node == b.other && a.other == b.node;
+      const bool same_place =
+          a.scope != Scope::kPair && a.scope == b.scope && a.node == b.node && a.direction != b.direction;
+      if (a.trouble != b.trouble || !(same_pair || same_place)) continue;
+      a.direction = Direction::kBoth;
+      a.bad += b.bad;
+      a.all += b.all;
+      a.is = a.trouble == Trouble::kLossy ? std::max(a.is, b.is) : std::min(a.is, b.is);
+      suspects.erase(suspects.begin() + static_cast<std::ptrdiff_t>(j));
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+const char* Name(Trouble trouble) {
+  constexpr std::array kNames{"unreachable", "blocked", "mtu", "slow", "lossy"};
+  return kNames[static_cast<size_t>(trouble)];
+}
+
+const char* Name(Direction direction) {
+  constexpr std::array kNames{"out", "in", "both"};
+  return kNames[static_cast<size_t>(direction)];
+}
+
+double UsualRate(const std::vector<Measured>& measured) {
+  std::vector<double> rates;
+  for (const Measured& one : measured) {
+    if (one.mbit_s > 0) rates.push_back(one.mbit_s);
+  }
+  if (rates.empty()) return 0;
+  std::ranges::sort(rates);
+  return rates[rates.size() * 3 / 4];
+}
+
+bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected) {
+  const bool arrives = one.connected || one.small_heard > 0;
+  switch (trouble) {
+    case Trouble::kUnreachable:
+      return !arrives;
+    case Trouble::kBlocked:
+      return !one.connected && one.small_heard > 0 && SmallHeard(all, one.to, one.from);
+    case Trouble::kMtu:
+      return one.small_heard > 0 && one.large_heard == 0;
+    case Trouble::kSlow:
+      return one.connected && one.mbit_s < expected.slow_below * expected.mbit_s;
+    case Trouble::kLossy:
+      return one.connected && one.lost > 0;
+  }
+  return false;
+}
+
+std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches,
+                           const std::vector<Measured>& measured, const Expected& expected) {
+  std::vector<Suspect> suspects;
+  std::vector<const Measured*> left;
+  for (const Measured& one : measured) left.push_back(&one);
+  // The worst first: who does not answer is not slow too.
+  for (const Trouble trouble :
+       {Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kSlow, Trouble::kLossy}) {
+    std::vector<const Measured*> bad;
+    std::ranges::copy_if(left, std::back_inserter(bad),
+                         [&](const Measured* one) { return Is(trouble, *one, measured, expected); });
+    if (bad.empty()) continue;
+    for (const Suspect& suspect : Blame(trouble, nodes, switches, expected.lossy_above, left, bad).Run()) {
+      std::erase_if(left, [&](const Measured* one) { return Over(suspect, switches, *one); });
+      suspects.push_back(suspect);
+    }
+  }
+  Join(suspects);
+  return suspects;
+}
+
+}  // namespace muster::preflight

@@ -1,0 +1,76 @@
+// What measurements between pairs of nodes say about links. Pure.
+//
+// A node's link has two directions: out, from the node to its switch, and in. A measurement of a pair goes over one's out and the
+// other's in. What is bad is laid on the smallest number of links that explain it: a link whose measurements are nearly all bad
+// explains them, and a pair of which no link does is itself the finding.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace muster::preflight {
+
+// One direction of one pair.
+struct Measured {
+  uint32_t from = 0;
+  uint32_t to = 0;
+  double mbit_s = 0;        // payload; 0: nothing has arrived
+  uint64_t packets = 0;     // sent, of that payload
+  uint64_t lost = 0;        // of these, sent again
+  bool connected = false;   // TCP has found the way, both of them
+  uint32_t small_sent = 0;  // datagrams of a few bytes
+  uint32_t small_heard = 0;
+  uint32_t large_sent = 0;  // datagrams that fill the sender's MTU
+  uint32_t large_heard = 0;
+  std::string error;  // why there is no rate; "": there is one
+};
+
+enum class Trouble {
+  kUnreachable,  // nothing arrives
+  kBlocked,      // datagrams arrive, connections are refused or vanish: a firewall
+  kMtu,          // small packets arrive, large ones do not
+  kSlow,
+  kLossy,
+};
+const char* Name(Trouble trouble);  // "unreachable", "blocked", "mtu", "slow", "lossy"
+
+enum class Direction { kOut, kIn, kBoth };
+const char* Name(Direction direction);  // "out", "in", "both"
+
+// Where the cause is.
+struct Suspect {
+  enum class Scope { kNode, kSwitch, kPair };
+  Trouble trouble = Trouble::kSlow;
+  Scope scope = Scope::kNode;
+  uint32_t node = 0;   // kNode: its link; kSwitch: its number; kPair: from this node
+  uint32_t other = 0;  // kPair: to this one
+  Direction direction = Direction::kOut;
+  uint32_t bad = 0;  // measurements over it that are bad
+  uint32_t all = 0;  // and all of them
+  double is = 0;     // of the bad ones the median: Mbit/s, or the part that was lost
+
+  bool operator==(const Suspect& other_one) const {
+    return trouble == other_one.trouble && scope == other_one.scope && node == other_one.node &&
+           other == other_one.other && direction == other_one.direction;
+  }
+};
+
+struct Expected {
+  double mbit_s = 0;
+  double slow_below = 0.75;  // of that
+  double lossy_above = 0;    // the part of the packets that may be lost
+};
+
+// What a good link does here: what the best quarter of the measurements reached at least.
+double UsualRate(const std::vector<Measured>& measured);
+
+// Of kLossy: whether any packet was lost. `all` has the other direction of the pair.
+bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected);
+
+// `switches`: for each node the number of its leaf switch; empty: nobody knows. Out and in of one node, or of one switch, for the
+// same trouble are one suspect of both directions.
+std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches,
+                           const std::vector<Measured>& measured, const Expected& expected);
+
+}  // namespace muster::preflight

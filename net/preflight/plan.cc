@@ -1,0 +1,48 @@
+#include "net/preflight/plan.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace muster::preflight {
+namespace {
+
+// A round of the circle method: node `last` stays, the others go round. `even` counts one more than there is when that is odd,
+// and who would meet it rests.
+Round RoundOf(uint32_t nodes, uint32_t number) {
+  const uint32_t even = nodes + nodes % 2;
+  const uint32_t others = even - 1;
+  Round round;
+  round.reserve(nodes / 2);
+  const auto add = [&](uint32_t a, uint32_t b) {
+    if (a < nodes && b < nodes) round.push_back({std::min(a, b), std::max(a, b)});
+  };
+  add(others, number);
+  const auto place = [&](uint32_t at) { return at < others ? at : at - others; };
+  for (uint32_t i = 1; i < even / 2; ++i) add(place(number + i), place(number + others - i));
+  return round;
+}
+
+uint32_t Rounds(uint32_t nodes) {
+  return nodes < 2 ? 0 : nodes + nodes % 2 - 1;
+}
+
+}  // namespace
+
+std::vector<Round> AllPairs(uint32_t nodes) {
+  std::vector<Round> rounds;
+  for (uint32_t i = 0; i < Rounds(nodes); ++i) rounds.push_back(RoundOf(nodes, i));
+  return rounds;
+}
+
+std::vector<Round> QuickPairs(uint32_t nodes) {
+  const uint32_t all = Rounds(nodes);
+  // An odd number's nodes rest in one round: one more, so that each has its three.
+  const uint32_t wanted = std::max<uint32_t>(3, std::bit_width(nodes)) + nodes % 2;
+  const uint32_t some = std::min(all, wanted);
+  std::vector<Round> rounds;
+  for (uint32_t i = 0; i < some; ++i)
+    rounds.push_back(RoundOf(nodes, static_cast<uint32_t>(uint64_t{i} * all / some)));
+  return rounds;
+}
+
+}  // namespace muster::preflight

@@ -1,0 +1,62 @@
+// One direction of a pair, measured with datagrams and TCP.
+//
+// First a few datagrams, small ones and such that fill the sender's MTU, tell whether packets of either size arrive. Then a connection
+// is as fast as it can, or as `rate` allows, for `duration`; the receiver counts once the first fifth of that time is over. A
+// sender that keeps to the rate of its link fills no queue, so that a lost packet is the link's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "net/preflight/line_stream.h"
+
+namespace muster::preflight {
+
+// What is asked of both sides; `id` is this measurement's own, and nothing else is counted.
+struct Order {
+  uint64_t id = 0;
+  std::string address;  // the peer's, for the sender
+  uint16_t port = 0;
+  std::chrono::milliseconds duration{0};
+  int64_t rate_mbit_s = 0;  // 0: as fast as it can
+  uint8_t traffic_class = 0;
+};
+
+inline constexpr uint32_t kDatagrams = 4;  // of each size
+
+struct Sent {
+  uint64_t packets = 0;
+  uint64_t lost = 0;  // sent again
+  bool connected = false;
+  std::string error;
+};
+
+struct Received {
+  double mbit_s = 0;
+  uint32_t small_heard = 0;
+  uint32_t large_heard = 0;
+  std::string error;
+};
+
+// Where others reach this node: TCP and UDP have the same port.
+class ProbeSockets {
+ public:
+  // On `address` alone; "": on all.
+  static Result<ProbeSockets> Open(const std::string& address);
+
+  [[nodiscard]] uint16_t port() const { return port_; }
+  [[nodiscard]] Received Receive(const Order& order) const;
+
+ private:
+  UniqueFd tcp_;
+  UniqueFd udp_;
+  uint16_t port_ = 0;
+};
+
+// `own`: the address that packets come from; "": the kernel chooses.
+Sent Send(const Order& order, const std::string& own);
+
+}  // namespace muster::preflight

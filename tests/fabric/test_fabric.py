@@ -1,0 +1,104 @@
+#!/usr/bin/python3
+"""`muster net test` on sixteen nodes in network namespaces: what is wrong with one link is named, with its direction."""
+
+import os
+import random
+import subprocess
+import tempfile
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+
+from namespaces import BUILD, MBIT_S, Fabric, enter_namespaces
+
+NODES = 16
+SEED = int(os.environ.get("MUSTER_TEST_SEED", "1"))
+
+
+class FabricTest(unittest.TestCase):
+    fabric: Fabric
+    temporary: "tempfile.TemporaryDirectory[str]"
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.fabric = Fabric(NODES, Path(cls.temporary.name))
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.fabric.close()
+        cls.temporary.cleanup()
+
+    def setUp(self) -> None:
+        self.random = random.Random(f"{SEED} {self.id()}")
+
+    def any_node(self) -> int:
+        return self.random.randrange(1, NODES)
+
+    def planted(self, plant: Callable[[int], None], mend: Callable[[int], None], *words: str) -> list[tuple[str, str, str]]:
+        """What is named with this fault on one node, whose name is *."""
+        node = self.any_node()
+        plant(node)
+        try:
+            verdict = self.fabric.test(*words)
+        finally:
+            mend(node)
+        self.assertEqual((verdict.code, verdict.errors), (1, []), verdict.document)
+        self.assertTrue(all(one["text"] and one["fix"] for one in verdict.document["findings"]), verdict.document)
+        return [(trouble, direction, "*" if name == f"n{node}" else name) for trouble, direction, name in verdict.named()]
+
+    def test_a_fabric_without_a_fault_has_no_finding(self) -> None:
+        for _ in range(10):
+            verdict = self.fabric.test()
+            self.assertEqual((verdict.code, verdict.named(), verdict.errors), (0, [], []), verdict.document)
+            self.assertEqual(verdict.document["nodes"], NODES)
+
+    def test_a_link_with_half_its_rate_is_named_with_its_direction(self) -> None:
+        for direction in ("out", "in", "both"):
+            with self.subTest(direction):
+                half = {key: MBIT_S / 2 for key in ("out", "into") if direction == "both" or key.startswith(direction)}
+                found = self.planted(lambda node, half=half: self.fabric.rate(node, **half), lambda node: self.fabric.rate(node, out=MBIT_S, into=MBIT_S))
+                self.assertEqual(found, [("slow", direction, "*")])
+
+    def test_an_mtu_that_differs_is_named(self) -> None:
+        self.assertEqual(self.planted(lambda node: self.fabric.mtu(node, 1400), lambda node: self.fabric.mtu(node, 1500)), [("mtu", "both", "*")])
+
+    def test_a_cable_that_is_out_is_named(self) -> None:
+        found = self.planted(lambda node: self.fabric.cable(node, plugged=False), lambda node: self.fabric.cable(node, plugged=True))
+        self.assertEqual(found, [("unreachable", "both", "*")])
+
+    def test_a_link_that_loses_one_packet_in_a_hundred_is_named(self) -> None:
+        found = self.planted(lambda node: self.fabric.drop(node, "numgen random mod 100 < 1"), lambda node: self.fabric.drop(node, ""))
+        self.assertEqual(found, [("lossy", "in", "*")])
+
+    def test_large_packets_that_vanish_are_named_with_their_direction(self) -> None:
+        found = self.planted(lambda node: self.fabric.drop(node, "meta length > 1450"), lambda node: self.fabric.drop(node, ""))
+        self.assertEqual(found, [("mtu", "in", "*")])
+
+    def test_a_firewall_before_connections_is_named(self) -> None:
+        found = self.planted(lambda node: self.fabric.drop(node, "meta l4proto tcp"), lambda node: self.fabric.drop(node, ""))
+        self.assertEqual(found, [("blocked", "both", "*")])
+
+    def test_a_node_that_does_not_come_is_named_and_the_others_are_tested(self) -> None:
+        verdict = self.fabric.test("--wait=3", nodes=4, leave_out=(2,))
+        self.assertEqual((verdict.code, verdict.document["missing"], verdict.document["nodes"]), (1, [2], 3))
+        self.assertEqual(verdict.named(), [])
+
+    def test_two_nodes_can_tell_the_direction_but_not_whose_link_it_is(self) -> None:
+        self.fabric.rate(1, out=MBIT_S / 2)
+        try:
+            verdict = self.fabric.test(nodes=2)
+        finally:
+            self.fabric.rate(1, out=MBIT_S)
+        self.assertEqual((verdict.code, verdict.named()), (1, [("slow", "out", "n1-n0")]), verdict.document)
+
+    def test_without_a_gang_it_says_how_to_start_it(self) -> None:
+        command = self.fabric.command(0, "env", "-u", "GROUP_RANK", str(BUILD / "bin" / "muster"), "net", "test", f"--settings={self.fabric.settings}")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("srun --gang -N4 --ntasks-per-node=1 muster net test", done.stderr)
+
+
+if __name__ == "__main__":
+    enter_namespaces()
+    unittest.main()

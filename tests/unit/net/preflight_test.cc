@@ -1,0 +1,298 @@
+// The plan of a test of the fabric, and what its measurements say, over simulated fabrics.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "net/preflight/confirm.h"
+#include "net/preflight/findings.h"
+#include "net/preflight/judge.h"
+#include "net/preflight/plan.h"
+#include "tests/support/test_seed.h"
+
+namespace muster::preflight {
+namespace {
+
+using Scope = Suspect::Scope;
+
+// Whether every pair is there once, and no node twice in a round. Without the test's macros: there are 180 million pairs.
+bool EachPairOnce(uint32_t nodes, const std::vector<Round>& rounds) {
+  std::vector<uint8_t> met(size_t{nodes} * nodes);
+  std::vector<size_t> busy(nodes);  // in which round at last
+  size_t pairs = 0;
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    if (rounds[i].size() != nodes / 2) return false;
+    for (const Pair& pair : rounds[i]) {
+      if (pair.one >= pair.other || pair.other >= nodes) return false;
+      if (std::exchange(busy[pair.one], i + 1) == i + 1 || std::exchange(busy[pair.other], i + 1) == i + 1)
+        return false;
+      const size_t at = size_t{pair.one} * nodes + pair.other;
+      if (met[at] != 0) return false;
+      met[at] = 1;
+      ++pairs;
+    }
+  }
+  return pairs == size_t{nodes} * (std::max(nodes, 1U) - 1) / 2;
+}
+
+TEST(Plan, EveryPairMeasuresOnceAndNoNodeTwiceInARound) {
+  for (uint32_t nodes = 0; nodes <= 1'024; ++nodes) {
+    const auto rounds = AllPairs(nodes);
+    ASSERT_EQ(rounds.size(), nodes < 2 ? 0 : nodes + nodes % 2 - 1) << nodes;
+    ASSERT_TRUE(EachPairOnce(nodes, rounds)) << nodes;
+  }
+}
+
+TEST(Plan, QuickRoundsAreSomeOfAllAndGiveEachNodeThreePeersWhereThereAreSoMany) {
+  for (uint32_t nodes = 2; nodes <= 1'024; ++nodes) {
+    const auto rounds = QuickPairs(nodes);
+    ASSERT_LE(rounds.size(), std::min<size_t>(nodes + nodes % 2 - 1, 13)) << nodes;
+    std::vector<std::set<uint32_t>> peers(nodes);
+    for (const Round& round : rounds) {
+      for (const Pair& pair : round) {
+        ASSERT_TRUE(peers[pair.one].insert(pair.other).second) << nodes;
+        ASSERT_TRUE(peers[pair.other].insert(pair.one).second) << nodes;
+      }
+    }
+    for (const auto& others : peers) ASSERT_GE(others.size(), std::min<uint32_t>(3, nodes - 1)) << nodes;
+  }
+}
+
+// What a fabric's links do, and what a test of it hears.
+class SimulatedFabric {
+ public:
+  SimulatedFabric(uint32_t nodes, uint32_t leaves, uint64_t seed) : nodes_(nodes), random_(seed) {
+    for (uint32_t i = 0; i < nodes; ++i) switches_.push_back(i * leaves / nodes);
+  }
+
+  void Plant(const Suspect& suspect) { planted_.push_back(suspect); }
+
+  Measured Measure(uint32_t from, uint32_t to, uint64_t packets) {
+    Measured one;
+    one.from = from;
+    one.to = to;
+    one.packets = packets;
+    one.connected = true;
+    one.small_heard = one.large_heard = 4;
+    std::uniform_real_distribution<double> part(0, 1);
+    one.mbit_s = kRate * (0.95 + 0.05 * part(random_));
+    // A node that does something else for a moment.
+    if (part(random_) < kHiccup) one.mbit_s *= part(random_);
+    for (const Suspect& suspect : planted_) {
+      if (!Over(suspect, from, to)) continue;
+      switch (suspect.trouble) {
+        case Trouble::kUnreachable:
+          one.connected = false;
+          one.small_heard = one.large_heard = 0;
+          break;
+        case Trouble::kBlocked:
+          one.connected = false;
+          break;
+        case Trouble::kMtu:
+          one.large_heard = 0;
+          break;
+        case Trouble::kSlow:
+          one.mbit_s /= 2;
+          break;
+        case Trouble::kLossy:
+          one.lost = std::binomial_distribution<uint64_t>(packets, 0.01)(random_);
+      }
+    }
+    if (!one.connected) one.mbit_s = 0, one.packets = 0, one.lost = 0;
+    return one;
+  }
+
+  // What the whole test names.
+  std::vector<Suspect> Test() {
+    std::vector<Measured> measured;
+    for (const Round& round : QuickPairs(nodes_)) {
+      for (const Pair& pair : round) {
+        measured.push_back(Measure(pair.one, pair.other, kPackets));
+        measured.push_back(Measure(pair.other, pair.one, kPackets));
+      }
+    }
+    const Expected expected{UsualRate(measured), 0.75, 0.004};
+    const auto suspects = Judge(nodes_, switches_, measured, expected);
+    std::set<uint32_t> able;
+    for (uint32_t i = 0; i < nodes_; ++i) able.insert(i);
+    std::vector<Suspect> named;
+    for (const Suspect& suspect : suspects) {
+      std::vector<Measured> again;
+      for (const Way& way : Witnesses(suspect, switches_, able, suspects))
+        again.push_back(Measure(way.from, way.to, 3 * kPackets));
+      if (Stands(suspect, again, expected)) named.push_back(suspect);
+    }
+    return named;
+  }
+
+  [[nodiscard]] const std::vector<uint32_t>& switches() const { return switches_; }
+
+ private:
+  static constexpr double kRate = 400'000;
+  static constexpr double kHiccup = 0.01;
+  static constexpr uint64_t kPackets = 500;
+
+  [[nodiscard]] bool Over(const Suspect& suspect, uint32_t from, uint32_t to) const {
+    const bool out = suspect.direction != Direction::kIn;
+    const bool in = suspect.direction != Direction::kOut;
+    if (suspect.scope == Scope::kNode) return (out && from == suspect.node) || (in && to == suspect.node);
+    if (suspect.scope == Scope::kPair) return from == suspect.node && to == suspect.other;
+    if (switches_[from] == switches_[to]) return false;
+    return (out && switches_[from] == suspect.node) || (in && switches_[to] == suspect.node);
+  }
+
+  uint32_t nodes_;
+  std::vector<uint32_t> switches_;
+  std::vector<Suspect> planted_;
+  std::mt19937_64 random_;
+};
+
+std::string Text(const std::vector<Suspect>& suspects) {
+  std::string text;
+  for (const Suspect& one : suspects) {
+    text += std::string(Name(one.trouble)) + " " + Name(one.direction) + " scope " +
+            std::to_string(static_cast<int>(one.scope)) + " " + std::to_string(one.node) + "; ";
+  }
+  return text;
+}
+
+std::vector<Suspect> Sorted(std::vector<Suspect> suspects) {
+  std::ranges::sort(suspects, {},
+                    [](const Suspect& one) { return std::tuple(one.scope, one.node, one.trouble); });
+  return suspects;
+}
+
+// 200 fabrics: a bad link, a bad node, a bad leaf switch, or two bad links of different nodes at once.
+TEST(Judge, NamesWhatIsBadInSimulatedFabricsAndNothingElse) {
+  constexpr std::array kTroubles{Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kSlow,
+                                 Trouble::kLossy};
+  constexpr std::array kDirections{Direction::kOut, Direction::kIn};
+  std::mt19937_64 random(TestSeed());
+  int named = 0;
+  int other = 0;
+  constexpr int kFabrics = 200;
+  for (int i = 0; i < kFabrics; ++i) {
+    const uint32_t leaves = 4 + random() % 4;
+    const uint32_t nodes = leaves * (8 + random() % 8);
+    SimulatedFabric fabric(nodes, leaves, random());
+    std::vector<Suspect> planted;
+    const auto plant = [&](Scope scope, uint32_t node, Direction direction) {
+      Trouble trouble = kTroubles[random() % kTroubles.size()];
+      // What has no connection at all has none in either direction.
+      if (trouble == Trouble::kUnreachable || trouble == Trouble::kBlocked) direction = Direction::kBoth;
+      planted.push_back({trouble, scope, node, 0, direction});
+      fabric.Plant(planted.back());
+    };
+    const auto direction = [&] { return kDirections[random() % kDirections.size()]; };
+    const uint32_t node = random() % nodes;
+    switch (i % 4) {
+      case 0:
+        plant(Scope::kNode, node, direction());
+        break;
+      case 1:
+        plant(Scope::kNode, node, Direction::kBoth);
+        break;
+      case 2:
+        plant(Scope::kSwitch, fabric.switches()[node], direction());
+        break;
+      default:
+        plant(Scope::kNode, node, direction());
+        plant(Scope::kNode, (node + nodes / 2) % nodes, direction());
+    }
+    const auto found = Sorted(fabric.Test());
+    const bool right = found == Sorted(planted);
+    named += right ? 1 : 0;
+    other += static_cast<int>(std::ranges::count_if(
+        found, [&](const Suspect& one) { return std::ranges::find(planted, one) == planted.end(); }));
+    if (!right) {
+      RecordProperty("fabric_" + std::to_string(i), "planted " + Text(planted) + " found " + Text(found));
+      std::printf("fabric %d: planted %s found %s\n", i, Text(planted).c_str(), Text(found).c_str());
+    }
+  }
+  std::printf("bad_links_named %.3f of %d, others named %d\n", named / static_cast<double>(kFabrics),
+              kFabrics, other);
+  EXPECT_GE(named, kFabrics * 99 / 100);
+  EXPECT_LE(other, kFabrics / 100);
+}
+
+TEST(Judge, AGoodFabricHasNoFindingThoughNodesAreBusyNowAndThen) {
+  std::mt19937_64 random(TestSeed());
+  int findings = 0;
+  for (int i = 0; i < 200; ++i) {
+    SimulatedFabric fabric(2 + random() % 127, 1 + random() % 4, random());
+    findings += static_cast<int>(fabric.Test().size());
+  }
+  EXPECT_LE(findings, 2);
+}
+
+Measured Good(uint32_t from, uint32_t to, double mbit_s) {
+  Measured one;
+  one.from = from;
+  one.to = to;
+  one.mbit_s = mbit_s;
+  one.packets = 100;
+  one.connected = true;
+  one.small_heard = one.large_heard = 4;
+  return one;
+}
+
+TEST(Judge, OfTwoNodesOnlyTheDirectionIsKnown) {
+  const auto found = Judge(2, {}, {Good(0, 1, 100), Good(1, 0, 40)}, {100, 0.75, 0.004});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0], (Suspect{Trouble::kSlow, Scope::kPair, 1, 0, Direction::kOut}));
+}
+
+TEST(Judge, NothingMeasuredSaysNothing) {
+  EXPECT_TRUE(Judge(4, {}, {}, {0, 0.75, 0.004}).empty());
+  EXPECT_TRUE(Judge(0, {}, {}, {0, 0.75, 0.004}).empty());
+  EXPECT_EQ(UsualRate({}), 0);
+}
+
+TEST(Judge, AFewLostPacketsOnManyLinksAreNobodys) {
+  std::vector<Measured> measured;
+  for (uint32_t from = 0; from < 8; ++from) {
+    for (uint32_t to = 0; to < 8; ++to) {
+      if (from == to) continue;
+      measured.push_back(Good(from, to, 100));
+      measured.back().packets = 1'000;
+      measured.back().lost = (from + to) % 3 == 0 ? 1 : 0;
+    }
+  }
+  EXPECT_TRUE(Judge(8, {}, measured, {100, 0.75, 0.004}).empty());
+}
+
+TEST(Witnesses, AreOthersThanWhoIsSuspected) {
+  const Suspect slow{Trouble::kSlow, Scope::kNode, 1, 0, Direction::kOut};
+  const Suspect other{Trouble::kMtu, Scope::kNode, 2, 0, Direction::kIn};
+  const auto ways = Witnesses(slow, {}, {0, 1, 2, 3, 4}, {slow, other});
+  ASSERT_EQ(ways.size(), 2U);
+  for (const Way& way : ways) {
+    EXPECT_EQ(way.from, 1U);
+    EXPECT_NE(way.to, 2U);
+  }
+  EXPECT_NE(ways[0].to, ways[1].to);
+  EXPECT_TRUE(Witnesses(slow, {}, {0, 2}, {slow}).empty());
+  EXPECT_FALSE(Stands(slow, {}, {100, 0.75, 0.004}));
+}
+
+TEST(Findings, SayWhereInOneSentence) {
+  const Places places{{{"n0", "roce0", 9000}, {"n1", "roce0", 9000}, {"n2", "", 1500}}, {"s0", "s1"}};
+  const Expected expected{400'000, 0.75, 0.004};
+  Suspect suspect{Trouble::kSlow, Scope::kNode, 1, 0, Direction::kIn, 3, 3, 200'000};
+  EXPECT_EQ(FindingOf(suspect, places, expected).at("text"), "200000 of 400000 Mbit/s arrive to n1 (roce0).");
+  suspect.scope = Scope::kPair;
+  suspect.direction = Direction::kOut;
+  EXPECT_EQ(FindingOf(suspect, places, expected).at("text"), "200000 of 400000 Mbit/s arrive from n1 to n0.");
+  suspect = {Trouble::kLossy, Scope::kSwitch, 1, 0, Direction::kBoth, 3, 3, 0.012};
+  EXPECT_EQ(FindingOf(suspect, places, expected).at("text"),
+            "1.2 % of the packets through switch s1 are lost.");
+  const auto mtus = MtuFindings(places);
+  ASSERT_EQ(mtus.size(), 1U);
+  EXPECT_EQ(mtus[0].at("text"), "n2 has an MTU of 1500, the others have 9000.");
+}
+
+}  // namespace
+}  // namespace muster::preflight
