@@ -25,6 +25,7 @@
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
+#include "daemon/agent/fabric_environment.h"
 #include "daemon/agent/memory_grants.h"
 #include "daemon/beat/beat.h"
 #include "daemon/beat/locked_memory.h"
@@ -238,9 +239,10 @@ int Run(const Config& config) {
   auto tier = PartnerTier::Start(config, self, *service_uid);
   if (!tier) spdlog::warn("no partner copies: {}", tier.error().message);
   const std::unique_ptr<PartnerTier> partners = tier ? *std::move(tier) : nullptr;
+  FabricEnvironment fabric(config.fabric_settings);
   Agent agent(AgentContext{loop, config, self, HelperProgram("muster-door"), store, engine, reader, dialer,
                            sampler, chores, health, beat->get(), &kernel_log, take_over, read_coordinator,
-                           &slurm, &exchange, partners.get(),
+                           &slurm, &exchange, partners.get(), &fabric,
                            std::make_shared<MemoryGrants>(static_cast<uint64_t>(config.health_memory_min))});
   coordinators.SetAgent([&agent](const std::string& gang) { return agent.CoordinatorOf(gang); });
   Queries queries(loop, config, self, store, engine, coordinators, agent, slurm);

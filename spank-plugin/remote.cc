@@ -107,6 +107,11 @@ bool SetEnvironment(void* context, const char* key, const char* value) {
   return spank_setenv(static_cast<spank_t>(context), key, value, 1) == ESPANK_SUCCESS;
 }
 
+bool DefaultEnvironment(void* context, const char* key, const char* value) {
+  const spank_err_t set = spank_setenv(static_cast<spank_t>(context), key, value, 0);
+  return set == ESPANK_SUCCESS || set == ESPANK_ENV_EXISTS;
+}
+
 bool UnsetEnvironment(void* context, const char* key) {
   return spank_unsetenv(static_cast<spank_t>(context), key) == ESPANK_SUCCESS;
 }
@@ -244,8 +249,8 @@ int OnTask(spank_t spank, int argc, char** argv) {
   UniqueFd socket(prepared.socket);
   prepared.socket = -1;
   {
-    supervisor::Supervisor supervisor(settings,
-                                      {spank, SetEnvironment, UnsetEnvironment, Log, GetEnvironment});
+    supervisor::Supervisor supervisor(
+        settings, {spank, SetEnvironment, UnsetEnvironment, DefaultEnvironment, Log, GetEnvironment});
     supervisor.Run(static_cast<UniqueFd&&>(socket));
   }
   CloseAnchors();

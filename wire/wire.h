@@ -168,7 +168,8 @@ struct Welcome {
   uint32_t reconnect_ms;  // how long a member runs on after musterd has gone
 };
 
-// Carries a memfd with `environment_bytes` of NUL-terminated strings: KEY=VALUE sets, KEY alone unsets.
+// Carries a memfd with `environment_bytes` of NUL-terminated strings: KEY=VALUE sets, KEY?=VALUE sets what the user has not, KEY
+// alone unsets.
 struct Start {
   Header header;
   uint64_t generation;

@@ -21,6 +21,7 @@ namespace muster {
 
 class Beat;
 class CommandConnections;
+class FabricEnvironment;
 struct GangJob;
 class KernelLog;
 class MemoryGrants;
@@ -64,6 +65,7 @@ struct AgentContext {
   Slurm* slurm = nullptr;                  // null in tests that have none
   CommandConnections* commands = nullptr;  // null in tests that have none
   PartnerTier* partners = nullptr;         // null where no copies are kept
+  FabricEnvironment* fabric = nullptr;     // null in tests that have none
   // Null in tests where there is memory enough.
   std::shared_ptr<MemoryGrants> memory = nullptr;
   DialLink dial = OpenLink;

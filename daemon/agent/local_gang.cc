@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/helper_program.h"
+#include "daemon/agent/fabric_environment.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
@@ -271,7 +272,8 @@ bool LocalGang::StartMember(uint32_t task, Member& member) {
   const auto local = std::find(tasks.begin(), tasks.end(), task);
   if (local == tasks.end()) return false;
   const auto index = static_cast<uint32_t>(local - tasks.begin());
-  LocalFacts facts{HexEncode(token_), context_.config.socket, StatePath() + ".cluster", ""};
+  LocalFacts facts{HexEncode(token_), context_.config.socket, StatePath() + ".cluster", "", {}};
+  if (context_.fabric != nullptr) facts.defaults = context_.fabric->Variables();
   if (job_.OptionsOf(node_).files) facts.files = HelperProgram("muster-files");
   const auto environment = MemberEnvironment(spec_, world_, tf_cluster_, *place_, index, facts);
   wire::Start body{};

@@ -74,6 +74,9 @@ class Variables {
   void Set(std::string_view key, const Value& value) {
     list_.push_back(fmt::format("{}={}", key, value));
   }
+  void SetUnlessSet(std::string_view key, std::string_view value) {
+    list_.push_back(fmt::format("{}?={}", key, value));
+  }
   void Unset(std::string_view key) { list_.emplace_back(key); }
   // Left out when the kernel would not take it: then nobody reads another generation's.
   void SetOrUnset(std::string_view key, const std::string& value) {
@@ -276,6 +279,10 @@ std::vector<std::string> MemberEnvironment(const ClusterSpec& spec, const World&
   out.Set("MUSTER_SOCKET", facts.socket);
   // For the supervisor, which starts it and tells the program its directory (spank-plugin/supervisor/files_process.h).
   if (!facts.files.empty()) out.Set("MUSTER_FILES", facts.files);
+  for (const std::string& one : facts.defaults) {
+    const size_t equals = one.find('=');
+    out.SetUnlessSet(one.substr(0, equals), one.substr(equals + 1));
+  }
   return out.Take();
 }
 

@@ -50,6 +50,8 @@ struct LocalFacts {
   std::string socket;     // musterd's
   std::string spec_file;  // where the whole spec is, for when TF_CONFIG does not fit
   std::string files;      // muster-files, where directories are checkpoints; else ""
+  // "KEY=VALUE" of what the fabric needs: a program keeps its own.
+  std::vector<std::string> defaults;
 };
 
 // One environment string holds 128 KiB in Linux; above this many bytes TF_CONFIG is left out.
@@ -59,7 +61,7 @@ inline constexpr size_t kMaxTfConfig = 120 * 1024;
 // rank; the evaluator and sidecars have no place in it, as TensorFlow wants.
 std::string TfCluster(const ClusterSpec& spec);
 
-// "KEY=VALUE" to set, "KEY" to unset. `node` indexes spec.nodes, `local` its ranks; `mine` is that node's world.
+// "KEY=VALUE" to set, "KEY?=VALUE" to set unless the user has, "KEY" to unset. `node` indexes spec.nodes, `local` its ranks; `mine` is that node's world.
 std::vector<std::string> MemberEnvironment(const ClusterSpec& spec, const World& mine,
                                            const std::string& tf_cluster, uint32_t node, uint32_t local,
                                            const LocalFacts& facts);

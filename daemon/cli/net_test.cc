@@ -64,7 +64,7 @@ Result<AgentOptions> FromEnvironment(uint64_t& nodes) {
   if (!number || !size || !port || options.host.empty() || *port == 0 || *port > 65'535) {
     return Error{Errc::kInvalid,
                  "this is no gang: start it with one task on each node, as in "
-                 "srun --gang -N4 --ntasks-per-node=1 muster net test"};
+                 "srun --gang=restarts=0 -N4 --ntasks-per-node=1 muster net test"};
   }
   if (*size < 2 || *size > kMaxNodes || *number >= *size)
     return Error{Errc::kInvalid, fmt::format("a test needs two nodes or more, and this gang has {}", *size)};

@@ -141,6 +141,11 @@ std::vector<Key> Keys(Config& config) {
           "all nodes."),
       NumberKey("loop_stall", KeyKind::kDuration, &config.loop_stall_ms, 1'000, 600'000,
                 "A musterd that does not act for so long stops beating: its node counts as lost."),
+      TextKey(
+          "fabric_settings", &config.fabric_settings,
+          "The RoCE fabric's settings, roce.yaml(5): where they name networks, members are told what NCCL "
+          "needs. Empty: they are told nothing.",
+          IsPathOrNothing),
       TextKey("metrics_file", &config.metrics_file,
               "Figures for Prometheus, in the directory of node exporter's textfile collector; where that is "
               "missing nothing is written. Empty: none.",

@@ -8,10 +8,12 @@ namespace muster::supervisor {
 
 struct Host {
   void* context = nullptr;
-  // Both act on the environment that the member's program will be exec'd with. Called in the forked child
+  // These act on the environment that the member's program will be exec'd with. Called in the forked child
   // only.
   bool (*set_environment)(void* context, const char* key, const char* value) = nullptr;
   bool (*unset_environment)(void* context, const char* key) = nullptr;
+  // Sets it unless it is set; true in both cases.
+  bool (*default_environment)(void* context, const char* key, const char* value) = nullptr;
   // One line for the node's log (not the user's stderr), without a newline.
   void (*log)(void* context, const char* line) = nullptr;
   // Reads a variable of that environment; false when it is not set, or has not `size` bytes with its end.

@@ -75,9 +75,13 @@ bool EnvironmentBlock::Apply(const Host& host) const {
     if (equals == nullptr) {
       good = host.unset_environment(host.context, entry);
     } else {
-      *equals = '\0';
-      good = host.set_environment(host.context, entry, equals + 1);
-      *equals = '=';
+      const bool if_unset = equals > entry && equals[-1] == '?';
+      char* end = if_unset ? equals - 1 : equals;
+      const char first = *end;
+      *end = '\0';
+      const auto set = if_unset ? host.default_environment : host.set_environment;
+      good = set(host.context, entry, equals + 1);
+      *end = first;
     }
     if (!good) {
       errno = EINVAL;

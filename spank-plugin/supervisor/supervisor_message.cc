@@ -66,7 +66,7 @@ bool IsEnvironment(const char* bytes, size_t size) {
   if (size == 0) return true;
   if (bytes[size - 1] != '\0') return false;
   for (size_t at = 0; at < size; at += strlen(bytes + at) + 1) {
-    if (bytes[at] == '\0' || bytes[at] == '=') return false;
+    if (bytes[at] == '\0' || bytes[at] == '=' || bytes[at] == '?') return false;
   }
   return true;
 }

@@ -96,7 +96,7 @@ class FabricTest(unittest.TestCase):
         command = self.fabric.command(0, "env", "-u", "GROUP_RANK", str(BUILD / "bin" / "muster"), "net", "test", f"--settings={self.fabric.settings}")
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("srun --gang -N4 --ntasks-per-node=1 muster net test", done.stderr)
+        self.assertIn("srun --gang=restarts=0 -N4 --ntasks-per-node=1 muster net test", done.stderr)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,14 @@ TEST(Environment, TellsTheProgramWhereItIsAndWhy) {
   EXPECT_EQ(e.at("MUSTER_SOCKET"), "/run/muster/musterd.sock");
 }
 
+TEST(Environment, WhatTheFabricNeedsIsSetUnlessTheProgramHasItsOwn) {
+  LocalFacts facts = kFacts;
+  facts.defaults = {"NCCL_IB_HCA==mlx5_0:1,mlx5_1:1", "NCCL_IB_TC=106"};
+  const ClusterSpec spec = Spec();
+  EXPECT_THAT(MemberEnvironment(spec, WorldOf(spec, 0), TfCluster(spec), 0, 0, facts),
+              testing::IsSupersetOf({"NCCL_IB_HCA?==mlx5_0:1,mlx5_1:1", "NCCL_IB_TC?=106"}));
+}
+
 TEST(Environment, TfConfigIsJsonWithTheTasksInRankOrder) {
   const auto e = Of(Spec(), 0, 0);
   const json tf = json::parse(*e.at("TF_CONFIG"));

@@ -58,14 +58,15 @@ TEST(Generations, TheEnvironmentIsSetOverwrittenAndUnset) {
   rig.in_task = [] {
     setenv("OLD", "old", 1);
     setenv("GONE", "here", 1);
+    setenv("MINE", "own", 1);
   };
   rig.Launch();
   rig.Welcome();
-  rig.Start(1, "echo \"[$RANK][$OLD][${GONE-unset}][$EMPTY][$SLURM_TASK_PID = $$]\"",
-            {"RANK=3", "OLD=a=b", "GONE", "EMPTY="});
+  rig.Start(1, "echo \"[$RANK][$OLD][${GONE-unset}][$EMPTY][$SLURM_TASK_PID = $$][$MINE][$THEIRS]\"",
+            {"MINE?=given", "THEIRS?==a:1,b=2", "RANK=3", "OLD=a=b", "GONE", "EMPTY="});
   const pid_t pid = rig.ExpectExecuted(1);
   const std::string number = std::to_string(pid);
-  EXPECT_EQ(rig.ReadStdout("\n"), "[3][a=b][unset][][" + number + " = " + number + "]\n");
+  EXPECT_EQ(rig.ReadStdout("\n"), "[3][a=b][unset][][" + number + " = " + number + "][own][=a:1,b=2]\n");
 }
 
 TEST(Generations, AnEnvironmentThatIsNotOneStartsNothing) {

@@ -42,6 +42,9 @@ std::string ReadUntil(int fd, const std::string& text) {
 Host HostOfThisProcess() {
   Host host;
   host.set_environment = [](void*, const char* key, const char* value) { return setenv(key, value, 1) == 0; };
+  host.default_environment = [](void*, const char* key, const char* value) {
+    return setenv(key, value, 0) == 0;
+  };
   host.unset_environment = [](void*, const char* key) { return unsetenv(key) == 0; };
   host.log = [](void*, const char*) {};
   host.get_environment = [](void*, const char* key, char* value, size_t size) {
