@@ -240,9 +240,25 @@ int Run(const Config& config) {
   if (!tier) spdlog::warn("no partner copies: {}", tier.error().message);
   const std::unique_ptr<PartnerTier> partners = tier ? *std::move(tier) : nullptr;
   FabricEnvironment fabric(config.fabric_settings);
-  Agent agent(AgentContext{loop, config, self, HelperProgram("muster-door"), store, engine, reader, dialer,
-                           sampler, chores, health, beat->get(), &kernel_log, take_over, read_coordinator,
-                           &slurm, &exchange, partners.get(), &fabric,
+  Agent agent(AgentContext{loop,
+                           config,
+                           self,
+                           HelperProgram("muster-door"),
+                           store,
+                           engine,
+                           reader,
+                           dialer,
+                           sampler,
+                           chores,
+                           health,
+                           beat->get(),
+                           &kernel_log,
+                           take_over,
+                           read_coordinator,
+                           &slurm,
+                           &exchange,
+                           partners.get(),
+                           &fabric,
                            std::make_shared<MemoryGrants>(static_cast<uint64_t>(config.health_memory_min))});
   coordinators.SetAgent([&agent](const std::string& gang) { return agent.CoordinatorOf(gang); });
   Queries queries(loop, config, self, store, engine, coordinators, agent, slurm);

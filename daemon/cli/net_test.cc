@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "base/small_files.h"
-#include "net/preflight/agent.h"
+#include "net/preflight/probe_agent.h"
 #include "net/preflight/referee.h"
 #include "net/rendezvous/socket.h"
 

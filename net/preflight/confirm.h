@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "net/preflight/judge.h"
+#include "net/preflight/blame.h"
 
 namespace muster::preflight {
 

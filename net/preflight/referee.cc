@@ -12,9 +12,9 @@
 #include <tuple>
 #include <vector>
 
+#include "net/preflight/blame.h"
 #include "net/preflight/confirm.h"
-#include "net/preflight/findings.h"
-#include "net/preflight/judge.h"
+#include "net/preflight/link_findings.h"
 #include "net/preflight/plan.h"
 #include "net/preflight/tcp_probe.h"
 #include "net/rendezvous/socket.h"

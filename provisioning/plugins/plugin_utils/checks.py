@@ -18,6 +18,7 @@ _BOUNDS = {
     "roce_priority": (0, 7),
     "roce_cnp_dscp": (0, 63),
     "roce_cnp_priority": (0, 7),
+    "roce_rate": (0, 10_000_000),
     "base_hugepages": (0, 1 << 24),
     "ceph_pool_size": (0, 10),
 }

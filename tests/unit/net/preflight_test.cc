@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "net/preflight/blame.h"
 #include "net/preflight/confirm.h"
-#include "net/preflight/findings.h"
-#include "net/preflight/judge.h"
+#include "net/preflight/link_findings.h"
 #include "net/preflight/plan.h"
 #include "tests/support/test_seed.h"
 

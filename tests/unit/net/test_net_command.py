@@ -250,7 +250,7 @@ class NetCommandTest(unittest.TestCase):
     def test_the_settings_that_are_printed_are_read(self) -> None:
         printed = self.run_net("settings").stdout
         lines = [line.removeprefix("#") for line in printed.splitlines() if line.startswith("#") and not line.startswith("# ")]
-        self.assertEqual([line.split(":")[0] for line in lines], ["networks", "mtu", "dscp", "ecn_bits", "priority", "pfc", "cnp_dscp", "cnp_priority"])
+        self.assertEqual([line.split(":")[0] for line in lines], ["networks", "mtu", "dscp", "ecn_bits", "priority", "pfc", "cnp_dscp", "cnp_priority", "rate"])
         self.settings.write_text("\n".join(lines))
         self.assertEqual(self.net("check", code=0)["traffic_class"], 106)
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "net/preflight/judge.h"
+#include "net/preflight/blame.h"
 
 namespace muster::preflight {
 

@@ -1,4 +1,4 @@
-#include "net/preflight/judge.h"
+#include "net/preflight/blame.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "net/preflight/findings.h"
+#include "net/preflight/link_findings.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "net/preflight/agent.h"
+#include "net/preflight/probe_agent.h"
 
 #include <fmt/format.h>
 
