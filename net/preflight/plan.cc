@@ -37,7 +37,7 @@ std::vector<Round> AllPairs(uint32_t nodes) {
 std::vector<Round> QuickPairs(uint32_t nodes) {
   const uint32_t all = Rounds(nodes);
   // An odd number's nodes rest in one round: one more, so that each has its three.
-  const uint32_t wanted = std::max<uint32_t>(3, std::bit_width(nodes)) + nodes % 2;
+  const uint32_t wanted = std::max<uint32_t>(3, std::bit_width(nodes - 1)) + nodes % 2;
   const uint32_t some = std::min(all, wanted);
   std::vector<Round> rounds;
   for (uint32_t i = 0; i < some; ++i)

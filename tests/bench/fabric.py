@@ -1,0 +1,63 @@
+"""Whether `muster net test` names a bad link, and how soon: its judgement over simulated fabrics, and the whole test in namespaces.
+
+plan_ms_1024: all rounds of 1,024 nodes. bad_links_named: of 200 simulated fabrics with a bad link, node or leaf switch, or two at once;
+false_findings: what else was named there. verdict_s_N and the rest: N nodes in network namespaces with links of 20 Mbit/s, from the
+last node's coming to the verdict. faults_named_ratio: of planted faults (half a rate, out, in, both; MTU; cable; 1 % lost).
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+from support.options import add_count
+from support.report import Report
+from vc import ClusterError
+from vc.names import REPOSITORY
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_count(parser, "--nodes", 64, "in namespaces")
+    add_count(parser, "--runs", 21, "of the whole test, each with another fault or none")
+    add_count(parser, "--seed", 1, "of the faults")
+
+
+def _judgement() -> dict[str, float]:
+    program = [str(REPOSITORY / "build/tests/net_preflight_test"), "--gtest_filter=Judge.Names*:Plan.IsMadeSoon"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=600, check=False)
+    found = {key: float(value) for key, value in re.findall(r"^(plan_ms_1024|bad_links_named|false_findings) ([0-9.]+)", done.stdout, re.M)}
+    if done.returncode != 0 or len(found) != 3:
+        raise ClusterError(f"net_preflight_test: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return found
+
+
+def _namespaces(args: argparse.Namespace) -> dict[str, Any]:
+    program = [sys.executable, str(REPOSITORY / "tests/fabric/measure.py"), f"--nodes={args.nodes}", f"--runs={args.runs}", f"--seed={args.seed}"]
+    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, timeout=60 * args.runs + 600, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"measure.py ended with {done.returncode}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def run(args: argparse.Namespace) -> Report:
+    report = Report()
+    simulated = _judgement()
+    real = _namespaces(args)
+    named = real["named"] / real["planted"]
+    report.numbers |= simulated | {
+        f"verdict_s_{args.nodes}": real["verdict_s"],
+        "verdicts": real["verdicts"],
+        "faults_planted": real["planted"],
+        "faults_named_ratio": named,
+        "others_named": real["others"],
+    }
+    report.text(f"All rounds of 1,024 nodes are planned in {simulated['plan_ms_1024']:.1f} ms.")
+    report.text(f"Of 200 simulated fabrics {100 * simulated['bad_links_named']:.1f} % are judged right; {simulated['false_findings']:.0f} links are named wrongly.")
+    report.text(f"{args.nodes} namespaces: a verdict takes {real['verdict_s']:.2f} s (n = {real['verdicts']}).")
+    report.text(f"{real['named']} of {real['planted']} planted faults are named, and {real['others']} other links.")
+    for line in real["wrong"]:
+        report.text(f"  wrong: {line}")
+    return report
