@@ -4,18 +4,15 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vc import host
-from vc.cgroups import Cgroups
 from vc.host import ClusterError
 from vc.names import REPOSITORY, Names
-from vc.network import Network
 from vc.wait import wait_until
-
-from .cgroups import HOST, inside
 
 _TIMEOUT_S = 600.0
 _RECAP = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
@@ -53,12 +50,13 @@ class Play:
 
 
 class Playbooks:
-    def __init__(self, names: Names, network: Network, cgroups: Cgroups) -> None:
+    def __init__(self, names: Names, address: Callable[[str], str], inside: Callable[[list[str]], list[str]]) -> None:
+        """`address` is a machine's, `inside` makes a command one that reaches it and ends with the machines."""
         self._directory = names.directory / "ansible"
         self._ssh = names.directory / "ssh"
         self._log = names.directory / "log" / "ansible.log"
-        self._network = network
-        self._cgroups = cgroups
+        self._address = address
+        self._inside = inside
 
     @property
     def key(self) -> Path:
@@ -80,7 +78,7 @@ class Playbooks:
             self._galaxy("build", str(REPOSITORY / "provisioning"), f"--output-path={self._directory}")
             archive = next(self._directory.glob("muster-appliance-*.tar.gz"))
             self._galaxy("install", "--offline", f"--collections-path={self._directory / 'collections'}", str(archive))
-        hosts = {name: {"ansible_host": self._network.address(name)} for names in groups.values() for name in names}
+        hosts = {name: {"ansible_host": self._address(name)} for names in groups.values() for name in names}
         tree = {
             "all": {
                 "vars": {"ansible_user": "root", "ansible_python_interpreter": "/usr/bin/python3"},
@@ -99,7 +97,7 @@ class Playbooks:
     def run(self, words: list[str], kill_at: str = "") -> Play:
         """Runs a program of Ansible's, as play() does."""
         began = time.monotonic()
-        command = inside(self._cgroups, HOST, words)
+        command = self._inside(words)
         with open(self._log, "a+", encoding="utf-8") as log:
             print(f"== {' '.join(words)}", file=log, flush=True)
             begin = log.tell()
@@ -126,7 +124,7 @@ class Playbooks:
         """What a module of the collection has returned on a host."""
         command = ["ansible", host, f"--module-name=muster.appliance.{name}", f"--args={json.dumps(arguments)}", *options]
         done = subprocess.run(
-            inside(self._cgroups, HOST, command),
+            self._inside(command),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

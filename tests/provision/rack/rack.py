@@ -232,7 +232,7 @@ class Rack:
         self._cgroups = RackCgroups(self.names)
         self._machines = {name: Machine(self.names, self._cgroups, name) for name in hosts}
         self.mirror = Mirror(self.names, self.network, self._cgroups)
-        self.playbooks = Playbooks(self.names, self.network, self._cgroups)
+        self.playbooks = Playbooks(self.names, self.network.address, lambda words: inside(self._cgroups, HOST, words))
 
     def _start(self) -> None:
         began = time.monotonic()
