@@ -21,6 +21,7 @@ Installs what is needed, builds, and runs all tests, or those that have one of t
   package  the packages: what they have, start, bind to and take away, on machines with systemd
   provision
            playbooks on a rack of machines with systemd
+  vm       RDMA, and the fabric's settings, in virtual machines with kernels of their own
   unit     fast, no network, optimised build
   frameworks
            random states of PyTorch, sharded in every way, are saved and loaded by gangs of other sizes

@@ -9,7 +9,7 @@ beside=()  # processes that work beside the tests
 status=0   # 1 when a test has failed
 
 # The labels, and what has them. Those of the first kind need the product alone, those of the second kind other programs.
-cluster_labels=(check lint cluster chaos demo fabric package provision)
+cluster_labels=(check lint cluster chaos demo fabric package provision vm)
 program_labels=(unit frameworks sim asan tsan fuzz)
 frameworks_labels=(check cluster unit frameworks) # whose tests need tests/frameworks/requirements.txt
 
@@ -121,7 +121,7 @@ build_tests() {
     local label dev=() asan=()
     for label; do
         case $label in
-        check | lint | fabric | package | provision) dev+=(product) ;;
+        check | lint | fabric | package | provision | vm) dev+=(product) ;;
         cluster | chaos | demo) dev+=(product cluster_programs) ;;
         unit) dev+=(unit_tests) ;;
         frameworks) dev+=(muster_python) ;;
@@ -178,10 +178,10 @@ run_tests() {
     rm -rf "$directory"
 }
 
-# Clusters and racks that a test has left are a failure. Sets `status`.
+# Clusters, racks and guests that a test has left are a failure. Sets `status`.
 check_nothing_left() {
     local directory left=()
-    for directory in "$run"/muster-vc-* "$run"/muster-rack-*; do
+    for directory in "$run"/muster-{vc,rack,vm}-*; do
         [[ ! -d $directory ]] || left+=("${directory##*/muster-}")
     done
     if ((${#left[@]} > 0)); then
