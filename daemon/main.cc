@@ -39,6 +39,7 @@
 #include "daemon/service/coordinators.h"
 #include "daemon/service/queries.h"
 #include "daemon/slurm/slurm.h"
+#include "daemon/slurm/topology.h"
 
 namespace muster {
 namespace {
@@ -236,7 +237,8 @@ int Run(const Config& config) {
         coordinators.ReadCoordinator(job, std::move(done));
       };
   CheckpointExchange exchange(loop, config, store, engine);
-  auto tier = PartnerTier::Start(config, self, *service_uid);
+  const auto topology = std::make_shared<TopologyFile>(config.slurm_topology);
+  auto tier = PartnerTier::Start(config, self, *service_uid, topology);
   if (!tier) spdlog::warn("no partner copies: {}", tier.error().message);
   const std::unique_ptr<PartnerTier> partners = tier ? *std::move(tier) : nullptr;
   FabricEnvironment fabric(config.fabric_settings);

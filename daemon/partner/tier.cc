@@ -23,7 +23,8 @@ uint64_t SpareMemory() {
 }
 
 Result<std::unique_ptr<PartnerTier>> PartnerTier::Start(const Config& config, const std::string& self,
-                                                        uint32_t service_uid) {
+                                                        uint32_t service_uid,
+                                                        std::shared_ptr<TopologyFile> topology) {
   if (config.partner_memory == 0) return std::unique_ptr<PartnerTier>();
   auto memory =
       ChunkMemory::Make(NodeMemory() / 100 * static_cast<uint64_t>(config.partner_memory), SpareMemory);
@@ -37,7 +38,7 @@ Result<std::unique_ptr<PartnerTier>> PartnerTier::Start(const Config& config, co
   auto server = PartnerServer::Start({config.listen_address, tier->port_, self, service_uid}, tier->stock_);
   if (!server) return server.error();
   tier->server_ = *std::move(server);
-  tier->topology_ = std::make_shared<TopologyFile>(config.slurm_topology);
+  tier->topology_ = std::move(topology);
   tier->topology_->Refresh();
   return tier;
 }

@@ -10,7 +10,7 @@
 #include "daemon/config/config.h"
 #include "daemon/partner/partner_server.h"
 #include "daemon/partner/stock.h"
-#include "daemon/partner/topology.h"
+#include "daemon/slurm/topology.h"
 
 namespace muster {
 
@@ -19,7 +19,8 @@ class PartnerTier {
  public:
   // nullptr where the configuration wants no copies.
   static Result<std::unique_ptr<PartnerTier>> Start(const Config& config, const std::string& self,
-                                                    uint32_t service_uid);
+                                                    uint32_t service_uid,
+                                                    std::shared_ptr<TopologyFile> topology);
 
   [[nodiscard]] const PartnerStock& stock() const { return stock_; }
   // Nodes that keep parity of each other's shards; fewer than kLeastGroup: copies are kept.

@@ -44,7 +44,8 @@ class GangPartnerTest : public PartnerPeers {
         config.listen_address = Address(i);
         config.partner_port = port != 0 ? port : 23'000 + ::getpid() % 7'000 + 7 * attempt;
         config.partner_group = groups[i];
-        auto tier = PartnerTier::Start(config, Address(i), ::geteuid());
+        auto tier = PartnerTier::Start(config, Address(i), ::geteuid(),
+                                       std::make_shared<TopologyFile>(config.slurm_topology));
         if (!tier) break;  // another process has the port there
         port = (*tier)->port();
         nodes_.push_back({*std::move(tier), nullptr, {}, ""});

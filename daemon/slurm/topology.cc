@@ -1,4 +1,4 @@
-#include "daemon/partner/topology.h"
+#include "daemon/slurm/topology.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -60,6 +60,13 @@ Error TooLarge() {
   return {Errc::kInvalid, "it is larger than 1 MiB"};
 }
 
+// A switch or a block, and what it has directly below it.
+struct Domain {
+  std::string name;
+  std::vector<std::string> nodes;
+  std::vector<std::string> switches;
+};
+
 // What of a topology.yaml's entry has nodes, and where its name is.
 struct Kind {
   const char* kind;
@@ -68,23 +75,33 @@ struct Kind {
 };
 constexpr std::array kKinds = {Kind{"tree", "switches", "switch"}, Kind{"block", "blocks", "block"}};
 
+// The names that stand under a key, if it is there.
+Result<std::vector<std::string>> ReadNames(const YAML::Node& names) {
+  if (!names) return std::vector<std::string>();
+  auto list = ExpandHostlist(names.as<std::string>());
+  if (!list)
+    return Error{Errc::kInvalid, fmt::format("line {}: {}", names.Mark().line + 1, list.error().message)};
+  return list;
+}
+
 // Throws YAML::Exception, as for a key that is not there.
-Status TakeNodes(const YAML::Node& topology, std::unordered_map<std::string, std::string>* domains) {
-  const auto name = topology["topology"].as<std::string>();
+Result<std::vector<Domain>> ReadDomains(const YAML::Node& topology) {
+  std::vector<Domain> domains;
+  const auto prefix = topology["topology"].as<std::string>() + "/";
   for (const Kind& kind : kKinds) {
     if (!topology[kind.kind]) continue;
     for (const YAML::Node& item : topology[kind.kind][kind.list]) {
-      const std::string domain = name + "/" + item[kind.name].as<std::string>();
-      if (!item["nodes"]) continue;
-      const auto nodes = ExpandHostlist(item["nodes"].as<std::string>());
-      if (!nodes) {
-        return Error{Errc::kInvalid,
-                     fmt::format("line {}: {}", item["nodes"].Mark().line + 1, nodes.error().message)};
-      }
-      for (const std::string& node : *nodes) domains->try_emplace(node, domain);
+      Domain& domain = domains.emplace_back();
+      domain.name = prefix + item[kind.name].as<std::string>();
+      auto nodes = ReadNames(item["nodes"]);
+      if (!nodes) return nodes.error();
+      domain.nodes = *std::move(nodes);
+      const auto switches = ReadNames(item["children"]);
+      if (!switches) return switches.error();
+      for (const std::string& name : *switches) domain.switches.push_back(prefix + name);
     }
   }
-  return {};
+  return domains;
 }
 
 // Nothing when there is no such file.
@@ -106,20 +123,29 @@ Result<Topology> Topology::Parse(std::string_view text) {
   std::string line;
   for (size_t number = 0; NextLine(&text, &line, &number);) {
     std::string_view domain;
-    std::string_view nodes;
+    std::string_view below;
+    std::string_view switches;
     for (const std::string_view word : Words(line)) {
       const size_t equals = std::min(word.find('='), word.size());
       const std::string_view key = word.substr(0, equals);
       const std::string_view value = word.substr(std::min(equals + 1, word.size()));
       if (IsKey(key, "SwitchName") || IsKey(key, "BlockName")) domain = value;
-      if (IsKey(key, "Nodes")) nodes = value;
+      if (IsKey(key, "Nodes")) below = value;
+      if (IsKey(key, "Switches")) switches = value;
     }
-    if (nodes.empty()) continue;
+    if (below.empty() && switches.empty()) continue;
     if (domain.empty())
       return Error{Errc::kInvalid, fmt::format("line {}: nodes without a switch or a block", number)};
-    const auto names = ExpandHostlist(nodes);
-    if (!names) return Error{Errc::kInvalid, fmt::format("line {}: {}", number, names.error().message)};
-    for (const std::string& name : *names) topology.domains_.try_emplace(name, domain);
+    const auto names = [](std::string_view list) {
+      return list.empty() ? Result<std::vector<std::string>>(std::vector<std::string>())
+                          : ExpandHostlist(list);
+    };
+    const auto nodes = names(below);
+    const auto children = names(switches);
+    for (const auto* list : {&nodes, &children}) {
+      if (!*list) return Error{Errc::kInvalid, fmt::format("line {}: {}", number, list->error().message)};
+    }
+    topology.Add(std::string(domain), *nodes, *children);
   }
   return topology;
 }
@@ -133,7 +159,9 @@ Result<Topology> Topology::ParseYaml(std::string_view text) {
     for (const bool by_default : {true, false}) {
       for (const YAML::Node& entry : root) {
         if (entry["cluster_default"].as<bool>(false) != by_default) continue;
-        if (Status taken = TakeNodes(entry, &topology.domains_); !taken) return taken.error();
+        const auto domains = ReadDomains(entry);
+        if (!domains) return domains.error();
+        for (const Domain& domain : *domains) topology.Add(domain.name, domain.nodes, domain.switches);
       }
     }
   } catch (const YAML::Exception& e) {
@@ -145,6 +173,23 @@ Result<Topology> Topology::ParseYaml(std::string_view text) {
 std::string Topology::DomainOf(const std::string& node) const {
   const auto found = domains_.find(node);
   return found == domains_.end() ? "" : found->second;
+}
+
+std::vector<std::string> Topology::SwitchesOf(const std::string& node) const {
+  std::vector<std::string> switches;
+  auto above = domains_.find(node);
+  for (auto end = domains_.end(); above != end && switches.size() < kMaxSwitches; end = above_.end()) {
+    switches.push_back(above->second);
+    above = above_.find(switches.back());
+  }
+  std::reverse(switches.begin(), switches.end());
+  return switches;
+}
+
+void Topology::Add(const std::string& name, const std::vector<std::string>& nodes,
+                   const std::vector<std::string>& switches) {
+  for (const std::string& node : nodes) domains_.try_emplace(node, name);
+  for (const std::string& child : switches) above_.try_emplace(child, name);
 }
 
 TopologyFile::TopologyFile(std::string path) : path_(std::move(path)) {}

@@ -6,11 +6,12 @@
 #include <fstream>
 #include <string>
 
-#include "daemon/partner/topology.h"
+#include "daemon/slurm/topology.h"
 
 namespace muster {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Topology Parsed(const std::string& text) {
@@ -40,8 +41,34 @@ TEST(Topology, SaysBelowWhichLeafSwitchANodeIs) {
   EXPECT_EQ(topology.DomainOf("leaf1"), "");
 }
 
+TEST(Topology, SaysWhichSwitchesAreAboveANode) {
+  const Topology topology = Parsed(
+      "SwitchName=core switches=spine[1-2]\n"
+      "SwitchName=spine1 Switches=leaf[1-2] LinkSpeed=400\n"
+      "SwitchName=spine2 Switches=leaf[2-3]\n"
+      "SwitchName=leaf1 Nodes=n[1-2]\n"
+      "SwitchName=leaf2 Nodes=n3\n"
+      "SwitchName=leaf3 Nodes=n4\n"
+      "SwitchName=alone Nodes=n5\n");
+  EXPECT_THAT(topology.SwitchesOf("n2"), ElementsAre("core", "spine1", "leaf1"));
+  EXPECT_THAT(topology.SwitchesOf("n3"), ElementsAre("core", "spine1", "leaf2"))
+      << "of two above it the first";
+  EXPECT_THAT(topology.SwitchesOf("n4"), ElementsAre("core", "spine2", "leaf3"));
+  EXPECT_THAT(topology.SwitchesOf("n5"), ElementsAre("alone"));
+  EXPECT_THAT(topology.SwitchesOf("n6"), ElementsAre());
+}
+
+TEST(Topology, SwitchesInACircleEnd) {
+  const Topology topology = Parsed(
+      "SwitchName=a Switches=b\nSwitchName=b Switches=a\nSwitchName=c Switches=c Nodes=n2\nSwitchName=a "
+      "Nodes=n1\n");
+  EXPECT_EQ(topology.SwitchesOf("n1").size(), Topology::kMaxSwitches);
+  EXPECT_EQ(topology.SwitchesOf("n2").size(), Topology::kMaxSwitches);
+}
+
 TEST(Topology, SaysOfWhichBlockANodeIs) {
   const Topology topology = Parsed("BlockName=b1 Nodes=n[1-4]\nBlockName=b2 Nodes=n[5-8]\nBlockSizes=4,8");
+  EXPECT_THAT(topology.SwitchesOf("n4"), ElementsAre("b1"));
   EXPECT_EQ(topology.DomainOf("n4"), "b1");
   EXPECT_EQ(topology.DomainOf("n5"), "b2");
 }
@@ -59,6 +86,8 @@ TEST(Topology, OfTwoSwitchesTheFirstCounts) {
 TEST(Topology, WhatIsMalformedIsRefusedWithItsLine) {
   EXPECT_THAT(Refused("SwitchName=s1 Nodes=n1\n\nNodes=n2\n"), HasSubstr("line 3: nodes without"));
   EXPECT_THAT(Refused("SwitchName=s1 Nodes=n[1-\n"), HasSubstr("line 1: "));
+  EXPECT_THAT(Refused("SwitchName=s1 Switches=s[2-\n"), HasSubstr("line 1: "));
+  EXPECT_THAT(Refused("Switches=s2\n"), HasSubstr("line 1: nodes without"));
   EXPECT_THAT(Refused("SwitchName=s1 \\\nNodes=n[2-1]\n"), HasSubstr("line 2: "));
   EXPECT_THAT(Refused(std::string((1 << 20) + 1, ' ')), HasSubstr("1 MiB"));
 }
@@ -88,6 +117,8 @@ TEST(Topology, MayBeYaml) {
   EXPECT_EQ(topology->DomainOf("gpu032"), "tree/leaf2");
   EXPECT_EQ(topology->DomainOf("big2"), "blocks/b1");
   EXPECT_EQ(topology->DomainOf("gpu033"), "");
+  EXPECT_THAT(topology->SwitchesOf("gpu032"), ElementsAre("tree/spine", "tree/leaf2"));
+  EXPECT_THAT(topology->SwitchesOf("big2"), ElementsAre("blocks/b1"));
 }
 
 TEST(Topology, WhatIsNoTopologyInYamlIsRefused) {
@@ -101,7 +132,8 @@ TEST(Topology, WhatIsNoTopologyInYamlIsRefused) {
            {"- topology: t\n  cluster_default: perhaps\n  tree:\n    switches:\n    - switch: a\n      "
             "nodes: n[1-\n",
             "line 6: "},
-           {"- topology: t\n  tree: {switches: [{switch: a, nodes: [n1]}]}\n", "line "}}) {
+           {"- topology: t\n  tree: {switches: [{switch: a, nodes: [n1]}]}\n", "line "},
+           {"- topology: t\n  tree: {switches: [{switch: a, children: 's[1-'}]}\n", "line 2: "}}) {
     const auto topology = Topology::ParseYaml(text);
     ASSERT_FALSE(topology) << text;
     EXPECT_THAT(topology.error().message, HasSubstr(why)) << text;
