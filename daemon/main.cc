@@ -228,7 +228,8 @@ int Run(const Config& config) {
   if (!beat) return Fail(beat.error().message);
   ShowLife(loop, **beat, std::chrono::milliseconds(std::min<int64_t>(config.loop_stall_ms / 2, 1'000)));
   // Leases hang on their reader: it reads nothing else.
-  Coordinators coordinators({loop, config, self, store, &records, beat->get(), &slurm});
+  const auto topology = std::make_shared<TopologyFile>(config.slurm_topology);
+  Coordinators coordinators({loop, config, self, store, &records, beat->get(), &slurm, topology});
   const auto take_over = [&coordinators](const GangJob& job, TakeOverRequest request) {
     coordinators.TakeOver(job, std::move(request));
   };
@@ -237,7 +238,6 @@ int Run(const Config& config) {
         coordinators.ReadCoordinator(job, std::move(done));
       };
   CheckpointExchange exchange(loop, config, store, engine);
-  const auto topology = std::make_shared<TopologyFile>(config.slurm_topology);
   auto tier = PartnerTier::Start(config, self, *service_uid, topology);
   if (!tier) spdlog::warn("no partner copies: {}", tier.error().message);
   const std::unique_ptr<PartnerTier> partners = tier ? *std::move(tier) : nullptr;

@@ -33,6 +33,7 @@ struct GangOptions {
   bool grow = false;                   // a gang that has shrunk takes nodes back at its next checkpoint
   bool requeue = true;                 // the job may be requeued when it cannot go on in its allocation
   bool files = false;                  // directories that the program writes are its checkpoints
+  bool order_by_topology = false;      // ranks follow Slurm's topology, not Slurm's order of the nodes
   bool after_done = false;             // `after` is to have ended with 0, not only to run
   RoleKind kind = RoleKind::kTracked;  // as given, else KindOfRole(role)
   char role[kMaxName + 1] = "worker";
@@ -43,7 +44,8 @@ struct GangOptions {
 inline constexpr char kGangKeys[] =
     "restarts=N (0..1000), join=DURATION (1s..24h), spares=N (0..1024 nodes), min=N (1..65536 nodes), "
     "grow=yes|no, hang=DURATION|off (1s..24h), grace=DURATION (0s..1h), requeue=yes|no, role=NAME, "
-    "kind=tracked|chief|service|untracked|sidecar, after=ROLE[:done], name=KEY, files=yes|no";
+    "kind=tracked|chief|service|untracked|sidecar, after=ROLE[:done], name=KEY, files=yes|no, "
+    "order=slurm|topology";
 
 // Bytes that hold any sentence of the functions below.
 inline constexpr size_t kMaxOptionError = 640;
@@ -167,12 +169,13 @@ enum Key {
   kKind,
   kAfter,
   kName,
-  kFiles
+  kFiles,
+  kOrder
 };
 inline int FindKey(const char* text, size_t size) {
-  constexpr const char* kKeys[] = {"restarts", "join", "spares", "min",   "grow", "hang", "grace",
-                                   "requeue",  "role", "kind",   "after", "name", "files"};
-  for (int i = 0; i <= kFiles; ++i) {
+  constexpr const char* kKeys[] = {"restarts", "join", "spares", "min",   "grow", "hang",  "grace",
+                                   "requeue",  "role", "kind",   "after", "name", "files", "order"};
+  for (int i = 0; i <= kOrder; ++i) {
     if (IsWord(text, size, kKeys[i])) return i;
   }
   return -1;
@@ -207,6 +210,9 @@ inline bool ParseValue(int key, const char* text, size_t size, GangOptions* out)
       return ParseName(text, size, out->name);
     case kFiles:
       return ParseYesNo(text, size, &out->files);
+    case kOrder:
+      out->order_by_topology = IsWord(text, size, "topology");
+      return out->order_by_topology || IsWord(text, size, "slurm");
     default:
       return false;
   }

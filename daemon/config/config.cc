@@ -108,8 +108,8 @@ std::vector<Key> Keys(Config& config) {
       TextKey(
           "slurm_topology", &config.slurm_topology,
           "A topology.conf or topology.yaml of Slurm's, the same on all nodes: a partner is below another "
-          "leaf switch, or of "
-          "another block. Empty: Slurm's own, if there is one.",
+          "leaf switch, or of another block, and with --gang=order=topology ranks follow its switches. "
+          "Empty: Slurm's own, if there is one.",
           IsPathOrNothing),
       NumberKey(
           "collect_pause", KeyKind::kDuration, &config.collect_pause_ms, 0, 86'400'000,

@@ -11,6 +11,7 @@
 #include "daemon/coordinator/roles.h"
 #include "daemon/health/kernel_fact.h"
 #include "daemon/rpc/link.h"
+#include "daemon/slurm/topology.h"
 
 namespace muster {
 namespace {
@@ -67,6 +68,11 @@ gang::Settings Coordinator::Settings() const {
   settings.restarts = job_.options.restarts;
   settings.requeue = job_.options.requeue;
   settings.grow = job_.options.grow;
+  settings.order_by_topology = job_.options.order_by_topology;
+  if (settings.order_by_topology && context_.topology) {
+    const auto topology = context_.topology->Now();
+    for (const std::string& host : job_.hosts) settings.node_switches.push_back(topology->SwitchesOf(host));
+  }
   settings.join_timeout_ms = job_.options.join_seconds * 1000LL;
   settings.grace_ms = job_.options.grace_seconds * 1000LL;
   settings.progress_after_ms = config_.progress_after_ms;

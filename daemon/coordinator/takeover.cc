@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/rpc/link.h"
+#include "daemon/slurm/topology.h"
 
 namespace muster {
 namespace {
@@ -125,7 +126,9 @@ void Coordinator::TryTakeOver() {
   worker_->Do([weak = weak_from_this(), catalog = catalog_, record = Record(), fresh_gang = origin_.fresh,
                promised = origin_.promised, after_term = origin_.after_term,
                newest = AwaitsSuccessor() ? origin_.known_term : UINT64_MAX, job = job_, self = self_,
-               here = std::move(here), &loop = loop_] {
+               here = std::move(here),
+               topology = job_.options.order_by_topology ? context_.topology : nullptr, &loop = loop_] {
+    if (topology) topology->Refresh();  // for Settings()
     // A foreign or damaged record is reported and left alone: nothing is written over it.
     Result<GangHead> head = catalog->Load();
     const bool fresh = !head && head.error().code == Errc::kNotFound;

@@ -56,6 +56,12 @@ Gang::Gang(Settings settings, const Memory& memory)
   for (size_t i = 0; i < nodes_.size() && i < settings_.node_names.size(); ++i) {
     nodes_[i].name = settings_.node_names[i];
   }
+  if (settings_.order_by_topology) {
+    settings_.node_switches.resize(nodes_.size());
+    auto tree = SwitchTree::Of(settings_.node_switches, settings_.node_names);
+    if (tree) tree_ = *std::move(tree);
+    if (!tree) no_tree_ = tree.error().message;
+  }
   const auto outside = [&](uint32_t node) { return node >= nodes_.size(); };
   std::erase_if(active_, outside);
   for (const uint32_t node : memory.lost) {

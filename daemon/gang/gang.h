@@ -14,9 +14,10 @@
 // Nodes are counted as in the step; a task is SLURM_PROCID. The nodes that make up a generation are `active`,
 // in the order of their ranks; the others of the step are spare, away, lost or excluded.
 //
-// gang.cc dispatches, nodes.cc knows which nodes there are, placement.cc which of them make up a generation,
-// members.cc what became of the members, generations.cc how one ends and the next begins, recovery.cc what a
-// coordinator or a node that comes back finds, planned.cc drains, growth and the job's end, gang_report.cc words.
+// gang.cc dispatches, nodes.cc knows which nodes there are, placement.cc which of them make up a generation and in
+// which order (switch_tree.cc), members.cc what became of the members, generations.cc how one ends and the next
+// begins, recovery.cc what a coordinator or a node that comes back finds, planned.cc drains, growth and the job's
+// end, gang_report.cc words.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "daemon/gang/events.h"
+#include "daemon/gang/switch_tree.h"
 
 namespace muster::gang {
 
@@ -54,6 +56,8 @@ struct Settings {
   uint32_t restarts = 3;             // user faults allowed
   bool requeue = true;
   bool grow = false;
+  bool order_by_topology = false;                       // ranks follow `node_switches`, not Slurm's order
+  std::vector<std::vector<std::string>> node_switches;  // by node, those above it, the root's first
   int64_t join_timeout_ms = 60'000;
   int64_t grace_ms = 30'000;  // how long a planned stop waits for a checkpoint
   int64_t progress_after_ms =
@@ -216,6 +220,9 @@ class Gang {
   [[nodiscard]] Placement Place(bool when_stopped, std::optional<uint32_t> without = std::nullopt) const;
   [[nodiscard]] std::string WhyUnusable(uint32_t node) const;
   void PlaceRole(uint32_t role, bool when_stopped, std::optional<uint32_t> without, Placement* out) const;
+  [[nodiscard]] std::vector<uint32_t>::const_iterator SpareFor(uint32_t node,
+                                                               const std::vector<uint32_t>& free,
+                                                               const std::vector<uint32_t>& beside) const;
   [[nodiscard]] uint32_t RoleIndex(uint32_t node) const;
   [[nodiscard]] bool Trains(uint32_t node) const;
   void AssignRanks();
@@ -267,10 +274,13 @@ class Gang {
   [[nodiscard]] Fault MemberFault(uint32_t task, const Exit& exit) const;
   [[nodiscard]] std::string Who(uint32_t task) const;  // "rank 3 on n1"
   [[nodiscard]] std::string Missing() const;
+  [[nodiscard]] std::string OrderText() const;
   [[nodiscard]] uint32_t Speaker(const Fault& fault) const;
   [[nodiscard]] std::string ReportText(const Fault& fault) const;
 
   Settings settings_;
+  std::optional<SwitchTree> tree_;  // when ranks follow it
+  std::string no_tree_;             // why they do not, though they should
   State state_ = State::kJoining;
   uint64_t generation_ = 0;
   uint64_t newest_seen_ = 0;  // of any member that has joined

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "daemon/gang/gang.h"
 
@@ -13,6 +14,7 @@ namespace {
 constexpr size_t kStderrLines = 10;
 constexpr size_t kLineBytes = 500;
 constexpr size_t kReportLines = 200;
+constexpr size_t kNames = 400;  // bytes of a list of nodes
 
 // Indented lines, each bounded: this goes to a terminal.
 std::string Quote(const std::string& text, size_t last) {
@@ -108,9 +110,38 @@ std::string Gang::Missing() const {
     if (nodes_[i].present || nodes_[i].lost) continue;
     text += text.empty() ? "" : ", ";
     text += nodes_[i].name.empty() ? fmt::format("node {} of the step", i) : nodes_[i].name;
-    if (text.size() > 400) return text + ", …";
+    if (text.size() > kNames) return text + ", …";
   }
   return text;
+}
+
+// In which order the nodes have their ranks, and what it is worth.
+std::string Gang::OrderText() const {
+  if (!tree_) return fmt::format("the ranks are in Slurm's order: {}", no_tree_);
+  uint64_t crossings = 0;
+  uint64_t in_slurms_order = 0;
+  uint64_t least = 0;
+  for (uint32_t role = 0; role < settings_.roles.size(); ++role) {
+    std::vector<uint32_t> ring;
+    std::copy_if(active_.begin(), active_.end(), std::back_inserter(ring),
+                 [&](uint32_t node) { return RoleIndex(node) == role; });
+    crossings += tree_->Crossings(ring);
+    least += tree_->LeastCrossings(ring);
+    std::sort(ring.begin(), ring.end());
+    in_slurms_order += tree_->Crossings(ring);
+  }
+  std::string names;
+  for (const uint32_t node : active_) {
+    if (names.size() > kNames) {
+      names += ", …";
+      break;
+    }
+    names += (names.empty() ? "" : ", ") + nodes_[node].name;
+  }
+  return fmt::format(
+      "the ranks follow Slurm's topology: {}; a ring over {} crosses {} levels of switches, {} in Slurm's "
+      "order, {} at best",
+      names, settings_.roles.size() > 1 ? "each role" : "them", crossings, in_slurms_order, least);
 }
 
 }  // namespace muster::gang

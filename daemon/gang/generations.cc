@@ -19,7 +19,9 @@ void Gang::StartNext(const Placement& placement, Actions& out) {
   next_ = Next::kRestart;
   growing_ = false;
   charged_ = charged_user_ = 0;
-  durable_ |= placement.active != active_;
+  const bool first = active_.empty();
+  const bool others = placement.active != active_;
+  durable_ |= others;
   active_ = placement.active;
   AssignRanks();
   for (Node& node : nodes_) node.started = false;
@@ -42,6 +44,7 @@ void Gang::StartNext(const Placement& placement, Actions& out) {
     std::sort(start.nodes.begin(), start.nodes.end());
   }
   out.emplace_back(Persist{});  // with what the start has settled: the checkpoint it begins from
+  if (settings_.order_by_topology && others && (tree_ || first)) out.emplace_back(Note{"order", OrderText()});
   out.emplace_back(Note{"starting", fmt::format("generation {} is started", generation_)});
 }
 

@@ -1,5 +1,5 @@
 // Which nodes make up the next generation: those of the one before, a spare for each that cannot, fewer if the
-// gang may shrink, more if it has shrunk and may grow.
+// gang may shrink, more if it has shrunk and may grow. Who stays keeps their place in the order of ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,19 @@
 #include "daemon/gang/gang.h"
 
 namespace muster::gang {
+namespace {
+
+// Those that have the ranks before and after slots[at]'s, in a ring of those that stay; itself when none does.
+template <typename Stays>
+std::vector<uint32_t> Beside(std::vector<uint32_t> slots, size_t at, const Stays& stays) {
+  const uint32_t node = slots[at];
+  std::rotate(slots.begin(), slots.begin() + static_cast<std::ptrdiff_t>(at), slots.end());
+  const auto after = std::find_if(slots.begin(), slots.end(), stays);
+  if (after == slots.end()) return {node};
+  return {*std::find_if(slots.rbegin(), slots.rend(), stays), *after};
+}
+
+}  // namespace
 
 uint32_t Gang::RoleIndex(uint32_t node) const {
   return node < settings_.node_roles.size() ? settings_.node_roles[node] : 0;
@@ -68,6 +81,7 @@ void Gang::PlaceRole(uint32_t role, bool when_stopped, std::optional<uint32_t> w
       slots.push_back(free.front());
       free.erase(free.begin());
     }
+    if (tree_) slots = tree_->Order(slots);
   }
   const auto change = [&](const std::string& text) {
     if (!out->changes.empty()) out->changes += ", ";
@@ -83,16 +97,14 @@ void Gang::PlaceRole(uint32_t role, bool when_stopped, std::optional<uint32_t> w
     }
   }
   size_t count = 0;
-  for (const uint32_t node : slots) {
+  for (size_t at = 0; at < slots.size(); ++at) {
+    const uint32_t node = slots[at];
     if (usable(node)) {
       out->active.push_back(node);
       ++count;
       continue;
     }
-    // Ranks move as a whole node's, so only a node with as many tasks can take them.
-    const auto spare = std::find_if(free.begin(), free.end(), [&](uint32_t candidate) {
-      return nodes_[node].task_count == 0 || nodes_[candidate].task_count == nodes_[node].task_count;
-    });
+    const auto spare = SpareFor(node, free, tree_ ? Beside(slots, at, usable) : std::vector<uint32_t>());
     if (spare == free.end()) {
       change(fmt::format("without {}", nodes_[node].name));
       leave_out(node);
@@ -101,6 +113,7 @@ void Gang::PlaceRole(uint32_t role, bool when_stopped, std::optional<uint32_t> w
     change(fmt::format("{} takes the place of {}", nodes_[*spare].name, nodes_[node].name));
     out->active.push_back(*spare);
     ++count;
+    slots[at] = *spare;
     free.erase(spare);
   }
   while (!first && settings_.grow && count < full && !free.empty()) {
@@ -115,6 +128,23 @@ void Gang::PlaceRole(uint32_t role, bool when_stopped, std::optional<uint32_t> w
       settings_.roles.size() > 1 ? fmt::format(" of role {}", settings_.roles[role].name) : "";
   out->why_not = fmt::format("{} of the {} nodes{} that it needs are left, and no spare{}{}", count, least,
                              of, unusable.empty() ? "" : ": ", unusable);
+}
+
+// Of those that are free the one that takes the place of `node`: the nearest to all of `beside`, of several the first.
+std::vector<uint32_t>::const_iterator Gang::SpareFor(uint32_t node, const std::vector<uint32_t>& free,
+                                                     const std::vector<uint32_t>& beside) const {
+  auto spare = free.end();
+  uint32_t least = 0;
+  for (auto candidate = free.begin(); candidate != free.end(); ++candidate) {
+    // Ranks move as a whole node's, so only a node with as many tasks can take them.
+    if (nodes_[node].task_count != 0 && nodes_[*candidate].task_count != nodes_[node].task_count) continue;
+    uint32_t distance = 0;
+    for (const uint32_t other : beside) distance += tree_->Distance(*candidate, other);
+    if (spare != free.end() && distance >= least) continue;
+    spare = candidate;
+    least = distance;
+  }
+  return spare;
 }
 
 bool Gang::Trains(uint32_t node) const {

@@ -217,6 +217,7 @@ Result<wire::GangOptions> MergeOptions(const std::vector<Component>& components)
     merge("grace", &wire::GangOptions::grace_seconds, component);
     merge("grow", &wire::GangOptions::grow, component);
     merge("requeue", &wire::GangOptions::requeue, component);
+    merge("order", &wire::GangOptions::order_by_topology, component);
     const std::string_view name = component.options.name;
     if (name.empty() || name == merged.name) continue;
     if (merged.name[0] != '\0' && !conflict)

@@ -104,12 +104,14 @@ TEST(Components, AfterNamesARoleThatIsThereAndCanCome) {
 }
 
 TEST(Components, WhatIsTheWholeGangsIsSaidOnce) {
-  const auto components = Parse("12 n[1-2] role=a,join=9s\n13 n[3-4] role=b,restarts=7,name=x,join=9s\n");
+  const auto components =
+      Parse("12 n[1-2] role=a,join=9s\n13 n[3-4] role=b,restarts=7,name=x,join=9s,order=topology\n");
   ASSERT_TRUE(components);
   const auto merged = MergeOptions(components->list);
   ASSERT_TRUE(merged);
   EXPECT_EQ(merged->restarts, 7U);
   EXPECT_EQ(merged->join_seconds, 9U);
+  EXPECT_TRUE(merged->order_by_topology);
   EXPECT_STREQ(merged->name, "x");
   EXPECT_STREQ(merged->role, "a");
   EXPECT_THAT(Refusal("12 n[1-2] restarts=5\n13 n[3-4] role=b,restarts=6\n"), HasSubstr("restarts="));

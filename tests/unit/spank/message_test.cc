@@ -138,6 +138,8 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
       {"hang=offf", "not a good value"},
       {"grace=2h", "not a good value"},
       {"requeue=1", "not a good value"},
+      {"order=", "not a good value"},
+      {"order=yes", "not a good value"},
       {"kind=ps", "not a good value"},
       {"kind=trackedx", "not a good value"},
       {"after=", "not a good value"},
@@ -194,7 +196,7 @@ wire::GangOptions Parsed(const std::string& value) {
 TEST(GangOptions, EveryKeyIsKept) {
   const wire::GangOptions all = Parsed(
       "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,requeue=no,role=log,kind=sidecar,"
-      "after=worker:done,name=run,files=yes");
+      "after=worker:done,name=run,files=yes,order=topology");
   EXPECT_EQ(all.restarts, 7U);
   EXPECT_EQ(all.join_seconds, 120U);
   EXPECT_EQ(all.spares, 2U);
@@ -210,8 +212,10 @@ TEST(GangOptions, EveryKeyIsKept) {
   EXPECT_TRUE(all.after_done);
   EXPECT_STREQ(all.name, "run");
   EXPECT_TRUE(all.files);
+  EXPECT_TRUE(all.order_by_topology);
   EXPECT_TRUE(Parsed("hang=off").hang_off);
   EXPECT_FALSE(Parsed("after=ps").after_done);
+  EXPECT_FALSE(Parsed("order=slurm").order_by_topology);
 }
 
 TEST(GangOptions, WhatIsNotGivenHasItsDefault) {
@@ -225,6 +229,7 @@ TEST(GangOptions, WhatIsNotGivenHasItsDefault) {
   EXPECT_EQ(none.grace_seconds, 30U);
   EXPECT_TRUE(none.requeue);
   EXPECT_FALSE(none.files);
+  EXPECT_FALSE(none.order_by_topology);
   EXPECT_STREQ(none.after, "");
   EXPECT_EQ(none.kind, wire::RoleKind::kTracked);
 }
