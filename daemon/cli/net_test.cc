@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/small_files.h"
+#include "net/fabric/devices.h"
 #include "net/preflight/probe_agent.h"
 #include "net/preflight/referee.h"
 #include "net/rendezvous/socket.h"
@@ -49,6 +50,16 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
       const std::string directory = host.root + "/sys/class/net/" + name;
       rails.push_back({name, address, static_cast<int64_t>(ReadNumber(directory + "/mtu").value_or(0)),
                        ReadLine(directory + "/operstate") != "down"});
+    }
+  }
+  const fabric::HostDevices found = fabric::LookAtDevices(host, settings);
+  for (Rail& rail : rails) {
+    for (const fabric::Device& device : found.devices) {
+      for (const fabric::Port& port : device.ports) {
+        if (port.interface == rail.interface && port.Active() && port.gid_index)
+          rail.verbs = {device.name, static_cast<uint8_t>(port.number), *port.gid_index,
+                        static_cast<uint8_t>(settings.TrafficClass())};
+      }
     }
   }
   if (rails.empty()) rails.push_back({});
@@ -97,16 +108,17 @@ std::string Text(const json& verdict) {
   for (const json& name : verdict.at("gone"))
     text += fmt::format("{} ended in the middle of the test.\n", name.get<std::string>());
   return text +
-         fmt::format("{} nodes, {} measurements of TCP in {:.1f} s: a good link carries {:.0f} Mbit/s. {}\n",
+         fmt::format("{} nodes, {} measurements of {} in {:.1f} s: a good link carries {:.0f} Mbit/s. {}\n",
                      verdict.at("nodes").get<size_t>(), verdict.at("measurements").get<size_t>(),
-                     verdict.at("seconds").get<double>(), verdict.at("mbit_s").get<double>(),
+                     verdict.at("transport").get<std::string>(), verdict.at("seconds").get<double>(),
+                     verdict.at("mbit_s").get<double>(),
                      verdict.at("ok").get<bool>() ? "No link is bad." : "The fabric is not good.");
 }
 
 int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions& test) {
   const auto listening = rendezvous::Listen(agent.port);
   if (!listening) return Fail(listening.error());
-  agent.host = "localhost";
+  agent.host = "127.0.0.1";
   // With an address of its own where it has one: the way to itself says nothing of the others'.
   auto own = std::async(std::launch::async, [&] { return RunAgent(agent, test.come); });
   const auto verdict = RunTest(*listening, test);

@@ -116,6 +116,7 @@ class Blame {
     std::erase_if(bad_, [&](const Measured* one) {
       if (!Over(suspect, switches_, *one)) return false;
       rates.push_back(one->mbit_s);
+      if (suspect.why.empty()) suspect.why = one->error;
       return true;
     });
     // What is explained says nothing of the other link that it went over.
@@ -169,7 +170,7 @@ void Join(std::vector<Suspect>& suspects) {
 }  // namespace
 
 const char* Name(Trouble trouble) {
-  constexpr std::array kNames{"unreachable", "blocked", "mtu", "slow", "lossy"};
+  constexpr std::array kNames{"unreachable", "blocked", "mtu", "no-rdma", "slow", "lossy"};
   return kNames[static_cast<size_t>(trouble)];
 }
 
@@ -197,6 +198,8 @@ bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, 
       return !one.connected && one.small_heard > 0 && SmallHeard(all, one.to, one.from);
     case Trouble::kMtu:
       return one.small_heard > 0 && one.large_heard == 0;
+    case Trouble::kNoRdma:
+      return one.verbs && one.connected && one.mbit_s == 0;
     case Trouble::kSlow:
       return one.connected && one.mbit_s < expected.slow_below * expected.mbit_s;
     case Trouble::kLossy:
@@ -211,8 +214,8 @@ std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches
   std::vector<const Measured*> left;
   for (const Measured& one : measured) left.push_back(&one);
   // The worst first: who does not answer is not slow too.
-  for (const Trouble trouble :
-       {Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kSlow, Trouble::kLossy}) {
+  for (const Trouble trouble : {Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kNoRdma,
+                                Trouble::kSlow, Trouble::kLossy}) {
     std::vector<const Measured*> bad;
     std::ranges::copy_if(left, std::back_inserter(bad),
                          [&](const Measured* one) { return Is(trouble, *one, measured, expected); });

@@ -19,6 +19,7 @@ struct Measured {
   uint64_t packets = 0;     // sent, of that payload
   uint64_t lost = 0;        // of these, sent again
   bool connected = false;   // TCP has found the way, both of them
+  bool verbs = false;       // measured with RDMA
   uint32_t small_sent = 0;  // datagrams of a few bytes
   uint32_t small_heard = 0;
   uint32_t large_sent = 0;  // datagrams that fill the sender's MTU
@@ -30,10 +31,11 @@ enum class Trouble {
   kUnreachable,  // nothing arrives
   kBlocked,      // datagrams arrive, connections are refused or vanish: a firewall
   kMtu,          // small packets arrive, large ones do not
+  kNoRdma,       // TCP connects, RDMA writes nothing
   kSlow,
   kLossy,
 };
-const char* Name(Trouble trouble);  // "unreachable", "blocked", "mtu", "slow", "lossy"
+const char* Name(Trouble trouble);  // "unreachable", "blocked", "mtu", "no-rdma", "slow", "lossy"
 
 enum class Direction { kOut, kIn, kBoth };
 const char* Name(Direction direction);  // "out", "in", "both"
@@ -49,6 +51,7 @@ struct Suspect {
   uint32_t bad = 0;  // measurements over it that are bad
   uint32_t all = 0;  // and all of them
   double is = 0;     // of the bad ones the median: Mbit/s, or the part that was lost
+  std::string why;   // what one of them has said
 
   bool operator==(const Suspect& other_one) const {
     return trouble == other_one.trouble && scope == other_one.scope && node == other_one.node &&

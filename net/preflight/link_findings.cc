@@ -75,6 +75,11 @@ json FindingOf(const Suspect& suspect, const Places& places, const Expected& exp
                       where),
           "muster net check");
       break;
+    case Trouble::kNoRdma:
+      put(fmt::format("RDMA fails {}, though TCP connects: {}.", where,
+                      suspect.why.empty() ? "nothing says why" : suspect.why),
+          "muster net show; UDP port 4791 is open");
+      break;
     case Trouble::kSlow:
       finding["is"] = suspect.is;
       finding["should"] = expected.mbit_s;

@@ -30,6 +30,7 @@ Result<Order> ParseOrder(const json& message) {
     order.port = message.value("port", uint16_t{0});
     const auto ms = message.at("ms").get<int64_t>();
     order.rate_mbit_s = message.at("rate").get<int64_t>();
+    order.verbs = message.at("verbs").get<bool>();
     if (ms < 1 || ms > kLongestMeasurement || order.rate_mbit_s < 0)
       return Error{Errc::kInvalid, "an order of the referee is out of bounds"};
     order.duration = milliseconds(ms);
@@ -66,7 +67,8 @@ class Agent {
                        {"address", address},
                        {"port", sockets_[i].port()},
                        {"mtu", rail.mtu},
-                       {"up", rail.up}});
+                       {"up", rail.up},
+                       {"verbs", !rail.verbs.device.empty()}});
     }
     return Reply({{"hello", options_.run},
                   {"node", options_.node},
@@ -112,13 +114,14 @@ class Agent {
   void Measure(const Order& order, size_t rail, bool sends) {
     json answer{{"id", order.id}};
     if (sends) {
-      const Sent sent = Send(order, options_.rails[rail].address);
+      const Sent sent = Send(order, options_.rails[rail].address, options_.rails[rail].verbs);
       answer["sent"] = {{"packets", sent.packets},
                         {"lost", sent.lost},
                         {"connected", sent.connected},
+                        {"mbit_s", sent.mbit_s},
                         {"error", sent.error}};
     } else {
-      const Received received = sockets_[rail].Receive(order);
+      const Received received = sockets_[rail].Receive(order, options_.rails[rail].verbs);
       answer["received"] = {{"mbit_s", received.mbit_s},
                             {"small", received.small_heard},
                             {"large", received.large_heard},

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "net/preflight/line_stream.h"
+#include "net/preflight/verbs_probe.h"
 
 namespace muster::preflight {
 
@@ -17,6 +18,7 @@ struct Rail {
   std::string address;    // "" likewise
   int64_t mtu = 0;        // bytes; 0: unknown
   bool up = true;
+  VerbsPort verbs;  // without a device: TCP
 };
 
 struct AgentOptions {

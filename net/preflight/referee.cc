@@ -44,6 +44,7 @@ struct RailOf {
   uint16_t port = 0;
   int64_t mtu = 0;
   bool up = true;
+  bool verbs = false;
 };
 
 struct Node {
@@ -78,9 +79,10 @@ std::optional<Node> ParseHello(const json& message, const std::string& run, std:
       return std::nullopt;
     }
     for (const json& one : message.at("rails")) {
-      node.rails.push_back(
-          {one.value("interface", "").substr(0, 64), one.at("address").get<std::string>().substr(0, 64),
-           one.at("port").get<uint16_t>(), one.value("mtu", int64_t{0}), one.value("up", true)});
+      node.rails.push_back({one.value("interface", "").substr(0, 64),
+                            one.at("address").get<std::string>().substr(0, 64),
+                            one.at("port").get<uint16_t>(), one.value("mtu", int64_t{0}),
+                            one.value("up", true), one.value("verbs", false)});
     }
     if (node.rails.empty() || node.rails.size() > kMaxRails) {
       refused = "a node has one rail to sixteen";
@@ -110,6 +112,7 @@ class Test {
   void GiveOwnAddress();
   [[nodiscard]] uint32_t Rails() const;
   [[nodiscard]] bool Takes(const Leg& leg) const;
+  [[nodiscard]] bool Verbs(const Leg& leg) const;
   [[nodiscard]] std::vector<uint32_t> Switches() const;
   [[nodiscard]] milliseconds Duration() const;
   [[nodiscard]] bool Mute(uint32_t node, uint32_t rail) const;
@@ -204,6 +207,11 @@ bool Test::Takes(const Leg& leg) const {
   return has(leg.from) && has(leg.to);
 }
 
+// Whether both ends can measure it with RDMA.
+bool Test::Verbs(const Leg& leg) const {
+  return nodes_[leg.from].rails[leg.rail].verbs && nodes_[leg.to].rails[leg.rail].verbs;
+}
+
 // Leaf switches, numbered; empty when a node does not know its own.
 std::vector<uint32_t> Test::Switches() const {
   std::vector<std::string> names;
@@ -234,6 +242,7 @@ void Test::Order(const Leg& leg, uint64_t id, milliseconds duration, bool sends)
   json order{{"id", id},
              {"ms", duration.count()},
              {"rate", options_.rate_mbit_s},
+             {"verbs", Verbs(leg)},
              {"address", peer.address},
              {"port", peer.port}};
   if (!node.stream->Send({{sends ? "send" : "receive", order}, {"rail", leg.rail}},
@@ -258,10 +267,11 @@ void Test::Hear(Node& node, std::map<uint64_t, MeasuredLeg>& open, std::map<uint
       measured.packets = sent.at("packets").get<uint64_t>();
       measured.lost = sent.at("lost").get<uint64_t>();
       measured.connected = sent.at("connected").get<bool>();
+      if (measured.verbs) measured.mbit_s = sent.at("mbit_s").get<double>();
       error = sent.at("error").get<std::string>();
     } else {
       const json& received = message->at("received");
-      measured.mbit_s = received.at("mbit_s").get<double>();
+      if (!measured.verbs) measured.mbit_s = received.at("mbit_s").get<double>();
       measured.small_heard = received.at("small").get<uint32_t>();
       measured.large_heard = received.at("large").get<uint32_t>();
       error = received.at("error").get<std::string>();
@@ -281,6 +291,7 @@ std::vector<MeasuredLeg> Test::Measure(const std::vector<Leg>& legs, millisecond
     Measured measured;
     measured.from = leg.from;
     measured.to = leg.to;
+    measured.verbs = Verbs(leg);
     measured.small_sent = kDatagrams;
     measured.large_sent = kDatagrams;
     open[next_id_++] = {leg, measured};
@@ -432,7 +443,9 @@ json Test::Run() {
           {"nodes", nodes_.size()},
           {"rails", Rails()},
           {"mode", options_.full ? "full" : "quick"},
-          {"transport", "tcp"},
+          {"transport", std::ranges::all_of(all, &Measured::verbs)    ? "rdma"
+                        : std::ranges::none_of(all, &Measured::verbs) ? "tcp"
+                                                                      : "rdma and tcp"},
           {"seconds", std::chrono::duration<double>(Clock::now() - began).count()},
           {"mbit_s", UsualRate(all)},
           {"measurements", measured_.size()},

@@ -13,7 +13,10 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <vector>
+
+#include "net/rendezvous/socket.h"
 
 namespace muster::preflight {
 namespace {
@@ -25,6 +28,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kConnect{700};
 // What the other side may be late by.
 constexpr milliseconds kGrace{700};
+// A sender of RDMA waits so long for its last writes.
+constexpr milliseconds kVerbsEnd{4'000};
 constexpr size_t kSmall = 32;  // bytes
 constexpr size_t kMaxDatagram = 9'000;
 constexpr size_t kBlock = 256 * 1024;
@@ -183,6 +188,92 @@ void CountDatagrams(int fd, uint64_t id, Received& received) {
   }
 }
 
+void ReceiveData(int socket, const Order& order, Received& received) {
+  const auto from = Clock::now();
+  const auto counts = from + order.duration / 5;
+  const auto end = from + order.duration;
+  std::vector<char> block(kBlock);
+  uint64_t bytes = 0;
+  auto first = end;
+  auto last = from;
+  for (;;) {
+    if (!WaitFor(socket, POLLIN, end)) break;
+    const ssize_t got = ::recv(socket, block.data(), block.size(), 0);
+    const auto now = Clock::now();
+    if (got == 0) break;
+    if (got < 0) {
+      if (errno == EAGAIN || errno == EINTR) continue;
+      received.error = Text(errno);
+      break;
+    }
+    if (now < counts) continue;
+    if (first == end) {
+      first = now;  // what has come so far belongs to the time before
+    } else {
+      bytes += static_cast<uint64_t>(got);
+    }
+    last = now;
+  }
+  // A link that goes silent in between is as slow as the whole time says.
+  const auto whole = std::max(last, received.error.empty() ? Clock::now() : last) - std::min(first, last);
+  const double seconds = std::chrono::duration<double>(whole).count();
+  if (bytes > 0 && seconds > 0) received.mbit_s = static_cast<double>(bytes) * 8 / seconds / 1e6;
+}
+
+// The adapter receives; this process only keeps the memory until the sender has ended.
+void ReceiveWrites(int socket, const Order& order, const VerbsPort& verbs, Received& received) {
+  auto endpoint = VerbsEndpoint::Open(verbs);
+  if (!endpoint) {
+    received.error = endpoint.error().message;
+    RefuseEndpoint(socket, received.error);
+    return;
+  }
+  if (Status connected = endpoint->Connect(socket); !connected) {
+    received.error = connected.error().message;
+    return;
+  }
+  char byte = 0;
+  const auto end = Clock::now() + order.duration + kVerbsEnd;
+  while (WaitFor(socket, POLLIN, end) && ::recv(socket, &byte, 1, 0) > 0) {
+  }
+}
+
+// What goes through a connection whose mark is sent.
+void SendData(int socket, const Order& order, Sent& sent) {
+  const std::vector<char> block(kBlock, 'd');
+  // The receiver ends it; a little longer, in case it began later.
+  const auto end = Clock::now() + order.duration + kGrace;
+  while (WaitFor(socket, POLLOUT, end)) {
+    if (::send(socket, block.data(), block.size(), MSG_NOSIGNAL) < 0 && errno != EAGAIN && errno != EINTR)
+      break;  // it has closed
+  }
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
+    sent.packets = info.tcpi_data_segs_out;
+    sent.lost = info.tcpi_total_retrans;
+  }
+}
+
+void SendWrites(int socket, const Order& order, const VerbsPort& verbs, Sent& sent) {
+  auto endpoint = VerbsEndpoint::Open(verbs);
+  if (!endpoint) {
+    sent.error = endpoint.error().message;
+    RefuseEndpoint(socket, sent.error);
+    return;
+  }
+  if (Status connected = endpoint->Connect(socket); !connected) {
+    sent.error = connected.error().message;
+    return;
+  }
+  const auto rate = endpoint->Write(order.duration);
+  if (rate) {
+    sent.mbit_s = *rate;
+  } else {
+    sent.error = rate.error().message;
+  }
+}
+
 }  // namespace
 
 Result<ProbeSockets> ProbeSockets::Open(const std::string& address) {
@@ -206,7 +297,7 @@ Result<ProbeSockets> ProbeSockets::Open(const std::string& address) {
   return Error{Errc::kUnavailable, "no port is free for TCP and UDP"};
 }
 
-Received ProbeSockets::Receive(const Order& order) const {
+Received ProbeSockets::Receive(const Order& order, const VerbsPort& verbs) const {
   Received received;
   const auto began = Clock::now();
   const UniqueFd fd = Accept(tcp_.get(), order.id, began + kConnect + kGrace);
@@ -215,40 +306,16 @@ Received ProbeSockets::Receive(const Order& order) const {
     CountDatagrams(udp_.get(), order.id, received);
     return received;
   }
-  const auto from = Clock::now();
-  const auto counts = from + order.duration / 5;
-  const auto end = from + order.duration;
-  std::vector<char> block(kBlock);
-  uint64_t bytes = 0;
-  auto first = end;
-  auto last = from;
-  for (;;) {
-    if (!WaitFor(fd.get(), POLLIN, end)) break;
-    const ssize_t got = ::recv(fd.get(), block.data(), block.size(), 0);
-    const auto now = Clock::now();
-    if (got == 0) break;
-    if (got < 0) {
-      if (errno == EAGAIN || errno == EINTR) continue;
-      received.error = Text(errno);
-      break;
-    }
-    if (now < counts) continue;
-    if (first == end) {
-      first = now;  // what has come so far belongs to the time before
-    } else {
-      bytes += static_cast<uint64_t>(got);
-    }
-    last = now;
+  if (order.verbs) {
+    ReceiveWrites(fd.get(), order, verbs, received);
+  } else {
+    ReceiveData(fd.get(), order, received);
   }
-  // A link that goes silent in between is as slow as the whole time says.
-  const auto whole = std::max(last, received.error.empty() ? Clock::now() : last) - std::min(first, last);
-  const double seconds = std::chrono::duration<double>(whole).count();
-  if (bytes > 0 && seconds > 0) received.mbit_s = static_cast<double>(bytes) * 8 / seconds / 1e6;
   CountDatagrams(udp_.get(), order.id, received);
   return received;
 }
 
-Sent Send(const Order& order, const std::string& own) {
+Sent Send(const Order& order, const std::string& own, const VerbsPort& verbs) {
   Sent sent;
   const auto peer = Parse(order.address, order.port);
   if (!peer) {
@@ -264,26 +331,13 @@ Sent Send(const Order& order, const std::string& own) {
   }
   sent.connected = true;
   const Mark mark = MarkOf(order.id);
-  std::vector<char> block(kBlock, 'd');
-  std::copy(mark.begin(), mark.end(), block.begin());
-  size_t offset = 0;
-  // The receiver ends it; a little longer, in case it began later.
-  const auto end = Clock::now() + order.duration + kGrace;
-  while (WaitFor(fd->get(), POLLOUT, end)) {
-    const ssize_t part = ::send(fd->get(), block.data() + offset, block.size() - offset, MSG_NOSIGNAL);
-    if (part < 0) {
-      if (errno == EAGAIN || errno == EINTR) continue;
-      break;  // it has closed
-    }
-    // The mark is sent once.
-    offset = std::max<size_t>(offset + static_cast<size_t>(part), mark.size());
-    if (offset >= block.size()) offset = mark.size();
-  }
-  tcp_info info{};
-  socklen_t size = sizeof(info);
-  if (::getsockopt(fd->get(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
-    sent.packets = info.tcpi_data_segs_out;
-    sent.lost = info.tcpi_total_retrans;
+  if (Status marked = rendezvous::SendAll(fd->get(), std::as_bytes(std::span(mark)), Clock::now() + kGrace);
+      !marked) {
+    sent.error = marked.error().message;
+  } else if (order.verbs) {
+    SendWrites(fd->get(), order, verbs, sent);
+  } else {
+    SendData(fd->get(), order, sent);
   }
   return sent;
 }

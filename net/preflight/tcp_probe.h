@@ -1,4 +1,4 @@
-// One direction of a pair, measured with datagrams and TCP.
+// One direction of a pair, measured with datagrams and TCP, or RDMA in place of TCP's data.
 //
 // First a few datagrams, small ones and such that fill the sender's MTU, tell whether packets of either size arrive. Then a connection
 // is as fast as it can, or as `rate` allows, for `duration`; the receiver counts once the first fifth of that time is over. A
@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "net/preflight/line_stream.h"
+#include "net/preflight/verbs_probe.h"
 
 namespace muster::preflight {
 
@@ -21,8 +22,9 @@ struct Order {
   std::string address;  // the peer's, for the sender
   uint16_t port = 0;
   std::chrono::milliseconds duration{0};
-  int64_t rate_mbit_s = 0;  // 0: as fast as it can
+  int64_t rate_mbit_s = 0;  // 0: as fast as it can; of TCP alone
   uint8_t traffic_class = 0;
+  bool verbs = false;  // with RDMA
 };
 
 inline constexpr uint32_t kDatagrams = 4;  // of each size
@@ -31,6 +33,7 @@ struct Sent {
   uint64_t packets = 0;
   uint64_t lost = 0;  // sent again
   bool connected = false;
+  double mbit_s = 0;  // with RDMA; of TCP the receiver knows
   std::string error;
 };
 
@@ -48,7 +51,7 @@ class ProbeSockets {
   static Result<ProbeSockets> Open(const std::string& address);
 
   [[nodiscard]] uint16_t port() const { return port_; }
-  [[nodiscard]] Received Receive(const Order& order) const;
+  [[nodiscard]] Received Receive(const Order& order, const VerbsPort& verbs) const;
 
  private:
   UniqueFd tcp_;
@@ -57,6 +60,6 @@ class ProbeSockets {
 };
 
 // `own`: the address that packets come from; "": the kernel chooses.
-Sent Send(const Order& order, const std::string& own);
+Sent Send(const Order& order, const std::string& own, const VerbsPort& verbs);
 
 }  // namespace muster::preflight

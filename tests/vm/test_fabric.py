@@ -187,6 +187,41 @@ class FabricTest(unittest.TestCase):
         self.set_up(self.a)
         self.assertEqual(self.connect_by_rdma_cm(), {(a, 106), (b, 106)})
 
+    def fabric_test(self) -> Document:
+        """`muster net test` between both guests; what a prints."""
+        own = {"GROUP_WORLD_SIZE": "2", "MASTER_ADDR": self.a.address, "MASTER_PORT": "29500"}
+        command = ["muster", "net", "test", "--json", "--wait=120"]
+        leads = self.a.start(command, env=own | {"GROUP_RANK": "0", "SLURMD_NODENAME": "a"})
+        try:
+            follows = self.b.run(command, env=own | {"GROUP_RANK": "1", "SLURMD_NODENAME": "b"})
+            done = leads.wait()
+        finally:
+            leads.kill()
+        self.assertEqual((done.stderr, follows.stderr), ("", ""))
+        self.assertEqual(done.returncode, follows.returncode)
+        document: Document = json.loads(done.stdout)
+        self.assertEqual(document["ok"], done.returncode == 0)
+        return document
+
+    def test_a_gangs_nodes_measure_with_verbs_in_the_fabrics_traffic_class(self) -> None:
+        self.set_up(self.a, self.b)
+        with self.packets() as seen:
+            verdict = self.fabric_test()
+            self.assertEqual((verdict["transport"], verdict["nodes"], verdict["findings"]), ("rdma", 2, []), verdict)
+            self.assertGreater(verdict["mbit_s"], 0)
+            both = {(self.a.address, 106), (self.b.address, 106)}
+            wait_until(lambda: both <= seen(), WAIT_S, "packets of both in the traffic class")
+
+    def test_a_node_without_an_rdma_device_is_measured_with_tcp(self) -> None:
+        self.set_up(self.a, self.b)
+        self.b.run(["rdma", "link", "delete", "rxe0"], check=True)
+        try:
+            verdict = self.fabric_test()
+            self.assertEqual(verdict["transport"], "tcp", "one side has no verbs")
+        finally:
+            self.b.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", self.b.interface], check=True)
+            self.set_up(self.b)
+
     def test_a_link_that_was_down_comes_back_with_its_settings(self) -> None:
         self.set_up(self.a, self.b)
         self.addCleanup(self.b.set_link, True)

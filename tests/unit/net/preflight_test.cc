@@ -87,6 +87,7 @@ class SimulatedFabric {
     one.to = to;
     one.packets = packets;
     one.connected = true;
+    one.verbs = true;
     one.small_heard = one.large_heard = 4;
     std::uniform_real_distribution<double> part(0, 1);
     one.mbit_s = kRate * (0.95 + 0.05 * part(random_));
@@ -104,6 +105,9 @@ class SimulatedFabric {
           break;
         case Trouble::kMtu:
           one.large_heard = 0;
+          break;
+        case Trouble::kNoRdma:
+          one.mbit_s = 0;
           break;
         case Trouble::kSlow:
           one.mbit_s /= 2;
@@ -178,8 +182,8 @@ std::vector<Suspect> Sorted(std::vector<Suspect> suspects) {
 
 // 200 fabrics: a bad link, a bad node, a bad leaf switch, or two bad links of different nodes at once.
 TEST(Judge, NamesWhatIsBadInSimulatedFabricsAndNothingElse) {
-  constexpr std::array kTroubles{Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kSlow,
-                                 Trouble::kLossy};
+  constexpr std::array kTroubles{Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu,
+                                 Trouble::kNoRdma,      Trouble::kSlow,    Trouble::kLossy};
   constexpr std::array kDirections{Direction::kOut, Direction::kIn};
   std::mt19937_64 random(TestSeed());
   int named = 0;

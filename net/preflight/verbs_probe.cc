@@ -1,0 +1,299 @@
+#include "net/preflight/verbs_probe.h"
+
+#include <fmt/format.h>
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "net/rendezvous/socket.h"
+
+namespace muster::preflight {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kQueuePairs = 4;
+constexpr uint32_t kDepth = 4;            // writes under way on each
+constexpr uint32_t kMessage = 64 * 1024;  // bytes
+constexpr auto kAnswer = std::chrono::seconds(2);
+// An adapter sends again after 67 ms, seven times: a path that is dead is known after half a second.
+constexpr uint8_t kTimeout = 14;
+constexpr uint8_t kRetries = 7;
+constexpr uint8_t kHops = 64;
+
+// What one side tells the other. Both are hosts of one cluster, with one byte order.
+struct Wire {
+  std::array<char, 8> magic{'m', 'u', 's', 't', 'e', 'r', 'v', '1'};
+  uint32_t usable = 0;  // 0: `why`
+  std::array<uint32_t, kQueuePairs> queue_pairs{};
+  uint32_t rkey = 0;
+  uint64_t address = 0;
+  std::array<uint8_t, 16> gid{};
+  uint16_t lid = 0;
+  uint8_t mtu = 0;  // ibv_mtu
+  uint8_t padding = 0;
+  std::array<char, 128> why{};
+};
+
+Error Failed(const char* what, int error) {
+  const Errc code = error == EACCES || error == EPERM || error == ENOMEM ? Errc::kDenied : Errc::kUnavailable;
+  return {code, fmt::format("{}: {}", what, std::strerror(error))};
+}
+
+struct CloseDevice {
+  void operator()(ibv_context* context) const { ::ibv_close_device(context); }
+};
+struct Deallocate {
+  void operator()(ibv_pd* domain) const { ::ibv_dealloc_pd(domain); }
+};
+struct Deregister {
+  void operator()(ibv_mr* region) const { ::ibv_dereg_mr(region); }
+};
+struct DestroyQueue {
+  void operator()(ibv_cq* queue) const { ::ibv_destroy_cq(queue); }
+};
+struct DestroyPair {
+  void operator()(ibv_qp* pair) const { ::ibv_destroy_qp(pair); }
+};
+
+Status Exchange(int socket, const Wire& own, Wire& theirs) {
+  const auto until = Clock::now() + kAnswer;
+  if (Status sent = rendezvous::SendAll(socket, std::as_bytes(std::span(&own, 1)), until); !sent) return sent;
+  const auto bytes = std::as_writable_bytes(std::span(&theirs, 1));
+  for (size_t got = 0; got < bytes.size();) {
+    const auto part = rendezvous::ReceiveSome(socket, bytes.subspan(got), until);
+    if (!part) return part.error();
+    got += *part;
+  }
+  if (theirs.magic != Wire().magic) return Error{Errc::kInvalid, "the other side speaks of something else"};
+  theirs.why.back() = '\0';
+  if (theirs.usable == 0)
+    return Error{Errc::kUnavailable, fmt::format("the other side: {}", theirs.why.data())};
+  return {};
+}
+
+}  // namespace
+
+// In the order in which they are made; they are destroyed in the opposite one.
+struct VerbsEndpoint::State {
+  VerbsPort port;
+  std::unique_ptr<ibv_context, CloseDevice> context;
+  ibv_port_attr attributes{};
+  ibv_gid gid{};
+  std::unique_ptr<ibv_pd, Deallocate> domain;
+  std::vector<char> memory;
+  std::unique_ptr<ibv_mr, Deregister> region;
+  std::unique_ptr<ibv_cq, DestroyQueue> completions;
+  std::vector<std::unique_ptr<ibv_qp, DestroyPair>> pairs;
+  uint64_t their_address = 0;
+  uint32_t their_key = 0;
+
+  [[nodiscard]] bool Ethernet() const { return attributes.link_layer == IBV_LINK_LAYER_ETHERNET; }
+  Status OpenDevice();
+  Status MakePairs();
+  Status ToReady(const Wire& theirs);
+  Status Post(size_t pair);
+};
+
+VerbsEndpoint::VerbsEndpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+VerbsEndpoint::VerbsEndpoint(VerbsEndpoint&&) noexcept = default;
+VerbsEndpoint& VerbsEndpoint::operator=(VerbsEndpoint&&) noexcept = default;
+VerbsEndpoint::~VerbsEndpoint() = default;
+
+Status VerbsEndpoint::State::OpenDevice() {
+  int count = 0;
+  const std::unique_ptr<ibv_device*, decltype(&::ibv_free_device_list)> list(::ibv_get_device_list(&count),
+                                                                             &::ibv_free_device_list);
+  const std::span devices(list.get(), list == nullptr ? 0 : static_cast<size_t>(count));
+  const auto found = std::ranges::find_if(
+      devices, [&](ibv_device* one) { return port.device == ::ibv_get_device_name(one); });
+  if (found == devices.end())
+    return Error{
+        Errc::kNotFound,
+        fmt::format("verbs know no device {}: are its provider and /dev/infiniband here?", port.device)};
+  context.reset(::ibv_open_device(*found));
+  if (context == nullptr) return Failed("opening the device", errno);
+  if (const int error = ::ibv_query_port(context.get(), port.port, &attributes); error != 0)
+    return Failed("asking the port", error);
+  if (attributes.state != IBV_PORT_ACTIVE)
+    return Error{Errc::kUnavailable, fmt::format("port {} of {} is {}", port.port, port.device,
+                                                 ::ibv_port_state_str(attributes.state))};
+  if (::ibv_query_gid(context.get(), port.port, port.gid_index, &gid) != 0)
+    return Failed("asking for the GID", errno);
+  return {};
+}
+
+Status VerbsEndpoint::State::MakePairs() {
+  domain.reset(::ibv_alloc_pd(context.get()));
+  if (domain == nullptr) return Failed("a protection domain", errno);
+  memory.resize(kQueuePairs * kMessage);
+  region.reset(::ibv_reg_mr(domain.get(), memory.data(), memory.size(),
+                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  if (region == nullptr) return Failed("registering memory, which needs LimitMEMLOCK=infinity", errno);
+  completions.reset(::ibv_create_cq(context.get(), kQueuePairs * kDepth, nullptr, nullptr, 0));
+  if (completions == nullptr) return Failed("a completion queue", errno);
+  for (size_t i = 0; i < kQueuePairs; ++i) {
+    ibv_qp_init_attr wanted{};
+    wanted.send_cq = wanted.recv_cq = completions.get();
+    wanted.qp_type = IBV_QPT_RC;
+    wanted.cap.max_send_wr = kDepth;
+    wanted.cap.max_recv_wr = 1;
+    wanted.cap.max_send_sge = wanted.cap.max_recv_sge = 1;
+    pairs.emplace_back(::ibv_create_qp(domain.get(), &wanted));
+    if (pairs.back() == nullptr) return Failed("a queue pair", errno);
+    ibv_qp_attr initial{};
+    initial.qp_state = IBV_QPS_INIT;
+    initial.port_num = port.port;
+    initial.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    const int error = ::ibv_modify_qp(pairs.back().get(), &initial,
+                                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    if (error != 0) return Failed("preparing a queue pair", error);
+  }
+  return {};
+}
+
+Status VerbsEndpoint::State::ToReady(const Wire& theirs) {
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    ibv_qp_attr ready{};
+    ready.qp_state = IBV_QPS_RTR;
+    ready.path_mtu = std::min(attributes.active_mtu, static_cast<ibv_mtu>(theirs.mtu));
+    ready.dest_qp_num = theirs.queue_pairs[i];
+    ready.max_dest_rd_atomic = 1;
+    ready.min_rnr_timer = 12;
+    ready.ah_attr.port_num = port.port;
+    ready.ah_attr.dlid = theirs.lid;
+    if (Ethernet()) {
+      ready.ah_attr.is_global = 1;
+      std::memcpy(ready.ah_attr.grh.dgid.raw, theirs.gid.data(), theirs.gid.size());
+      ready.ah_attr.grh.sgid_index = static_cast<uint8_t>(port.gid_index);
+      ready.ah_attr.grh.hop_limit = kHops;
+      ready.ah_attr.grh.traffic_class = port.traffic_class;
+    }
+    int error = ::ibv_modify_qp(pairs[i].get(), &ready,
+                                IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    if (error != 0) return Failed("a way to the other side's GID", error);
+    ibv_qp_attr sends{};
+    sends.qp_state = IBV_QPS_RTS;
+    sends.timeout = kTimeout;
+    sends.retry_cnt = kRetries;
+    sends.rnr_retry = kRetries;
+    sends.max_rd_atomic = 1;
+    error = ::ibv_modify_qp(pairs[i].get(), &sends,
+                            IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+    if (error != 0) return Failed("making a queue pair send", error);
+  }
+  their_address = theirs.address;
+  their_key = theirs.rkey;
+  return {};
+}
+
+Status VerbsEndpoint::State::Post(size_t pair) {
+  ibv_sge piece{};
+  piece.addr = reinterpret_cast<uint64_t>(memory.data() + pair * kMessage);
+  piece.length = kMessage;
+  piece.lkey = region->lkey;
+  ibv_send_wr write{};
+  write.wr_id = pair;
+  write.sg_list = &piece;
+  write.num_sge = 1;
+  write.opcode = IBV_WR_RDMA_WRITE;
+  write.send_flags = IBV_SEND_SIGNALED;
+  write.wr.rdma.remote_addr = their_address + pair * kMessage;
+  write.wr.rdma.rkey = their_key;
+  ibv_send_wr* bad = nullptr;
+  const int error = ::ibv_post_send(pairs[pair].get(), &write, &bad);
+  return error == 0 ? Status() : Failed("a write", error);
+}
+
+Result<VerbsEndpoint> VerbsEndpoint::Open(const VerbsPort& port) {
+  auto state = std::make_unique<State>();
+  state->port = port;
+  if (Status opened = state->OpenDevice(); !opened) return opened.error();
+  if (Status made = state->MakePairs(); !made) return made.error();
+  return VerbsEndpoint(std::move(state));
+}
+
+Status VerbsEndpoint::Connect(int socket) {
+  Wire own;
+  own.usable = 1;
+  for (size_t i = 0; i < kQueuePairs; ++i) own.queue_pairs[i] = state_->pairs[i]->qp_num;
+  own.rkey = state_->region->rkey;
+  own.address = reinterpret_cast<uint64_t>(state_->memory.data());
+  std::memcpy(own.gid.data(), state_->gid.raw, own.gid.size());
+  own.lid = state_->attributes.lid;
+  own.mtu = static_cast<uint8_t>(state_->attributes.active_mtu);
+  Wire theirs;
+  if (Status exchanged = Exchange(socket, own, theirs); !exchanged) return exchanged;
+  if (Status ready = state_->ToReady(theirs); !ready) {
+    RefuseEndpoint(socket, ready.error().message);
+    return ready;
+  }
+  // Nobody writes before both are ready.
+  Wire again;
+  return Exchange(socket, own, again);
+}
+
+Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration) {
+  const auto began = Clock::now();
+  const auto counts = began + duration / 5;
+  const auto end = began + duration;
+  uint32_t under_way = 0;
+  const auto post = [&](size_t pair) {
+    Status posted = state_->Post(pair);
+    if (posted) ++under_way;
+    return posted;
+  };
+  for (size_t i = 0; i < kDepth * kQueuePairs; ++i) {
+    if (Status posted = post(i % kQueuePairs); !posted) return posted.error();
+  }
+  uint64_t all = 0;  // bytes
+  uint64_t counted = 0;
+  auto first = began;
+  auto last = began;
+  std::array<ibv_wc, 16> done{};
+  // What is under way at the end is waited for: it goes as fast, and its memory is let go then.
+  while (under_way > 0 && Clock::now() < end + kAnswer) {
+    const int count = ::ibv_poll_cq(state_->completions.get(), done.size(), done.data());
+    if (count < 0) return Error{Errc::kUnavailable, "the completion queue cannot be read"};
+    if (count == 0) std::this_thread::yield();
+    const auto now = Clock::now();
+    for (const ibv_wc& one : std::span(done).first(static_cast<size_t>(count))) {
+      --under_way;
+      if (one.status != IBV_WC_SUCCESS)
+        return Error{Errc::kUnavailable,
+                     fmt::format("a write failed: {} ({})", ::ibv_wc_status_str(one.status),
+                                 static_cast<int>(one.status))};
+      if (now < end) {
+        if (Status posted = post(one.wr_id); !posted) return posted.error();
+      }
+      all += kMessage;
+      last = now;
+      if (now >= counts && first == began) {
+        first = now;  // what was written so far belongs to the time before
+      } else if (first != began) {
+        counted += kMessage;
+      }
+    }
+  }
+  if (under_way > 0 || all == 0) return Error{Errc::kUnavailable, "writes are not done in time"};
+  const bool few = counted == 0;
+  const std::chrono::duration<double> took = last - (few ? began : first);
+  return static_cast<double>(few ? all : counted) * 8 / took.count() / 1e6;
+}
+
+void RefuseEndpoint(int socket, const std::string& why) {
+  Wire own;
+  own.why.fill('\0');
+  std::copy_n(why.begin(), std::min(why.size(), own.why.size() - 1), own.why.begin());
+  (void)rendezvous::SendAll(socket, std::as_bytes(std::span(&own, 1)), Clock::now() + kAnswer);
+}
+
+}  // namespace muster::preflight

@@ -1,0 +1,46 @@
+// One direction of a pair, measured with RDMA: writes of one sender into the receiver's memory, over several queue pairs.
+//
+// Both sides hold a TCP connection, over which they tell each other where their queue pairs are; when it ends, the measurement does.
+// There is no librdmacm in it: a connection's GID, traffic class and timeouts are those that NCCL would have.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+
+namespace muster::preflight {
+
+struct VerbsPort {
+  std::string device;  // "mlx5_0"; "": there is none
+  uint8_t port = 1;
+  int gid_index = 0;
+  uint8_t traffic_class = 0;
+};
+
+// This process's memory, completion queue and queue pairs on a port. Not thread-safe.
+class VerbsEndpoint {
+ public:
+  // kNotFound: no such device. kDenied: its files are not this user's, or memory cannot be locked. kUnavailable: the port is down.
+  static Result<VerbsEndpoint> Open(const VerbsPort& port);
+  VerbsEndpoint(VerbsEndpoint&&) noexcept;
+  VerbsEndpoint& operator=(VerbsEndpoint&&) noexcept;
+  ~VerbsEndpoint();
+
+  // Both sides, over the connected socket: kUnavailable when the other side has no endpoint, or does not answer in 2 s.
+  Status Connect(int socket);
+  // The sender: Mbit/s of payload, counted once the first fifth of the time is over. kUnavailable says how the first write failed.
+  Result<double> Write(std::chrono::milliseconds duration);
+
+ private:
+  struct State;
+  explicit VerbsEndpoint(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Tells the other side that there will be no endpoint here, and why; for Connect there.
+void RefuseEndpoint(int socket, const std::string& why);
+
+}  // namespace muster::preflight
