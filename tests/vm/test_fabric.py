@@ -212,6 +212,19 @@ class FabricTest(unittest.TestCase):
             both = {(self.a.address, 106), (self.b.address, 106)}
             wait_until(lambda: both <= seen(), WAIT_S, "packets of both in the traffic class")
 
+    def test_packets_of_roce_that_are_dropped_on_the_way_are_named_though_tcp_connects(self) -> None:
+        self.set_up(self.a, self.b)
+        hook = f"type filter hook ingress device {self.a.cable} priority 0"
+        rules = f"add table netdev t; add chain netdev t c {{ {hook}; }}; add rule netdev t c udp dport 4791 drop"
+        self.guests.network.run(["nft", rules])
+        try:
+            verdict = self.fabric_test()
+        finally:
+            self.guests.network.run(["nft", "delete table netdev t"])
+        found = [(one["trouble"], one["direction"], one["pair"]) for one in verdict["findings"]]
+        self.assertEqual(found, [("no-rdma", "both", ["a", "b"])], verdict)
+        self.assertIn("transport retry counter exceeded", verdict["findings"][0]["text"])
+
     def test_a_node_without_an_rdma_device_is_measured_with_tcp(self) -> None:
         self.set_up(self.a, self.b)
         self.b.run(["rdma", "link", "delete", "rxe0"], check=True)
