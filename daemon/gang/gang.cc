@@ -59,8 +59,11 @@ Gang::Gang(Settings settings, const Memory& memory)
   if (settings_.order_by_topology) {
     settings_.node_switches.resize(nodes_.size());
     auto tree = SwitchTree::Of(settings_.node_switches, settings_.node_names);
-    if (tree) tree_ = *std::move(tree);
-    if (!tree) no_tree_ = tree.error().message;
+    if (tree) {
+      tree_ = *std::move(tree);
+    } else {
+      no_tree_ = tree.error().message;
+    }
   }
   const auto outside = [&](uint32_t node) { return node >= nodes_.size(); };
   std::erase_if(active_, outside);

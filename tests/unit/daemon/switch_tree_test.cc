@@ -175,8 +175,8 @@ TEST(SwitchTree, WhatIsNoTreeIsRefusedWithTheReason) {
     EXPECT_LT(tree.error().message.size(), 200U);
   }
   EXPECT_TRUE(SwitchTree::Of({std::vector<std::string>{"x", std::string(255, 'a')}}, {}));
-  std::vector<std::string> deep;
-  for (int level = 0; level < 16; ++level) deep.push_back(fmt::format("s{}", level));
+  std::vector<std::string> deep(16);
+  for (size_t level = 0; level < deep.size(); ++level) deep[level] = fmt::format("s{}", level);
   EXPECT_TRUE(SwitchTree::Of({deep, deep}, {}));
 }
 
