@@ -37,6 +37,7 @@ constexpr double kPacketsFull = 4'600;  // over each link and direction
 // Both sides give up on each other before.
 constexpr milliseconds kLate{6'000};
 constexpr milliseconds kOrderSent{5'000};
+constexpr milliseconds kHello{500};
 
 struct RailOf {
   std::string interface;
@@ -140,7 +141,8 @@ Status Test::Gather(const UniqueFd& listening) {
       continue;
     for (size_t i = guests.size(); i-- > 0;) {
       if (entries[i + 1].revents == 0) continue;
-      const auto hello = guests[i]->Receive(Clock::now() + kOrderSent);
+      // Who sends half a line holds up the others for a moment.
+      const auto hello = guests[i]->Receive(std::min(options_.come, Clock::now() + kHello));
       auto stream = std::move(guests[i]);
       guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));
       if (!hello) continue;

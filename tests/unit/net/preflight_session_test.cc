@@ -1,0 +1,149 @@
+// A test of the fabric between threads of this process, and what others say to its referee.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <future>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "net/preflight/line_stream.h"
+#include "net/preflight/probe_agent.h"
+#include "net/preflight/referee.h"
+#include "net/rendezvous/socket.h"
+
+namespace muster::preflight {
+namespace {
+
+using nlohmann::json;
+using std::chrono::seconds;
+
+Deadline Soon() {
+  return std::chrono::steady_clock::now() + seconds(60);
+}
+
+class Session : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto listening = rendezvous::Listen(0);
+    ASSERT_TRUE(listening.ok());
+    listening_ = std::move(*listening);
+    port_ = rendezvous::LocalPort(listening_.get()).value();
+  }
+
+  AgentOptions Agent(uint32_t node) {
+    AgentOptions options;
+    options.run = "8.0/1";
+    options.host = "127.0.0.1";
+    options.port = port_;
+    options.node = node;
+    options.name = "n" + std::to_string(node);
+    options.rails.push_back({"", "127.0.0.1", 0, true, {}});
+    return options;
+  }
+
+  std::future<Result<bool>> Come(AgentOptions options) {
+    return std::async(std::launch::async, [options] { return RunAgent(options, Soon()); });
+  }
+
+  std::future<Result<json>> Lead(uint32_t nodes, Deadline come) {
+    TestOptions options;
+    options.run = "8.0/1";
+    options.nodes = nodes;
+    options.rate_mbit_s = 20;
+    options.come = come;
+    return std::async(std::launch::async, [this, options] { return RunTest(listening_, options); });
+  }
+
+  LineStream Guest() {
+    auto fd = rendezvous::ConnectUntil("127.0.0.1", port_, Soon());
+    return LineStream(fd.ok() ? std::move(*fd) : UniqueFd());
+  }
+
+  UniqueFd listening_;
+  uint16_t port_ = 0;
+};
+
+TEST_F(Session, WhoDoesNotBelongToTheTestIsRefusedByNameAndDisturbsNobody) {
+  auto verdict = Lead(2, Soon());
+  LineStream silent = Guest();
+  LineStream half = Guest();
+  const std::string part = "{\"hello\":";
+  ASSERT_TRUE(rendezvous::SendAll(half.fd(), std::as_bytes(std::span(part)), Soon()).ok());
+  for (const std::string text : {"garbage\n", "[]\n", "{}\n", "{\"hello\": 7, \"node\": -1}\n"}) {
+    LineStream other = Guest();
+    ASSERT_TRUE(rendezvous::SendAll(other.fd(), std::as_bytes(std::span(text)), Soon()).ok());
+    const auto answer = other.Receive(Soon());
+    EXPECT_TRUE(!answer.ok() || answer->contains("refused")) << text;
+  }
+  AgentOptions stale = Agent(1);
+  stale.run = "8.0/0";
+  const auto refused = Come(stale).get();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message, "this node belongs to another test");
+  const auto beyond = Come(Agent(2)).get();
+  ASSERT_FALSE(beyond.ok());
+  EXPECT_EQ(beyond.error().message, "this test has 2 nodes");
+  auto first = Come(Agent(0));
+  auto second = Come(Agent(1));
+  const auto said = verdict.get();
+  ASSERT_TRUE(said.ok()) << said.error().message;
+  EXPECT_EQ(said->at("nodes"), 2);
+  EXPECT_EQ(said->at("transport"), "tcp");
+  EXPECT_TRUE(said->at("missing").empty() && said->at("gone").empty()) << *said;
+  const auto one = first.get();
+  const auto other = second.get();
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_EQ(*one, said->at("ok"));
+  EXPECT_EQ(*other, said->at("ok"));
+}
+
+TEST_F(Session, ANodeThatEndsInTheMiddleIsNamedAndTheOthersHaveTheirVerdict) {
+  auto verdict = Lead(3, Soon());
+  auto first = Come(Agent(0));
+  auto second = Come(Agent(1));
+  {
+    LineStream dies = Guest();
+    const json rail{{"address", "127.0.0.1"}, {"port", 9}};
+    const json hello{{"hello", "8.0/1"}, {"node", 2}, {"name", "n2"}, {"rails", json::array({rail})}};
+    ASSERT_TRUE(dies.Send(hello, Soon()).ok());
+    ASSERT_TRUE(dies.Receive(Soon()).ok()) << "its first order";
+  }
+  const auto said = verdict.get();
+  ASSERT_TRUE(said.ok()) << said.error().message;
+  EXPECT_EQ(said->at("gone"), json::array({"n2"}));
+  EXPECT_FALSE(said->at("ok").get<bool>());
+  EXPECT_TRUE(first.get().ok() && second.get().ok());
+}
+
+TEST_F(Session, OneNodeAloneIsNoTest) {
+  auto verdict = Lead(2, std::chrono::steady_clock::now() + std::chrono::milliseconds(300));
+  auto alone = Come(Agent(0));
+  const auto said = verdict.get();
+  ASSERT_FALSE(said.ok());
+  EXPECT_EQ(said.error().message, "1 of 2 nodes came to the test: it needs two");
+  EXPECT_FALSE(alone.get().ok());
+}
+
+TEST(LineStream, RefusesWhatIsNoMessage) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+  LineStream stream{UniqueFd(ends[0])};
+  UniqueFd other(ends[1]);
+  const auto write = [&](const std::string& text) {
+    return rendezvous::SendAll(other.get(), std::as_bytes(std::span(text)), Soon()).ok();
+  };
+  ASSERT_TRUE(write("{\"a\": 1}\n{\"b\": 2}\nnonsense\n"));
+  EXPECT_EQ(stream.Receive(Soon())->at("a"), 1);
+  EXPECT_EQ(stream.Receive(Soon())->at("b"), 2);
+  EXPECT_EQ(stream.Receive(Soon()).error().code, Errc::kInvalid);
+  auto flood = std::async(std::launch::async, [&] { return write(std::string(kMaxLine + 8192, 'x')); });
+  EXPECT_EQ(stream.Receive(Soon()).error().message, "a message is too long");
+  flood.get();
+}
+
+}  // namespace
+}  // namespace muster::preflight
