@@ -40,6 +40,7 @@
 #include "daemon/service/queries.h"
 #include "daemon/slurm/slurm.h"
 #include "daemon/slurm/topology.h"
+#include "daemon/watch/fabric_watch.h"
 
 namespace muster {
 namespace {
@@ -173,6 +174,15 @@ void WarnOfOpenPorts(const Config& config) {
   }
 }
 
+std::optional<FabricMetrics> FabricMetricsOf(const watch::FabricWatch& fabric) {
+  const auto figures = fabric.figures();
+  if (!figures) return std::nullopt;
+  FabricMetrics metrics{figures->up, figures->down, figures->links_lost, {}};
+  for (size_t i = 0; i < watch::kCounts; ++i)
+    metrics.counts.emplace_back(watch::ToString(static_cast<watch::Count>(i)), figures->totals[i]);
+  return metrics;
+}
+
 int Fail(const std::string& message) {
   spdlog::error("{}", message);
   ::sd_notifyf(0, "STATUS=%s", message.c_str());
@@ -241,7 +251,13 @@ int Run(const Config& config) {
   auto tier = PartnerTier::Start(config, self, *service_uid, topology);
   if (!tier) spdlog::warn("no partner copies: {}", tier.error().message);
   const std::unique_ptr<PartnerTier> partners = tier ? *std::move(tier) : nullptr;
-  FabricEnvironment fabric(config.fabric_settings);
+  FabricEnvironment fabric_environment(config.fabric_settings);
+  Agent* watched = nullptr;
+  watch::FabricWatch fabric(
+      loop, {config.fabric_settings}, [&watched] { return watched != nullptr && !watched->gangs().empty(); },
+      [&watched](const std::vector<std::string>& news, const std::string& sick) {
+        if (watched != nullptr) watched->FabricSaid(news, sick);
+      });
   Agent agent(AgentContext{loop,
                            config,
                            self,
@@ -260,8 +276,10 @@ int Run(const Config& config) {
                            &slurm,
                            &exchange,
                            partners.get(),
-                           &fabric,
-                           std::make_shared<MemoryGrants>(static_cast<uint64_t>(config.health_memory_min))});
+                           &fabric_environment,
+                           std::make_shared<MemoryGrants>(static_cast<uint64_t>(config.health_memory_min)),
+                           &fabric});
+  watched = &agent;
   coordinators.SetAgent([&agent](const std::string& gang) { return agent.CoordinatorOf(gang); });
   Queries queries(loop, config, self, store, engine, coordinators, agent, slurm);
 
@@ -286,7 +304,7 @@ int Run(const Config& config) {
       return StoreWork{use.operations, std::chrono::duration<double>(use.took).count(), use.bytes};
     };
     return MetricsText({MUSTER_VERSION, agent.gangs().size(), gangs.size(), health.healthy(),
-                        work(engine.writes()), work(engine.reads())},
+                        work(engine.writes()), work(engine.reads()), FabricMetricsOf(fabric)},
                        gangs);
   });
   QuickEnd end(agent);

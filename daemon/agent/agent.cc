@@ -50,6 +50,11 @@ std::vector<std::string> Agent::Wish(bool drain, const std::string& reason) {
   return gangs;
 }
 
+void Agent::FabricSaid(const std::vector<std::string>& news, const std::string& sick) {
+  const bool checked = context_.config.health_timeout_ms > 0;
+  for (const auto& [id, gang] : gangs_) gang->FabricSaid(news, checked ? sick : "");
+}
+
 KnownCoordinator Agent::CoordinatorOf(const std::string& gang) const {
   const LocalGang* found = Find(gang);
   return found == nullptr ? KnownCoordinator() : found->Coordinator();

@@ -30,6 +30,8 @@ class Agent {
   [[nodiscard]] KnownCoordinator CoordinatorOf(const std::string& gang) const;
   // Tells the coordinators of all gangs here that this node is to be left, or may be used again. Gives their ids.
   std::vector<std::string> Wish(bool drain, const std::string& reason);
+  // What the ports of the fabric did, and why no gang may run here ("": nothing says so), to the coordinators of all gangs here.
+  void FabricSaid(const std::vector<std::string>& news, const std::string& sick);
   [[nodiscard]] const std::map<std::string, std::shared_ptr<LocalGang>>& gangs() const { return gangs_; }
 
  private:

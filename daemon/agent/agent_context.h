@@ -27,6 +27,9 @@ class KernelLog;
 class MemoryGrants;
 class PartnerTier;
 class Slurm;
+namespace watch {
+class FabricWatch;
+}
 
 // A gang's coordinator is dead, and it is this node's turn.
 struct TakeOverRequest {
@@ -62,12 +65,13 @@ struct AgentContext {
   // `done` gets nothing when the store does not answer. May be empty.
   std::function<void(const GangJob& job, std::function<void(std::optional<RecordedCoordinator>)> done)>
       read_coordinator;
-  Slurm* slurm = nullptr;                  // null in tests that have none
-  CommandConnections* commands = nullptr;  // null in tests that have none
-  PartnerTier* partners = nullptr;         // null where no copies are kept
-  FabricEnvironment* fabric = nullptr;     // null in tests that have none
+  Slurm* slurm = nullptr;                           // null in tests that have none
+  CommandConnections* commands = nullptr;           // null in tests that have none
+  PartnerTier* partners = nullptr;                  // null where no copies are kept
+  FabricEnvironment* fabric_environment = nullptr;  // null in tests that have none
   // Null in tests where there is memory enough.
   std::shared_ptr<MemoryGrants> memory = nullptr;
+  const watch::FabricWatch* fabric = nullptr;  // null in tests that have none
   DialLink dial = OpenLink;
 };
 

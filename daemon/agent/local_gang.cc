@@ -184,7 +184,7 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       exit.set_pid(body.pid);
       exit.set_oom_killed(body.oom_killed != 0);
       exit.set_time_ns(body.realtime_ns);
-      AddKernelFacts(body.realtime_ns, body.pid, &exit);
+      AddFacts(body.realtime_ns, body.pid, &exit);
       exit.set_program(std::move(read->program));
       exit.set_stderr_tail(std::string(read->stderr_tail));
       member->exit = exit;
@@ -273,7 +273,7 @@ bool LocalGang::StartMember(uint32_t task, Member& member) {
   if (local == tasks.end()) return false;
   const auto index = static_cast<uint32_t>(local - tasks.begin());
   LocalFacts facts{HexEncode(token_), context_.config.socket, StatePath() + ".cluster", "", {}};
-  if (context_.fabric != nullptr) facts.defaults = context_.fabric->Variables();
+  if (context_.fabric_environment != nullptr) facts.defaults = context_.fabric_environment->Variables();
   if (job_.OptionsOf(node_).files) facts.files = HelperProgram("muster-files");
   const auto environment = MemberEnvironment(spec_, world_, tf_cluster_, *place_, index, facts);
   wire::Start body{};

@@ -65,6 +65,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   [[nodiscard]] KnownCoordinator Coordinator() const { return {coordinator_, term_, attended_, beat_key_}; }
   // What an operator wants done with this node; the coordinator is told.
   void Wish(bool drain, const std::string& reason);
+  // See Agent.
+  void FabricSaid(const std::vector<std::string>& news, const std::string& sick);
   [[nodiscard]] std::string StatePath() const;
   // For a gang that was here before musterd restarted: waits a while for these tasks' supervisors to come
   // back, or for as long as they are suspended, then says who is lost.
@@ -169,7 +171,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void LearnCoordinator();
   void Learned(const std::optional<RecordedCoordinator>& found);
   void CheckHealth();
-  void AddKernelFacts(int64_t time_ns, pid_t pid, v1::MemberExited* exit) const;
+  void AddFacts(int64_t time_ns, pid_t pid, v1::MemberExited* exit) const;
   void WatchMembers();
   void SendReports(const std::vector<hang::MemberReport>& reports);
   void SayProgress();

@@ -16,6 +16,7 @@
 #include "daemon/health/kernel_log.h"
 #include "daemon/health/process_usage.h"
 #include "daemon/rpc/link.h"
+#include "daemon/watch/fabric_watch.h"
 
 namespace muster {
 namespace {
@@ -24,6 +25,7 @@ namespace {
 constexpr int64_t kFactsBeforeNs = 10'000'000'000;
 constexpr int64_t kFactsAfterNs = 1'000'000'000;
 constexpr int kMaxFacts = 8;
+constexpr size_t kMaxFabricFacts = 4;  // of them, so that the kernel's have room
 constexpr auto kAnnouncement = std::chrono::seconds(2);
 constexpr size_t kMaxStacksText = 16 * 1024;  // of one member, in a message
 
@@ -219,15 +221,37 @@ void LocalGang::CheckHealth() {
   });
 }
 
-void LocalGang::AddKernelFacts(int64_t time_ns, pid_t pid, v1::MemberExited* exit) const {
+void LocalGang::FabricSaid(const std::vector<std::string>& news, const std::string& sick) {
+  if (!news.empty()) {
+    auto message = Message();
+    for (const std::string& text : news) message.mutable_fabric()->add_texts(text);
+    Up(std::move(message));
+  }
+  if (sick.empty() || !sick_.empty()) return;
+  spdlog::warn("gang {}: this node's fabric: {}; no gang may run here", job_.Id(), sick);
+  sick_ = sick;
+  auto message = Message();
+  message.mutable_health()->set_sick(sick_);
+  Up(std::move(message));
+}
+
+// What the kernel and the fabric's ports said about the time when a process ended.
+void LocalGang::AddFacts(int64_t time_ns, pid_t pid, v1::MemberExited* exit) const {
+  const auto add = [exit](FactClass fact_class, const std::string& text, const std::string& meaning) {
+    if (exit->facts_size() == kMaxFacts) return;
+    v1::KernelFact* said = exit->add_facts();
+    said->set_fact_class(static_cast<uint32_t>(fact_class));
+    said->set_text(text);
+    said->set_meaning(meaning);
+  };
+  if (context_.fabric != nullptr) {
+    const auto facts = context_.fabric->Before(time_ns);
+    for (size_t i = 0; i < std::min<size_t>(facts.size(), kMaxFabricFacts); ++i)
+      add(facts[i].hardware ? FactClass::kHardware : FactClass::kNeutral, facts[i].text, "");
+  }
   if (context_.kernel_log == nullptr) return;
   for (const KernelFact& fact : context_.kernel_log->Near(time_ns, kFactsBeforeNs, kFactsAfterNs)) {
-    if (exit->facts_size() == kMaxFacts) return;
-    if (!Concerns(fact, pid)) continue;
-    v1::KernelFact* said = exit->add_facts();
-    said->set_fact_class(static_cast<uint32_t>(fact.fact_class));
-    said->set_text(fact.text);
-    said->set_meaning(fact.meaning);
+    if (Concerns(fact, pid)) add(fact.fact_class, fact.text, fact.meaning);
   }
 }
 

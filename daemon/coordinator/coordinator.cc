@@ -233,6 +233,10 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
       return TakeStacks(message.stacks(), node);
     case v1::AgentMessage::kHealth:
       return Feed(gang::NodeSick{node, message.health().sick()});
+    case v1::AgentMessage::kFabric:
+      for (const std::string& text : message.fabric().texts())
+        AddHistory("fabric", fmt::format("node {}: {}", agents_[node].name, text));
+      return;
     case v1::AgentMessage::kWish:
       if (message.wish().drain()) return Feed(gang::DrainNode{node, message.wish().reason()});
       return Feed(gang::NodeReturned{node});

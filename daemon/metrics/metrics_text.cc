@@ -68,6 +68,19 @@ std::string MetricsText(const NodeMetrics& node, const std::vector<GangMetrics>&
   Family bytes(&text, "muster_node_store_bytes_total", "counter", "How many bytes they had.");
   for (const auto& [labels, done] : work) bytes.Add(labels, static_cast<double>(done.bytes));
 
+  if (node.fabric) {
+    Family ports(&text, "muster_fabric_ports", "gauge", "Ports of the fabric, by whether they have a link.");
+    ports.Add("state=\"up\"", static_cast<double>(node.fabric->ports_up));
+    ports.Add("state=\"down\"", static_cast<double>(node.fabric->ports_down));
+    Family(&text, "muster_fabric_links_lost_total", "counter",
+           "How often a port of the fabric has lost its link while gangs ran.")
+        .Add("", static_cast<double>(node.fabric->links_lost));
+    Family counts(&text, "muster_fabric_counts_total", "counter",
+                  "What the ports of the fabric have counted while gangs ran, added up.");
+    for (const auto& [kind, count] : node.fabric->counts)
+      counts.Add(fmt::format("kind=\"{}\"", kind), static_cast<double>(count));
+  }
+
   const auto each = [&](const char* name, const char* type, const char* help,
                         const std::function<void(Family&, const std::string&, const GangMetrics&)>& add) {
     Family family(&text, name, type, help);

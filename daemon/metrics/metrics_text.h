@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace muster {
@@ -44,6 +45,14 @@ struct StoreWork {
   uint64_t bytes = 0;
 };
 
+// The ports of the fabric, added up: events and musterd's log name the one.
+struct FabricMetrics {
+  size_t ports_up = 0;
+  size_t ports_down = 0;
+  uint64_t links_lost = 0;
+  std::vector<std::pair<std::string, uint64_t>> counts;  // by kind
+};
+
 struct NodeMetrics {
   std::string version;
   size_t gangs = 0;             // with tasks on this node
@@ -51,6 +60,7 @@ struct NodeMetrics {
   std::optional<bool> healthy;  // by the newest check of the node's health
   StoreWork writes;
   StoreWork reads;
+  std::optional<FabricMetrics> fabric = std::nullopt;  // nothing where no port is watched
 };
 
 // One sample a line, samples of one name together, each name with its HELP and TYPE.

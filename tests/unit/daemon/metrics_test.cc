@@ -81,19 +81,32 @@ TEST(MetricsText, IsWhatPrometheusReads) {
 }
 
 TEST(MetricsText, ANameIsToldOnceForAllGangsAndAGangHasFewSamples) {
+  FabricMetrics fabric{8, 0, 3, {}};
+  for (int kind = 0; kind < 8; ++kind) fabric.counts.emplace_back("kind" + std::to_string(kind), 7);
+  const size_t most = Samples(MetricsText({"1", 0, 0, true, {}, {}, fabric}, {}));
+  EXPECT_LE(most, 30U);
   const size_t none = Samples(MetricsText({"1", 0, 0, true, {}, {}}, {}));
-  EXPECT_LE(none, 30U);
+  EXPECT_EQ(most, none + 11);
   const std::string text = MetricsText({"1", 0, 0, true, {}, {}}, {FullGang(), FullGang()});
   EXPECT_LE((Samples(text) - none) / 2, 40U);
   const std::string type = "# TYPE muster_gang_state ";
   EXPECT_EQ(text.find(type), text.rfind(type));
 }
 
+TEST(MetricsText, TheFabricsPortsAreAddedUp) {
+  const std::string text =
+      MetricsText({"1", 0, 0, true, {}, {}, FabricMetrics{7, 1, 3, {{"retransmit", 9}}}}, {});
+  for (const char* line :
+       {"muster_fabric_ports{state=\"up\"} 7\n", "muster_fabric_ports{state=\"down\"} 1\n",
+        "muster_fabric_links_lost_total{} 3\n", "muster_fabric_counts_total{kind=\"retransmit\"} 9\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+}
+
 TEST(MetricsText, WhatIsNotKnownIsNotMentioned) {
   GangMetrics gang;
   gang.gang = "1.0";
   const std::string text = MetricsText({"1", 0, 0, std::nullopt, {}, {}}, {gang});
-  for (const char* name : {"recovery", "gang_checkpoint", "gang_step", "healthy"})
+  for (const char* name : {"recovery", "gang_checkpoint", "gang_step", "healthy", "fabric"})
     EXPECT_EQ(text.find(name), std::string::npos) << name;
 }
 
