@@ -9,9 +9,9 @@ from vc.network import Network
 from .machine import Machine
 
 CONTROLLER = "ctl"
-# A node has libibverbs, as with any RDMA network: its package makes a group that no purge removes.
+# Both have libibverbs, as with any RDMA network: its package makes a group that no purge removes.
 ROLES = {
-    "controller": ["munge", "slurmctld", "slurm-client"],
+    "controller": ["munge", "slurmctld", "slurm-client", "libibverbs1"],
     "node": ["munge", "slurmd", "slurm-client", "libibverbs1"],
 }
 # Both, what else the playbooks install on blank machines, and what tests do.
