@@ -11,8 +11,9 @@
 namespace muster {
 namespace {
 
-// A gang that starts within this time after an interface came is told the old state: NCCL then looks for itself.
-constexpr auto kLookAgain = std::chrono::seconds(10);
+// A gang that starts within this time after an interface came is told the old state: NCCL then looks for itself. Eight adapters have
+// some two thousand GIDs to read.
+constexpr auto kLookAgain = std::chrono::seconds(30);
 
 // Nothing where nobody has described a fabric.
 Result<std::vector<std::string>> LookAtFabric(const std::string& settings_path) {
@@ -26,9 +27,10 @@ Result<std::vector<std::string>> LookAtFabric(const std::string& settings_path) 
   if (settings->networks.empty()) return variables;
   const roce::Host host = roce::ThisHost();
   for (const fabric::Variable& one :
-       fabric::NcclEnvironment(fabric::LookAtDevices(host, *settings),
-                               roce::FabricInterfaces(host, *settings), *settings, std::nullopt))
-    variables.push_back(one.key + "=" + one.value);
+       fabric::NcclEnvironment(fabric::LookAtDevices(host, *settings), roce::FabricNames(host, *settings),
+                               *settings, std::nullopt)) {
+    if (!one.in_file) variables.push_back(one.key + "=" + one.value);
+  }
   return variables;
 }
 

@@ -20,6 +20,8 @@ using fabric::PciPlace;
 using fabric::Port;
 using nlohmann::json;
 
+constexpr const char* kNcclConf = "/etc/nccl.conf";
+
 void Put(json& entry, const char* key, const std::string& value) {
   if (!value.empty()) entry[key] = value;
 }
@@ -194,11 +196,12 @@ Result<Answered> ShowEnvironment(const roce::Host& host, const roce::Settings& s
   const auto version = fabric::ParseNcclVersion(nccl);
   if (!nccl.empty() && !version)
     return Error{Errc::kInvalid, fmt::format("'{}' is no version of NCCL: give it as in 2.19.3", nccl)};
-  const auto interfaces = FabricInterfaces(host, settings);
+  const auto interfaces = FabricNames(host, settings);
   json variables = json::array();
   for (const fabric::Variable& variable :
        NcclEnvironment(fabric::LookAtDevices(host, settings), interfaces, settings, version)) {
     json entry{{"key", variable.key}, {"value", variable.value}, {"why", variable.why}};
+    if (variable.in_file) entry["file"] = kNcclConf;
     const char* own = std::getenv(variable.key.c_str());
     if (own != nullptr && own != variable.value) entry["yours"] = own;
     variables.push_back(entry);
@@ -216,7 +219,9 @@ std::string EnvironmentText(const json& document) {
     const std::string key = variable.at("key");
     const std::string value = variable.at("value");
     const std::string why = variable.at("why");
-    if (variable.contains("yours")) {
+    if (variable.contains("file")) {
+      text += fmt::format("# {} is set in {}, and stays. Muster's is {}: {}.\n", key, kNcclConf, value, why);
+    } else if (variable.contains("yours")) {
       text += fmt::format("# {}={} is yours, and stays. Muster's is {}: {}.\n", key,
                           variable.at("yours").get<std::string>(), value, why);
     } else {

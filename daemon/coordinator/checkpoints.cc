@@ -242,7 +242,8 @@ void Coordinator::ShardRestored(const v1::ShardRestored& restored) {
                   static_cast<double>(restored_.longest_ns) / 1e6));
 }
 
-// Removes what saves have left that were torn in older generations. All objects are listed for it, so not too often.
+// Removes what saves have left that were torn in older generations, now and once more. All objects are listed for it, so not too
+// often.
 void Coordinator::CollectOrphans() {
   if (collect_timer_ != 0 || over_called_) return;
   const int64_t now = BoottimeNs() / 1'000'000;
@@ -257,6 +258,12 @@ void Coordinator::CollectOrphans() {
   // On a thread of its own: commits do not wait for it.
   if (!collector_) collector_ = std::make_unique<Worker>();
   collector_->Do(Collecting(Catalog::Writers::kSome));
+  // What was under way to the store when its writer was stopped may land as long as an operation may take.
+  loop_.Cancel(late_timer_);
+  late_timer_ = loop_.After(std::chrono::milliseconds(config_.store_timeout_ms), [this] {
+    late_timer_ = 0;
+    if (!over_called_) collector_->Do(Collecting(Catalog::Writers::kSome));
+  });
 }
 
 std::function<void()> Coordinator::Collecting(Catalog::Writers writers) {

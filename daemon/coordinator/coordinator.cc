@@ -49,7 +49,7 @@ Coordinator::~Coordinator() {
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
   for (const Loop::TimerId timer :
        {takeover_timer_, linger_timer_, finish_timer_, probe_timer_, absent_timer_, hang_timer_,
-        stacks_timer_, slurm_timer_, end_timer_, collect_timer_}) {
+        stacks_timer_, slurm_timer_, end_timer_, collect_timer_, late_timer_}) {
     loop_.Cancel(timer);
   }
   for (auto& [node, agent] : agents_) {

@@ -333,6 +333,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::optional<uint64_t> storage_use_;
   uint64_t checkpoint_bytes_ = 0;  // of the newest one committed here
   Loop::TimerId collect_timer_ = 0;
+  Loop::TimerId late_timer_ = 0;  // to collect what has landed late
   int64_t collect_again_ms_ = 0;  // CLOCK_BOOTTIME; not before
 };
 

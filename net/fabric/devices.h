@@ -67,8 +67,9 @@ struct HostDevices {
   std::vector<Device> devices;  // by name, numbers as numbers
   std::vector<PciPlace> gpus;   // by their PCI address
   std::string
-      gpudirect;        // how an adapter reaches a GPU's memory: "nvidia_peermem", "dma-buf"; "": not at all
-  std::string memlock;  // of this process: "unlimited", or bytes
+      gpudirect;  // how an adapter reaches a GPU's memory: "nvidia_peermem", "dma-buf"; "": not at all
+  std::vector<std::string> nccl_conf;  // what /etc/nccl.conf sets
+  std::string memlock;                 // of this process: "unlimited", or bytes
 };
 
 // Settings say which networks are the fabric's; without any, no port is of the fabric. Blocks as long as the files of /sys do.

@@ -19,24 +19,8 @@ constexpr int kFindsGidMinor = 21;
 constexpr int kTimeoutExponent = 18;
 constexpr int kRetries = 7;
 
-}  // namespace
-
-std::optional<NcclVersion> ParseNcclVersion(const std::string& text) {
-  const auto parts = Words(text, ".");
-  if (parts.size() < 2 || parts.size() > 4) return std::nullopt;
-  std::vector<int> numbers;
-  for (const std::string& part : parts) {
-    const auto number = ParseDecimal(part);
-    if (!number || *number > 999 || part.find_first_not_of("0123456789") != std::string::npos)
-      return std::nullopt;
-    numbers.push_back(static_cast<int>(*number));
-  }
-  return NcclVersion{numbers[0], numbers[1]};
-}
-
-std::vector<Variable> NcclEnvironment(const HostDevices& devices,
-                                      const std::vector<roce::Interface>& interfaces,
-                                      const roce::Settings& settings, std::optional<NcclVersion> version) {
+std::vector<Variable> Wanted(const HostDevices& devices, const std::vector<std::string>& interfaces,
+                             const roce::Settings& settings, std::optional<NcclVersion> version) {
   std::vector<Variable> variables;
   if (settings.networks.empty() || interfaces.empty()) return variables;
   std::vector<std::string> adapters;
@@ -48,9 +32,7 @@ std::vector<Variable> NcclEnvironment(const HostDevices& devices,
       indices.push_back(*port.gid_index);
     }
   }
-  std::vector<std::string> names;
-  for (const roce::Interface& one : interfaces) names.push_back(one.name);
-  variables.push_back({"NCCL_SOCKET_IFNAME", fmt::format("={}", fmt::join(names, ",")),
+  variables.push_back({"NCCL_SOCKET_IFNAME", fmt::format("={}", fmt::join(interfaces, ",")),
                        fmt::format("the interfaces with an address in {}", settings.networks_text)});
   if (adapters.empty()) return variables;
   variables.push_back({"NCCL_IB_HCA", fmt::format("={}", fmt::join(adapters, ",")),
@@ -69,6 +51,29 @@ std::vector<Variable> NcclEnvironment(const HostDevices& devices,
          fmt::format("NCCL {}.{} does not look for the GID of RoCE v2, and all ports have it there",
                      version->major, version->minor)});
   }
+  return variables;
+}
+
+}  // namespace
+
+std::optional<NcclVersion> ParseNcclVersion(const std::string& text) {
+  const auto parts = Words(text, ".");
+  if (parts.size() < 2 || parts.size() > 4) return std::nullopt;
+  std::vector<int> numbers;
+  for (const std::string& part : parts) {
+    const auto number = ParseDecimal(part);
+    if (!number || *number > 999 || part.find_first_not_of("0123456789") != std::string::npos)
+      return std::nullopt;
+    numbers.push_back(static_cast<int>(*number));
+  }
+  return NcclVersion{numbers[0], numbers[1]};
+}
+
+std::vector<Variable> NcclEnvironment(const HostDevices& devices, const std::vector<std::string>& interfaces,
+                                      const roce::Settings& settings, std::optional<NcclVersion> version) {
+  auto variables = Wanted(devices, interfaces, settings, version);
+  for (Variable& one : variables)
+    one.in_file = std::ranges::find(devices.nccl_conf, one.key) != devices.nccl_conf.end();
   return variables;
 }
 

@@ -24,12 +24,13 @@ struct Variable {
   std::string key;
   std::string value;
   std::string why;  // a sentence
+  bool in_file =
+      false;  // /etc/nccl.conf has it, which a variable would overrule: it is for people to see, and not to be set
 };
 
-// Nothing where the settings name no networks, or no interface of this host has an address in one: there NCCL chooses. An index
-// of GIDs is given only to a version that does not find one itself, and only where all ports agree.
-std::vector<Variable> NcclEnvironment(const HostDevices& devices,
-                                      const std::vector<roce::Interface>& interfaces,
+// `interfaces`: roce::FabricNames. Nothing where the settings name no networks, or no interface of this host has an address in one:
+// there NCCL chooses. An index of GIDs is given only to a version that does not find one itself, and only where all ports agree.
+std::vector<Variable> NcclEnvironment(const HostDevices& devices, const std::vector<std::string>& interfaces,
                                       const roce::Settings& settings, std::optional<NcclVersion> version);
 
 }  // namespace muster::fabric

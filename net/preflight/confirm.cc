@@ -33,7 +33,8 @@ std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& 
   }
   if (inside.empty()) return ways;
   // In the middle of the list are others than those that most nodes met first.
-  std::ranges::rotate(outside, outside.begin() + static_cast<std::ptrdiff_t>(outside.size() / 2));
+  std::rotate(outside.begin(), outside.begin() + static_cast<std::ptrdiff_t>(outside.size() / 2),
+              outside.end());
   for (size_t i = 0; i < 2 && i < outside.size(); ++i) add(inside[i % inside.size()], outside[i]);
   return ways;
 }

@@ -65,14 +65,18 @@ Host ThisHost() {
       OwnAddresses};
 }
 
-std::vector<Interface> FabricInterfaces(const Host& host, const Settings& settings) {
+std::vector<std::string> FabricNames(const Host& host, const Settings& settings) {
   std::set<std::string> names;
-  for (const auto& [name, address] : host.addresses()) {
-    if (std::ranges::any_of(settings.networks, [&](const Network& network) { return network.Has(address); }))
-      names.insert(name);
+  for (const auto& own : host.addresses()) {
+    const auto has = [&own](const Network& network) { return network.Has(own.second); };
+    if (std::ranges::any_of(settings.networks, has)) names.insert(own.first);
   }
+  return {names.begin(), names.end()};
+}
+
+std::vector<Interface> FabricInterfaces(const Host& host, const Settings& settings) {
   std::vector<Interface> found;
-  for (const std::string& name : names) {
+  for (const std::string& name : FabricNames(host, settings)) {
     const std::string device = host.root + "/sys/class/net/" + name + "/device";
     const std::string bus = LinkName(device + "/subsystem");
     found.push_back(

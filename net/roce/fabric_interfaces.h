@@ -35,7 +35,10 @@ struct Interface {
   std::vector<RdmaPort> rdma;
 };
 
-// The interfaces with an address in one of the fabric's networks, sorted by name.
+// The names of the interfaces with an address in one of the fabric's networks, sorted.
+std::vector<std::string> FabricNames(const Host& host, const Settings& settings);
+
+// The interfaces with an address in one of the fabric's networks, sorted by name, with what /sys says of them.
 std::vector<Interface> FabricInterfaces(const Host& host, const Settings& settings);
 
 }  // namespace muster::roce

@@ -64,6 +64,20 @@ class StaleWriter(ClusterCase):
         self.wait(lambda: self.objects(keeper, 4, 1) == [], "what was torn to be removed")
         self.muster_json("checkpoint", "verify", keeper.job.gang)
 
+    def test_what_lands_after_the_new_generation_has_collected_is_removed_while_it_runs(self) -> None:
+        """A write that an OSD held up when its writer was stopped."""
+        self.addCleanup(self.mend)
+        self.wait_until_idle()
+        keeper = Keeper(self, 3, gang="spares=1", nodes=4)
+        keeper.commit(1)
+        torn = self.objects(keeper, 1, 1)[0].replace("/1.", "/2.", 1)
+        keeper.kill_one(OTHER)
+        self.assertEqual(keeper.started(2), 1)
+        Rados(self.cluster, "trainer").put(torn, b"late")
+        self.wait(lambda: self.objects(keeper, 2, 1) == [], "what landed late to be removed", SOON)
+        self.assertEqual(self.muster_json("status", keeper.job.id)["gangs"][-1]["generation"], 2, "no other has begun")
+        keeper.finish()
+
     def test_a_node_in_the_middle_of_a_save(self) -> None:
         self.wakes_up_late(THIRD, "engine.chunk_written:2", 3)
 

@@ -187,6 +187,15 @@ class NetShowTest(unittest.TestCase):
         shell = subprocess.run(["sh", "-ec", f"{text}\necho \"$NCCL_IB_HCA $NCCL_IB_TC\""], capture_output=True, text=True, env={"NCCL_IB_TC": "104"}, timeout=30, check=True)
         self.assertEqual(shell.stdout, "=mlx5_bond_0:1 104\n")
 
+    def test_what_the_hosts_nccl_conf_has_stays_and_is_told(self) -> None:
+        self.host(fabric_shapes.bond, "200.0.209.0/24")
+        self.address("bond9", "200.0.209.6/24")
+        (self.root / "etc").mkdir()
+        (self.root / "etc/nccl.conf").write_text("# NCCL_IB_TC=1\n NCCL_IB_HCA = mlx5_7\nNCCL_DEBUG=WARN\n")
+        text = self.run_net("env").stdout
+        self.assertIn("# NCCL_IB_HCA is set in /etc/nccl.conf, and stays. Muster's is =mlx5_bond_0:1", text)
+        self.assertIn("export NCCL_IB_TC=106", text)
+
     def test_files_that_make_no_sense_are_no_more_than_unknown(self) -> None:
         def strange(shape: Shape) -> None:
             port = Port("eth0", pair(2, "10.1.0.1"), rate="fast", state="", physical="9", link="Ethernet")
