@@ -11,9 +11,6 @@ using Scope = Suspect::Scope;
 
 // So many of a link's measurements must be bad: others may have been lucky, as with few lost packets.
 constexpr double kNearlyAll = 0.75;
-// With fewer packets lost, a rate of loss says nothing.
-constexpr uint64_t kFewLost = 3;
-
 double LostPart(uint64_t lost, uint64_t packets) {
   return packets == 0 ? 0 : static_cast<double>(lost) / static_cast<double>(packets);
 }
@@ -75,8 +72,7 @@ class Blame {
 
   // A measurement is bad or it is not, but one that has lost nothing may have been lucky: losses are counted over all of a link's.
   [[nodiscard]] bool Explains(const Count& count) const {
-    if (trouble_ == Trouble::kLossy)
-      return count.bad >= kFewLost && LostPart(count.bad, count.all) > lossy_above_;
+    if (trouble_ == Trouble::kLossy) return LostPart(count.bad, count.all) > lossy_above_;
     return count.bad >= 2 && static_cast<double>(count.bad) >= kNearlyAll * static_cast<double>(count.all);
   }
 
@@ -220,7 +216,8 @@ std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches
     std::ranges::copy_if(left, std::back_inserter(bad),
                          [&](const Measured* one) { return Is(trouble, *one, measured, expected); });
     if (bad.empty()) continue;
-    for (const Suspect& suspect : Blame(trouble, nodes, switches, expected.lossy_above, left, bad).Run()) {
+    for (const Suspect& suspect :
+         Blame(trouble, nodes, switches, expected.SuspiciousAbove(), left, bad).Run()) {
       std::erase_if(left, [&](const Measured* one) { return Over(suspect, switches, *one); });
       suspects.push_back(suspect);
     }

@@ -63,6 +63,8 @@ struct Expected {
   double mbit_s = 0;
   double slow_below = 0.75;  // of that
   double lossy_above = 0;    // the part of the packets that may be lost
+  // A quarter of that is suspicious: few packets have told so far.
+  [[nodiscard]] double SuspiciousAbove() const { return lossy_above / 4; }
 };
 
 // What a good link does here: what the best quarter of the measurements reached at least.

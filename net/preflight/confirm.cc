@@ -6,6 +6,9 @@ namespace muster::preflight {
 
 using Scope = Suspect::Scope;
 
+// A pair has no other witness than itself: a host that is busy for a moment must not look like a bad way.
+constexpr int kPairAgain = 5;
+
 std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
                            const std::set<uint32_t>& able, const std::vector<Suspect>& suspects) {
   std::vector<Way> ways;
@@ -15,7 +18,7 @@ std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& 
   };
   if (suspect.scope == Scope::kPair) {
     if (!able.contains(suspect.node) || !able.contains(suspect.other)) return ways;
-    for (int i = 0; i < 2; ++i) add(suspect.node, suspect.other);
+    for (int i = 0; i < kPairAgain; ++i) add(suspect.node, suspect.other);
     return ways;
   }
   std::vector<uint32_t> inside;

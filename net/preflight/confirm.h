@@ -18,7 +18,7 @@ struct Way {
 };
 
 // Two ways over what is suspected in each of its directions, each with another node that nobody suspects. A pair has no others:
-// both are its own. `able`: the nodes that can measure. Fewer, or none, where there are no such nodes.
+// it measures five times. `able`: the nodes that can measure. Fewer, or none, where there are no such nodes.
 std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
                            const std::set<uint32_t>& able, const std::vector<Suspect>& suspects);
 

@@ -30,6 +30,8 @@ constexpr uint32_t kMaxRails = 16;
 constexpr milliseconds kQuick{100};
 // What is suspected is measured three times as long.
 constexpr int kAgain = 3;
+// Losses are counted in more packets.
+constexpr int kAgainLossy = 10;
 // Above it packets are lost for a reason; the part that a test of that length can see.
 constexpr double kLossyQuick = 0.004;
 constexpr double kLossyFull = 0.0004;
@@ -379,7 +381,9 @@ std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>
       legs.push_back(leg);
       return true;
     });
-    for (const MeasuredLeg& one : Measure(legs, Duration() * kAgain))
+    const bool lossy = std::ranges::any_of(
+        now, [&](const auto& one) { return suspects[one.second].trouble == Trouble::kLossy; });
+    for (const MeasuredLeg& one : Measure(legs, Duration() * (lossy ? kAgainLossy : kAgain)))
       again[now.at({one.leg.from, one.leg.to})].push_back(one.measured);
   }
   return again;

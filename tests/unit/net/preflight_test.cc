@@ -137,7 +137,7 @@ class SimulatedFabric {
     for (const Suspect& suspect : suspects) {
       std::vector<Measured> again;
       for (const Way& way : Witnesses(suspect, switches_, able, suspects))
-        again.push_back(Measure(way.from, way.to, 3 * kPackets));
+        again.push_back(Measure(way.from, way.to, 10 * kPackets));
       if (Stands(suspect, again, expected)) named.push_back(suspect);
     }
     return named;
