@@ -48,8 +48,7 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
       const bool known = std::ranges::any_of(rails, [&](const Rail& rail) { return rail.interface == name; });
       if (known || !network.Has(address)) continue;
       const std::string directory = host.root + "/sys/class/net/" + name;
-      rails.push_back({name, address, static_cast<int64_t>(ReadNumber(directory + "/mtu").value_or(0)),
-                       ReadLine(directory + "/operstate") != "down"});
+      rails.push_back({name, address, static_cast<int64_t>(ReadNumber(directory + "/mtu").value_or(0)), {}});
     }
   }
   const fabric::HostDevices found = fabric::LookAtDevices(host, settings);
@@ -122,9 +121,8 @@ int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions&
   // With an address of its own where it has one: the way to itself says nothing of the others'.
   auto own = std::async(std::launch::async, [&] { return RunAgent(agent, test.come); });
   const auto verdict = RunTest(*listening, test);
-  const auto ended = own.get();
+  own.wait();
   if (!verdict) return Fail(verdict.error());
-  (void)ended;
   return Print(common, Answered{*verdict, verdict->at("ok").get<bool>() ? kGood : kBadFinding}, Text);
 }
 

@@ -60,12 +60,6 @@ constexpr uint32_t kGidsLookedAt = 32;        // of up to 256; drivers fill them
 constexpr uint32_t kMostStatistics = 16'384;  // mlx5 with many channels has some thousands
 constexpr uint64_t kPausesEvery = 3;  // samples: a driver asks its firmware for all statistics at once
 
-// "4: ACTIVE" -> "ACTIVE".
-std::string AfterColon(const std::string& text) {
-  const size_t colon = text.find(": ");
-  return colon == std::string::npos ? text : text.substr(colon + 2);
-}
-
 std::optional<uint64_t> WholeNumber(const std::string& text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -143,8 +137,8 @@ PortSample PortReader::Read() {
   if (std::ranges::count(kOperstates, operstate) > 0) sample.up = operstate == "up";
   sample.state = "operstate " + operstate;
   if (port_) {
-    const std::string state = AfterColon(Text(state_));
-    const std::string physical = AfterColon(Text(phys_state_));
+    const std::string state = roce::StateName(Text(state_));
+    const std::string physical = roce::StateName(Text(phys_state_));
     if (std::ranges::count(kPortStates, state) > 0) {
       sample.up = sample.up.value_or(true) && state == "ACTIVE" && (physical.empty() || physical == "LinkUp");
       sample.state += fmt::format(", port {}, {}", state, physical);

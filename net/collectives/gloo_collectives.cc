@@ -16,6 +16,7 @@
 #include "net/collectives/local_address.h"
 #include "net/rendezvous/client.h"
 #include "net/rendezvous/rendezvous_server.h"
+#include "net/rendezvous/socket.h"
 
 namespace muster {
 namespace {
@@ -125,7 +126,7 @@ void IgnoreSigpipe() {
 
 // Whether every member is on this host, by the word of whoever chose MASTER_ADDR.
 bool AllHere(const GroupOptions& options) {
-  return IsLoopback(options.master_addr) || options.master_addr == "localhost";
+  return rendezvous::IsLoopback(options.master_addr) || options.master_addr == "localhost";
 }
 
 // `way`: this member's address on its connection to rank 0. It is good for the data too, but on rank 0's own
@@ -137,7 +138,7 @@ gloo::transport::tcp::attr Interface(const GroupOptions& options, std::string wa
     attributes.iface = options.interface;
     return attributes;
   }
-  if (IsLoopback(way) && !AllHere(options)) way = OwnNameAddress().value_or(way);
+  if (rendezvous::IsLoopback(way) && !AllHere(options)) way = OwnNameAddress().value_or(way);
   if (way.starts_with(kMapped)) way.erase(0, kMapped.size());
   attributes.hostname = way;
   return attributes;

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/unique_fd.h"
+#include "net/rendezvous/socket.h"
 
 namespace muster {
 namespace {
@@ -29,10 +30,6 @@ bool IsBoundHere(const addrinfo& address) {
 
 }  // namespace
 
-bool IsLoopback(const std::string& address) {
-  return address == "::1" || address.starts_with("127.") || address.starts_with("::ffff:127.");
-}
-
 std::optional<std::string> OwnNameAddress() {
   const std::string name = OwnName();
   if (name.empty()) return std::nullopt;
@@ -47,7 +44,7 @@ std::optional<std::string> OwnNameAddress() {
                       NI_NUMERICHOST) != 0) {
       continue;
     }
-    if (!IsLoopback(text.data()) && IsBoundHere(*address)) return std::string(text.data());
+    if (!rendezvous::IsLoopback(text.data()) && IsBoundHere(*address)) return std::string(text.data());
   }
   return std::nullopt;
 }

@@ -6,9 +6,6 @@
 
 namespace muster {
 
-// Whether an address in numbers is one that only this host can reach.
-[[nodiscard]] bool IsLoopback(const std::string& address);
-
 // The first address of this host's name (SLURMD_NODENAME, else gethostname) that is bound to this host and is
 // not a loopback one, in numbers. Debian's installer maps a host's own name to 127.0.1.1, so there may be
 // none.

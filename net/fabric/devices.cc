@@ -22,11 +22,6 @@ bool ByNumbers(const std::string& a, const std::string& b) {
   return ::strverscmp(a.c_str(), b.c_str()) < 0;
 }
 
-std::string LinkName(const std::string& path) {
-  std::error_code ignored;
-  return fs::read_symlink(path, ignored).filename();
-}
-
 // As people write it; "" for an entry of the table that is empty.
 std::string GidText(const std::string& line) {
   in6_addr address{};
@@ -42,12 +37,6 @@ std::string GidText(const std::string& line) {
     ::inet_ntop(AF_INET6, bytes, text.data(), text.size());
   }
   return text.data();
-}
-
-// "4: ACTIVE" is "ACTIVE".
-std::string BehindColon(const std::string& line) {
-  const size_t colon = line.find(": ");
-  return colon == std::string::npos ? line : line.substr(colon + 2);
 }
 
 int64_t Hexadecimal(const std::string& text) {
@@ -90,8 +79,8 @@ Port LookAtPort(const roce::Host& host, const roce::Settings& settings, const st
   Port port;
   port.number = static_cast<int>(ParseDecimal(number).value_or(0));
   port.link_layer = ReadLine(directory + "/link_layer");
-  port.state = BehindColon(ReadLine(directory + "/state"));
-  port.physical = BehindColon(ReadLine(directory + "/phys_state"));
+  port.state = roce::StateName(ReadLine(directory + "/state"));
+  port.physical = roce::StateName(ReadLine(directory + "/phys_state"));
   ReadRate(ReadLine(directory + "/rate"), port);
   if (port.link_layer == "InfiniBand") {
     port.lid = Hexadecimal(ReadLine(directory + "/lid"));
@@ -127,18 +116,18 @@ Device LookAtDevice(const roce::Host& host, const roce::Settings& settings, cons
   const std::string below = directory + "/device";
   Device device;
   device.name = name;
-  device.driver = LinkName(below + "/driver");
+  device.driver = roce::LinkName(below + "/driver");
   device.firmware = ReadLine(directory + "/fw_ver");
   device.board = ReadLine(directory + "/board_id");
   device.guid = ReadLine(directory + "/node_guid");
-  if (LinkName(below + "/subsystem") == "pci") {
-    const std::string address = LinkName(below);
+  if (roce::LinkName(below + "/subsystem") == "pci") {
+    const std::string address = roce::LinkName(below);
     device.place = LookAtPlace(host.root, address);
-    device.virtual_function = !LinkName(below + "/physfn").empty();
+    device.virtual_function = !roce::LinkName(below + "/physfn").empty();
     device.pcie = Lanes(below, "current");
     device.pcie_max = Lanes(below, "max");
     device.relaxed_ordering = RelaxedOrdering(host.root, address);
-    const std::string group = LinkName(below + "/iommu_group");
+    const std::string group = roce::LinkName(below + "/iommu_group");
     if (!group.empty()) device.iommu = ReadLine(host.root + "/sys/kernel/iommu_groups/" + group + "/type");
     device.acs_known = true;
     for (const std::string& bridge : device.place.path) {

@@ -15,16 +15,14 @@ namespace muster::preflight {
 struct Measured {
   uint32_t from = 0;
   uint32_t to = 0;
-  double mbit_s = 0;        // payload; 0: nothing has arrived
-  uint64_t packets = 0;     // sent, of that payload
-  uint64_t lost = 0;        // of these, sent again
-  bool connected = false;   // TCP has found the way, both of them
-  bool verbs = false;       // measured with RDMA
-  uint32_t small_sent = 0;  // datagrams of a few bytes
-  uint32_t small_heard = 0;
-  uint32_t large_sent = 0;  // datagrams that fill the sender's MTU
-  uint32_t large_heard = 0;
-  std::string error;  // why there is no rate; "": there is one
+  double mbit_s = 0;         // payload; 0: nothing has arrived
+  uint64_t packets = 0;      // sent, of that payload
+  uint64_t lost = 0;         // of these, sent again
+  bool connected = false;    // TCP has found the way, both of them
+  bool verbs = false;        // measured with RDMA
+  uint32_t small_heard = 0;  // datagrams of a few bytes
+  uint32_t large_heard = 0;  // those that fill the sender's MTU
+  std::string error;         // why there is no rate; "": there is one
 };
 
 enum class Trouble {

@@ -42,7 +42,8 @@ Result<Order> ParseOrder(const json& message) {
 
 class Agent {
  public:
-  Agent(const AgentOptions& options, LineStream stream) : options_(options), stream_(std::move(stream)) {}
+  Agent(const AgentOptions& options, LineStream stream)
+      : options_(options), stream_(std::move(stream)), workers_(options.rails.size()) {}
 
   Status Open() {
     for (const Rail& rail : options_.rails) {
@@ -67,7 +68,6 @@ class Agent {
                        {"address", address},
                        {"port", sockets_[i].port()},
                        {"mtu", rail.mtu},
-                       {"up", rail.up},
                        {"verbs", !rail.verbs.device.empty()}});
     }
     return Reply({{"hello", options_.run},
@@ -79,7 +79,9 @@ class Agent {
 
   Result<bool> Obey() {
     auto verdict = UntilVerdict();
-    for (std::thread& worker : workers_) worker.join();
+    for (std::thread& worker : workers_) {
+      if (worker.joinable()) worker.join();
+    }
     return verdict;
   }
 
@@ -106,8 +108,9 @@ class Agent {
       const size_t rail = message->value("rail", size_t{0});
       if (rail >= sockets_.size())
         return Error{Errc::kInvalid, "the referee asks for a rail that this node does not have"};
-      // Rails measure at the same time.
-      workers_.emplace_back([this, order = *order, rail, sends] { Measure(order, rail, sends); });
+      // Rails measure at the same time, each of them one thing after the other.
+      if (workers_[rail].joinable()) workers_[rail].join();
+      workers_[rail] = std::thread([this, order = *order, rail, sends] { Measure(order, rail, sends); });
     }
   }
 
@@ -135,7 +138,7 @@ class Agent {
   LineStream stream_;
   std::vector<ProbeSockets> sockets_;
   std::mutex sending_;
-  std::vector<std::thread> workers_;
+  std::vector<std::thread> workers_;  // of each rail
 };
 
 }  // namespace

@@ -17,8 +17,7 @@ struct Rail {
   std::string interface;  // "": whichever the kernel takes to the referee
   std::string address;    // "" likewise
   int64_t mtu = 0;        // bytes; 0: unknown
-  bool up = true;
-  VerbsPort verbs;  // without a device: TCP
+  VerbsPort verbs;        // without a device: TCP
 };
 
 struct AgentOptions {

@@ -46,7 +46,6 @@ struct RailOf {
   std::string address;
   uint16_t port = 0;
   int64_t mtu = 0;
-  bool up = true;
   bool verbs = false;
 };
 
@@ -82,10 +81,9 @@ std::optional<Node> ParseHello(const json& message, const std::string& run, std:
       return std::nullopt;
     }
     for (const json& one : message.at("rails")) {
-      node.rails.push_back({one.value("interface", "").substr(0, 64),
-                            one.at("address").get<std::string>().substr(0, 64),
-                            one.at("port").get<uint16_t>(), one.value("mtu", int64_t{0}),
-                            one.value("up", true), one.value("verbs", false)});
+      node.rails.push_back(
+          {one.value("interface", "").substr(0, 64), one.at("address").get<std::string>().substr(0, 64),
+           one.at("port").get<uint16_t>(), one.value("mtu", int64_t{0}), one.value("verbs", false)});
     }
     if (node.rails.empty() || node.rails.size() > kMaxRails) {
       refused = "a node has one rail to sixteen";
@@ -116,7 +114,7 @@ class Test {
   [[nodiscard]] uint32_t Rails() const;
   [[nodiscard]] bool Takes(const Leg& leg) const;
   [[nodiscard]] bool Verbs(const Leg& leg) const;
-  [[nodiscard]] std::vector<uint32_t> Switches() const;
+  void NumberSwitches();
   [[nodiscard]] milliseconds Duration() const;
   [[nodiscard]] bool Mute(uint32_t node, uint32_t rail) const;
   std::vector<std::vector<Measured>> MeasureAgain(const std::vector<Suspect>& suspects, uint32_t rail);
@@ -128,6 +126,7 @@ class Test {
   std::vector<Node> nodes_;  // those that came, by their number
   json missing_ = json::array();
   std::vector<MeasuredLeg> measured_;
+  std::vector<uint32_t> switches_;  // of each node its leaf's number; empty when one does not know its own
   std::vector<std::string> switch_names_;
   uint64_t next_id_ = 1;
 };
@@ -183,19 +182,16 @@ Status Test::Gather(const UniqueFd& listening) {
 
 // Who has come over the loopback interface is on this host, and the others reach it where they have reached the referee.
 void Test::GiveOwnAddress() {
-  const auto loopback = [](const std::string& address) {
-    return address == "::1" || address.starts_with("127.");
-  };
   std::string own;
   for (const Node& node : nodes_) {
     const auto address = rendezvous::LocalAddress(node.stream->fd());
     const std::string text = !address ? "" : address->starts_with("::ffff:") ? address->substr(7) : *address;
-    if (!text.empty() && !loopback(text)) own = text;
+    if (!text.empty() && !rendezvous::IsLoopback(text)) own = text;
   }
   if (own.empty()) return;
   for (Node& node : nodes_) {
     for (RailOf& rail : node.rails) {
-      if (loopback(rail.address)) rail.address = own;
+      if (rendezvous::IsLoopback(rail.address)) rail.address = own;
     }
   }
 }
@@ -216,18 +212,13 @@ bool Test::Verbs(const Leg& leg) const {
   return nodes_[leg.from].rails[leg.rail].verbs && nodes_[leg.to].rails[leg.rail].verbs;
 }
 
-// Leaf switches, numbered; empty when a node does not know its own.
-std::vector<uint32_t> Test::Switches() const {
-  std::vector<std::string> names;
+void Test::NumberSwitches() {
+  if (std::ranges::any_of(nodes_, [](const Node& node) { return node.switches.empty(); })) return;
   for (const Node& node : nodes_) {
-    if (node.switches.empty()) return {};
-    names.push_back(node.switches);
+    const auto known = std::ranges::find(switch_names_, node.switches);
+    switches_.push_back(static_cast<uint32_t>(known - switch_names_.begin()));
+    if (known == switch_names_.end()) switch_names_.push_back(node.switches);
   }
-  std::vector<std::string> known = switch_names_;
-  std::vector<uint32_t> numbers;
-  for (const std::string& name : names)
-    numbers.push_back(static_cast<uint32_t>(std::ranges::find(known, name) - known.begin()));
-  return numbers;
 }
 
 milliseconds Test::Duration() const {
@@ -296,8 +287,6 @@ std::vector<MeasuredLeg> Test::Measure(const std::vector<Leg>& legs, millisecond
     measured.from = leg.from;
     measured.to = leg.to;
     measured.verbs = Verbs(leg);
-    measured.small_sent = kDatagrams;
-    measured.large_sent = kDatagrams;
     open[next_id_++] = {leg, measured};
   }
   for (const bool sends : {false, true}) {
@@ -365,7 +354,7 @@ std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>
   }
   std::vector<std::pair<size_t, Leg>> todo;
   for (size_t i = 0; i < suspects.size(); ++i) {
-    for (const Way& way : Witnesses(suspects[i], Switches(), able, suspects))
+    for (const Way& way : Witnesses(suspects[i], switches_, able, suspects))
       todo.emplace_back(i, Leg{rail, way.from, way.to});
   }
   std::vector<std::vector<Measured>> again(suspects.size());
@@ -406,7 +395,7 @@ void Test::Find(uint32_t rail, json& findings, json& passing) {
     other_mtu.insert(finding.at("node"));
     findings.push_back(std::move(finding));
   }
-  auto suspects = Judge(static_cast<uint32_t>(nodes_.size()), Switches(), measured, expected);
+  auto suspects = Judge(static_cast<uint32_t>(nodes_.size()), switches_, measured, expected);
   // Why its large packets are lost is known.
   std::erase_if(suspects, [&](const Suspect& suspect) {
     return suspect.trouble == Trouble::kMtu && suspect.scope == Suspect::Scope::kNode &&
@@ -420,10 +409,7 @@ void Test::Find(uint32_t rail, json& findings, json& passing) {
 
 json Test::Run() {
   const auto began = Clock::now();
-  for (const Node& node : nodes_) {
-    if (!node.switches.empty() && std::ranges::find(switch_names_, node.switches) == switch_names_.end())
-      switch_names_.push_back(node.switches);
-  }
+  NumberSwitches();
   const auto count = static_cast<uint32_t>(nodes_.size());
   for (const Round& round : options_.full ? AllPairs(count) : QuickPairs(count)) {
     // One direction after the other: answers of a slow one must not wait behind the other's data.

@@ -122,6 +122,10 @@ Result<std::string> LocalAddress(int fd) {
   return std::string(host.data());
 }
 
+bool IsLoopback(const std::string& address) {
+  return address == "::1" || address.starts_with("127.") || address.starts_with("::ffff:127.");
+}
+
 Result<UniqueFd> ConnectUntil(const std::string& host, std::uint16_t port, Deadline deadline) {
   const std::string service = std::to_string(port);
   const std::string endpoint = host + " port " + service;

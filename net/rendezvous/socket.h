@@ -25,6 +25,9 @@ using Deadline = std::chrono::steady_clock::time_point;
 // The address of this end of a connected socket, in numbers.
 [[nodiscard]] Result<std::string> LocalAddress(int fd);
 
+// Whether an address in numbers is one that only this host can reach.
+[[nodiscard]] bool IsLoopback(const std::string& address);
+
 // Connects to host:port, again and again until `deadline`: rank 0 may not listen yet. The socket is
 // non-blocking. kUnavailable names the endpoint and the last reason.
 [[nodiscard]] Result<UniqueFd> ConnectUntil(const std::string& host, std::uint16_t port, Deadline deadline);

@@ -35,11 +35,6 @@ std::vector<std::pair<std::string, std::string>> OwnAddresses() {
   return addresses;
 }
 
-std::string LinkName(const std::string& path) {
-  std::error_code ignored;
-  return fs::read_symlink(path, ignored).filename();
-}
-
 // An RDMA device has no link to its interface that all drivers make; each GID names the interface that it is of.
 std::vector<RdmaPort> PortsOf(const Host& host, const std::string& interface) {
   std::vector<RdmaPort> ports;
@@ -57,6 +52,16 @@ std::vector<RdmaPort> PortsOf(const Host& host, const std::string& interface) {
 }
 
 }  // namespace
+
+std::string LinkName(const std::string& path) {
+  std::error_code ignored;
+  return fs::read_symlink(path, ignored).filename();
+}
+
+std::string StateName(const std::string& line) {
+  const size_t colon = line.find(": ");
+  return colon == std::string::npos ? line : line.substr(colon + 2);
+}
 
 Host ThisHost() {
   return {

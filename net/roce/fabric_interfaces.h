@@ -35,6 +35,11 @@ struct Interface {
   std::vector<RdmaPort> rdma;
 };
 
+// The last part of what a link of /sys points to; "" where there is none.
+std::string LinkName(const std::string& path);
+// "4: ACTIVE", as /sys has a port's states, is "ACTIVE".
+std::string StateName(const std::string& line);
+
 // The names of the interfaces with an address in one of the fabric's networks, sorted.
 std::vector<std::string> FabricNames(const Host& host, const Settings& settings);
 

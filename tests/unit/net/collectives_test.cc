@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "net/collectives/collectives.h"
-#include "net/collectives/local_address.h"
+#include "net/rendezvous/socket.h"
 #include "processes.h"
 
 namespace muster {
@@ -231,9 +231,9 @@ TEST(Collectives, AGroupOfOneNeedsNoNetwork) {
 
 TEST(LocalAddress, LoopbackIsKnownInAllItsForms) {
   for (const char* here : {"127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1"})
-    EXPECT_TRUE(IsLoopback(here)) << here;
+    EXPECT_TRUE(rendezvous::IsLoopback(here)) << here;
   for (const char* away : {"10.0.0.1", "::ffff:10.0.0.1", "fe80::1", "1.127.0.0"})
-    EXPECT_FALSE(IsLoopback(away)) << away;
+    EXPECT_FALSE(rendezvous::IsLoopback(away)) << away;
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class Session : public testing::Test {
     options.port = port_;
     options.node = node;
     options.name = "n" + std::to_string(node);
-    options.rails.push_back({"", "127.0.0.1", 0, true, {}});
+    options.rails.push_back({"", "127.0.0.1", 0, {}});
     return options;
   }
 

@@ -10,9 +10,10 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import own_network
+
 HERE = Path(__file__).resolve().parent
 BUILD = Path(os.environ.get("MUSTER_BUILD", HERE.parents[2] / "build"))
-IN_NAMESPACE = "MUSTER_TEST_NAMESPACE"
 
 MSTCONFIG = """#!/usr/bin/python3
 import json, sys
@@ -256,9 +257,5 @@ class NetCommandTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if IN_NAMESPACE not in os.environ:
-        # Interfaces of its own, and /sys that shows them.
-        inside = 'mount -t sysfs sysfs /sys && exec "$@"'
-        words = ["unshare", "--net", "--mount", "sh", "-c", inside, "sh", sys.executable, *sys.argv]
-        os.execvpe(words[0], words, os.environ | {IN_NAMESPACE: "1"})
+    own_network.enter()
     unittest.main()

@@ -4,7 +4,6 @@
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 from collections.abc import Callable
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import fabric_shapes
+import own_network
 from fabric_shapes import Port, Shape, pair
 
 HERE = Path(__file__).resolve().parent
 BUILD = Path(os.environ.get("MUSTER_BUILD", HERE.parents[2] / "build"))
-IN_NAMESPACE = "MUSTER_TEST_NAMESPACE"
 
 
 class NetShowTest(unittest.TestCase):
@@ -213,9 +212,5 @@ class NetShowTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if IN_NAMESPACE not in os.environ:
-        # Interfaces of its own, and /sys that shows them.
-        inside = 'mount -t sysfs sysfs /sys && exec "$@"'
-        words = ["unshare", "--net", "--mount", "sh", "-c", inside, "sh", sys.executable, *sys.argv]
-        os.execvpe(words[0], words, os.environ | {IN_NAMESPACE: "1"})
+    own_network.enter()
     unittest.main()
