@@ -1,8 +1,6 @@
 """A state out of a checkpoint: by one member's structure, from a shard that is open and from all members' slices."""
 
 import copy
-import ctypes
-import mmap
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import zip_longest
@@ -18,16 +16,6 @@ _NOTHING: Any = object()  # in place of a target that is not there, or of a node
 _MOST_NAMED = 20
 Info = Callable[[str, int | None], SliceInfo | None]
 Fill = Callable[[list[tuple[str, Described]]], None]
-
-_LARGE_PAGE = 2 << 20
-_madvise = ctypes.CDLL(None).madvise
-
-
-def _take_large_pages(address: int, size: int) -> None:
-    """Of memory that is not touched yet: to get it in small pages takes longer than to copy into it. numpy does that by itself."""
-    begin, end = -(-address // _LARGE_PAGE) * _LARGE_PAGE, (address + size) // _LARGE_PAGE * _LARGE_PAGE
-    if begin < end:
-        _madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_HUGEPAGE)
 
 
 class Reading:
@@ -136,7 +124,6 @@ class Reading:
             import torch
 
             value = torch.empty(info.global_shape, dtype=torch_dtype(info.dtype, name), device="cpu")
-            _take_large_pages(value.data_ptr(), value.numel() * value.element_size())
         else:
             import numpy
 
