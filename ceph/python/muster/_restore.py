@@ -51,8 +51,7 @@ class Reading:
         failed = [*self._wrong, *(self._missing if strict or self._wrong else ())]
         if failed:
             more = f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
-            text = f"the checkpoint of step {self._step} does not have what is to be restored: "
-            text += "; ".join(failed[:_MOST_NAMED]) + more
+            text = f"the checkpoint of step {self._step} does not have what is to be restored: {'; '.join(failed[:_MOST_NAMED])}{more}"
             raise MusterError(INVALID, text) if self._wrong else NotFound(NOT_FOUND, text)
         self._fill(self._wanted)
         return state
