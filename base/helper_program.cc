@@ -17,14 +17,14 @@
 
 namespace muster {
 
-std::string HelperProgram(std::string_view name) {
+std::string HelperProgram(std::string_view name, std::string_view directory) {
   std::array<char, PATH_MAX> self{};
   const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
   const std::string path(self.data(), size > 0 ? static_cast<size_t>(size) : 0);
-  const std::string directory = path.substr(0, path.rfind('/'));
-  std::string beside = fmt::format("{}/{}", directory, name);
+  const std::string own = path.substr(0, path.rfind('/'));
+  std::string beside = fmt::format("{}/{}", own, name);
   if (::access(beside.c_str(), X_OK) == 0) return beside;
-  return fmt::format("{}/libexec/muster/{}", directory.substr(0, directory.rfind('/')), name);
+  return fmt::format("{}/{}/{}", own.substr(0, own.rfind('/')), directory, name);
 }
 
 Result<pid_t> StartHelper(const std::string& program, std::vector<std::string> arguments,

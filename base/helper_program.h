@@ -13,8 +13,8 @@
 
 namespace muster {
 
-// Where the program `name` is: beside this one, as in a build, else in ../libexec/muster, as on a node.
-std::string HelperProgram(std::string_view name);
+// Where the program `name` is: beside this one, as in a build, else in ../`directory`, as on a node.
+std::string HelperProgram(std::string_view name, std::string_view directory = "libexec/muster");
 
 // Starts it in a process group of its own, with no signal blocked or ignored, /dev/null as its input, and of this process's
 // environment only PATH. `descriptors`: which of this process's it has under which number; it has stderr besides. kUnavailable:

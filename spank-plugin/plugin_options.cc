@@ -50,7 +50,7 @@ int RegisterGangOption(spank_t spank) {
       "run the tasks as a gang that Muster restarts together after a fault; "
       "keys: restarts=N, join=DURATION, spares=N, min=N, grow=yes|no, hang=DURATION|off, grace=DURATION, "
       "requeue=yes|no, role=NAME, kind=KIND, after=ROLE[:done], name=KEY, files=yes|no, "
-      "order=slurm|topology";
+      "order=slurm|topology, preflight=off|quick|full";
   constexpr int kOptionalArgument = 2;
   static spank_option option = {name, info, usage, kOptionalArgument, 0, OnGang};
   return spank_option_register(spank, &option);

@@ -22,18 +22,22 @@ enum class RoleKind : uint32_t {
   kSidecar = 4,    // its failure is nobody's; stopped at the end
 };
 
+// Whether the links between the nodes are tested before the first generation.
+enum class Preflight : uint32_t { kOff = 0, kQuick = 1, kFull = 2 };
+
 struct GangOptions {
   uint32_t restarts = 3;       // user faults before the gang is given up, 0..1000
   uint32_t join_seconds = 60;  // how long all members may take to appear, 1..86400
   uint32_t spares = 0;         // nodes of the step whose tasks wait to replace a lost node's, 0..1024
   uint32_t min_nodes = 0;      // the gang goes on with so many when it has no spare, 1..65536; 0: it does not
   uint32_t hang_seconds = 0;   // no progress for so long is a hang, 1..86400; 0: learned from the steps
-  uint32_t grace_seconds = 30;         // how long a drain waits for a checkpoint, 0..3600
-  bool hang_off = false;               // no hang is looked for
-  bool grow = false;                   // a gang that has shrunk takes nodes back at its next checkpoint
-  bool requeue = true;                 // the job may be requeued when it cannot go on in its allocation
-  bool files = false;                  // directories that the program writes are its checkpoints
-  bool order_by_topology = false;      // ranks follow Slurm's topology, not Slurm's order of the nodes
+  uint32_t grace_seconds = 30;     // how long a drain waits for a checkpoint, 0..3600
+  bool hang_off = false;           // no hang is looked for
+  bool grow = false;               // a gang that has shrunk takes nodes back at its next checkpoint
+  bool requeue = true;             // the job may be requeued when it cannot go on in its allocation
+  bool files = false;              // directories that the program writes are its checkpoints
+  bool order_by_topology = false;  // ranks follow Slurm's topology, not Slurm's order of the nodes
+  Preflight preflight = Preflight::kOff;
   bool after_done = false;             // `after` is to have ended with 0, not only to run
   RoleKind kind = RoleKind::kTracked;  // as given, else KindOfRole(role)
   char role[kMaxName + 1] = "worker";
@@ -45,7 +49,7 @@ inline constexpr char kGangKeys[] =
     "restarts=N (0..1000), join=DURATION (1s..24h), spares=N (0..1024 nodes), min=N (1..65536 nodes), "
     "grow=yes|no, hang=DURATION|off (1s..24h), grace=DURATION (0s..1h), requeue=yes|no, role=NAME, "
     "kind=tracked|chief|service|untracked|sidecar, after=ROLE[:done], name=KEY, files=yes|no, "
-    "order=slurm|topology";
+    "order=slurm|topology, preflight=off|quick|full";
 
 // Bytes that hold any sentence of the functions below.
 inline constexpr size_t kMaxOptionError = 640;
@@ -147,6 +151,13 @@ inline bool ParseKind(const char* text, size_t size, RoleKind* out) {
   return false;
 }
 
+inline bool ParsePreflight(const char* text, size_t size, Preflight* out) {
+  *out = IsWord(text, size, "quick")  ? Preflight::kQuick
+         : IsWord(text, size, "full") ? Preflight::kFull
+                                      : Preflight::kOff;
+  return *out != Preflight::kOff || IsWord(text, size, "off");
+}
+
 // "ROLE" or "ROLE:done".
 inline bool ParseAfter(const char* text, size_t size, GangOptions* out) {
   constexpr char kDone[] = ":done";
@@ -170,12 +181,14 @@ enum Key {
   kAfter,
   kName,
   kFiles,
-  kOrder
+  kOrder,
+  kPreflight
 };
 inline int FindKey(const char* text, size_t size) {
-  constexpr const char* kKeys[] = {"restarts", "join", "spares", "min",   "grow", "hang",  "grace",
-                                   "requeue",  "role", "kind",   "after", "name", "files", "order"};
-  for (int i = 0; i <= kOrder; ++i) {
+  constexpr const char* kKeys[] = {"restarts", "join",  "spares",  "min",   "grow",
+                                   "hang",     "grace", "requeue", "role",  "kind",
+                                   "after",    "name",  "files",   "order", "preflight"};
+  for (int i = 0; i <= kPreflight; ++i) {
     if (IsWord(text, size, kKeys[i])) return i;
   }
   return -1;
@@ -213,6 +226,8 @@ inline bool ParseValue(int key, const char* text, size_t size, GangOptions* out)
     case kOrder:
       out->order_by_topology = IsWord(text, size, "topology");
       return out->order_by_topology || IsWord(text, size, "slurm");
+    case kPreflight:
+      return ParsePreflight(text, size, &out->preflight);
     default:
       return false;
   }

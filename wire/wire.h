@@ -31,15 +31,17 @@ enum class Type : uint16_t {
   kStopped = 4,       // nothing of the generation runs any more in this member
   kSignalled = 5,     // Slurm sent this task a signal that the gang must know of
   kBeatPageRead = 6,  // the answer to kBeatPage: no kBeat is needed any more
+  kLinksTested = 7,   // the answer to kTestLinks
   // musterd -> supervisor
   kWelcome = 32,
   kStart = 33,  // carries a memfd: the environment
   kStop = 34,
-  kFinish = 35,    // the gang is over: exit
-  kReport = 36,    // text for the job's stderr
-  kRefused = 37,   // to either kind of peer: why the last message was not accepted; musterd then closes
-  kBeat = 38,      // musterd lives, and this node's right to run the gang's members is fresh
-  kBeatPage = 39,  // carries a memfd: a BeatPage, which says the same
+  kFinish = 35,     // the gang is over: exit
+  kReport = 36,     // text for the job's stderr
+  kRefused = 37,    // to either kind of peer: why the last message was not accepted; musterd then closes
+  kBeat = 38,       // musterd lives, and this node's right to run the gang's members is fresh
+  kBeatPage = 39,   // carries a memfd: a BeatPage, which says the same
+  kTestLinks = 40,  // carries a memfd: the environment of the process that measures
   // libmuster -> musterd
   kClientHello = 64,
   kSave = 65,  // carries a memfd: the shard
@@ -146,6 +148,15 @@ struct Exited {
   uint32_t reserved;
 };
 
+// Tail: what the process that measured has said, at most kMaxLinksText; of the node that leads the test a verdict in JSON.
+inline constexpr uint32_t kMaxLinksText = 32 * 1024;
+struct LinksTested {
+  Header header;
+  uint64_t test;
+  int32_t wait_status;  // of that process; -1: it was not started
+  uint32_t text_bytes;
+};
+
 struct Stopped {
   Header header;
   uint64_t generation;
@@ -175,6 +186,18 @@ struct Start {
   uint64_t generation;
   uint32_t environment_bytes;
   uint32_t rank;
+};
+
+// Before the first generation, to one task of a node: it runs the program that the variable kLinksVariable names, as
+// `muster net test` in that environment, with the fabric's settings from the file that kLinksSettings names, and sends kLinksTested when that has ended. A Start, or another test, ends it.
+// Carries a memfd as Start does; KEY=VALUE only.
+inline constexpr char kLinksVariable[] = "MUSTER_LINKS_PROGRAM";
+inline constexpr char kLinksSettings[] = "MUSTER_LINKS_SETTINGS";
+struct TestLinks {
+  Header header;
+  uint64_t test;
+  uint32_t environment_bytes;
+  uint32_t full;  // 1: every pair of nodes, and long enough to see one lost packet in a thousand
 };
 
 struct Stop {

@@ -1,9 +1,7 @@
 #include "daemon/agent/local_gang.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <utility>
 
 #include "base/helper_program.h"
+#include "daemon/agent/environment_memory.h"
 #include "daemon/agent/fabric_environment.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/packets.h"
@@ -26,23 +25,6 @@ namespace muster {
 namespace {
 
 using wire::MemberState;
-
-// The environment as Start carries it: NUL-terminated strings in a sealed memfd.
-UniqueFd EnvironmentMemory(const std::vector<std::string>& environment, uint32_t* bytes) {
-  std::string block;
-  for (const std::string& entry : environment) block.append(entry.c_str(), entry.size() + 1);
-  UniqueFd fd(::memfd_create("muster-environment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return {};
-  size_t done = 0;
-  while (done < block.size()) {
-    const ssize_t n = ::write(fd.get(), block.data() + done, block.size() - done);
-    if (n <= 0) return {};
-    done += static_cast<size_t>(n);
-  }
-  ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
-  *bytes = static_cast<uint32_t>(block.size());
-  return fd;
-}
 
 }  // namespace
 
@@ -215,6 +197,11 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       }
       MaybeNodeStopped();
       return;
+    }
+    case wire::Type::kLinksTested: {
+      const auto read = ReadLinksTested(bytes);
+      if (!read) return malformed();
+      return LinksTested(*read);
     }
     case wire::Type::kSignalled: {
       const auto body = ReadPacket<wire::Signalled>(bytes);

@@ -23,6 +23,7 @@
 #include "daemon/agent/manifest_cache.h"
 #include "daemon/agent/member_environment.h"
 #include "daemon/agent/memory_grants.h"
+#include "daemon/agent/packets.h"
 #include "daemon/agent/port_lease.h"
 #include "daemon/agent/shard_reports.h"
 #include "daemon/beat/beat.h"
@@ -177,6 +178,11 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void SayProgress();
   void OnCaptureStacks(const v1::CaptureStacks& order);
 
+  // local_gang_links.cc
+  void OnTestLinks(const v1::TestLinks& order);
+  void LinksTested(const LinksTestedPacket& tested);
+  void TellLinksTested(int status, std::string_view text);
+
   // members
   Member* Find(LocalConnection& connection, uint32_t* task);
   bool StartMember(uint32_t task, Member& member);
@@ -269,6 +275,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   // The generation that this node was a part of when musterd was restarted: what its members hand over may have been written
   // before. 0: none.
   uint64_t generation_before_ = 0;
+  std::optional<v1::TestLinks> test_;       // of the links, before the first generation
   std::optional<v1::Start> waiting_start_;  // until this node's lease has begun
   std::optional<size_t> place_;             // this node's in start_; none: it is a spare
   std::optional<v1::Finish> finish_;

@@ -241,6 +241,8 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
       if (Status whole = UnpackNodes(&start); !whole) return Hang(whole.error().message);
       return OnStart(start);
     }
+    case v1::CoordinatorMessage::kTestLinks:
+      return OnTestLinks(message.test_links());
     case v1::CoordinatorMessage::kStop:
       return OnStop(message.stop());
     case v1::CoordinatorMessage::kFinish:
@@ -276,6 +278,7 @@ void LocalGang::AdoptTerm(uint64_t term) {
     place_.reset();
   }
   term_ = term;
+  test_.reset();
   stop_generation_ = 0;
   node_stopped_.reset();
 }
@@ -294,6 +297,7 @@ void LocalGang::OnStart(const v1::Start& start) {
     }
     return;
   }
+  test_.reset();
   const bool again = start_ && start_->generation() == start.generation();
   if (!again) {
     DropClients("a new generation has started");

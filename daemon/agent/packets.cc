@@ -52,6 +52,18 @@ std::optional<ExitedPacket> ReadExited(std::string_view packet) {
   return exited;
 }
 
+std::optional<LinksTestedPacket> ReadLinksTested(std::string_view packet) {
+  LinksTestedPacket tested{};
+  const char* pieces[1] = {};
+  if (!wire::ReadBody(packet.data(), packet.size(), &tested.body) ||
+      !wire::ReadTail<wire::LinksTested, 1>(packet.data(), packet.size(), {tested.body.text_bytes}, pieces) ||
+      tested.body.text_bytes > wire::kMaxLinksText) {
+    return std::nullopt;
+  }
+  tested.text = {pieces[0], tested.body.text_bytes};
+  return tested;
+}
+
 std::optional<ClientHelloPacket> ReadClientHello(std::string_view packet) {
   ClientHelloPacket hello{};
   const char* pieces[1] = {};

@@ -24,6 +24,10 @@ struct ExitedPacket {
   std::string program;  // every byte that is not printable ASCII is '?'
   std::string_view stderr_tail;
 };
+struct LinksTestedPacket {
+  wire::LinksTested body;
+  std::string_view text;
+};
 struct ClientHelloPacket {
   wire::ClientHello body;
   std::string_view gang;
@@ -32,6 +36,7 @@ struct ClientHelloPacket {
 // Empty for what is malformed: too short, with lengths that do not fit the packet, or above their limits.
 std::optional<SupervisorHelloPacket> ReadSupervisorHello(std::string_view packet);
 std::optional<ExitedPacket> ReadExited(std::string_view packet);
+std::optional<LinksTestedPacket> ReadLinksTested(std::string_view packet);
 std::optional<ClientHelloPacket> ReadClientHello(std::string_view packet);
 // For bodies without a tail.
 template <typename Body>

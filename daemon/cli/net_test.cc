@@ -26,6 +26,7 @@ using preflight::Rail;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMaxNodes = 65'536;
+constexpr std::ptrdiff_t kMostNamed = 64;  // of each kind: where all is bad, nobody reads it all
 
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
@@ -45,7 +46,7 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
   const auto addresses = host.addresses();
   for (const roce::Network& network : settings.networks) {
     for (const auto& [name, address] : addresses) {
-      const bool known = std::ranges::any_of(rails, [&](const Rail& rail) { return rail.interface == name; });
+      const bool known = std::ranges::find(rails, name, &Rail::interface) != rails.end();
       if (known || !network.Has(address)) continue;
       const std::string directory = host.root + "/sys/class/net/" + name;
       rails.push_back({name, address, static_cast<int64_t>(ReadNumber(directory + "/mtu").value_or(0)), {}});
@@ -120,9 +121,15 @@ int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions&
   agent.host = "127.0.0.1";
   // With an address of its own where it has one: the way to itself says nothing of the others'.
   auto own = std::async(std::launch::async, [&] { return RunAgent(agent, test.come); });
-  const auto verdict = RunTest(*listening, test);
+  auto verdict = RunTest(*listening, test);
   own.wait();
   if (!verdict) return Fail(verdict.error());
+  for (const char* list : {"findings", "passing", "gone", "missing"}) {
+    json& all = verdict->at(list);
+    if (all.size() <= static_cast<size_t>(kMostNamed)) continue;
+    (*verdict)["left_out"][list] = all.size() - static_cast<size_t>(kMostNamed);
+    all.erase(all.begin() + kMostNamed, all.end());
+  }
   return Print(common, Answered{*verdict, verdict->at("ok").get<bool>() ? kGood : kBadFinding}, Text);
 }
 

@@ -18,6 +18,7 @@ namespace {
 
 // How long the result of a finished gang stays in memory; the record stays in the store.
 constexpr auto kLinger = std::chrono::seconds(2);
+constexpr int64_t kFullRoundMs = 4'000;
 
 hang::Settings HangSettings(const GangJob& job) {
   hang::Settings settings;
@@ -73,6 +74,10 @@ gang::Settings Coordinator::Settings() const {
     const auto topology = context_.topology->Now();
     for (const std::string& host : job_.hosts) settings.node_switches.push_back(topology->SwitchesOf(host));
   }
+  settings.preflight = job_.options.preflight != wire::Preflight::kOff;
+  // Every pair, in rounds: each takes its time.
+  if (job_.options.preflight == wire::Preflight::kFull)
+    settings.test_timeout_ms += kFullRoundMs * static_cast<int64_t>(job_.hosts.size());
   settings.join_timeout_ms = job_.options.join_seconds * 1000LL;
   settings.grace_ms = job_.options.grace_seconds * 1000LL;
   settings.progress_after_ms = config_.progress_after_ms;
@@ -233,6 +238,8 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
       return TakeStacks(message.stacks(), node);
     case v1::AgentMessage::kHealth:
       return Feed(gang::NodeSick{node, message.health().sick()});
+    case v1::AgentMessage::kLinksTested:
+      return LinksTested(node, message.links_tested());
     case v1::AgentMessage::kFabric:
       for (const std::string& text : message.fabric().texts())
         AddHistory("fabric", fmt::format("node {}: {}", agents_[node].name, text));

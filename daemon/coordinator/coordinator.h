@@ -114,6 +114,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Feed(const gang::Event& event);
   void Carry(std::vector<gang::Action> actions);
   void Do(const gang::StartGeneration& action);
+  void Do(const gang::TestLinks& action);  // link_tests.cc
+  void LinksTested(uint32_t node, const v1::LinksTested& tested);
   void Do(const gang::StopGeneration& action);
   void Do(const gang::FinishGang& action);
   void MaybeSendFinish();
@@ -236,6 +238,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::vector<Early> early_;
   std::optional<v1::Finish> end_;  // the record says that the gang is over: how
   std::map<uint32_t, Agent> agents_;
+  std::vector<uint32_t> tested_;  // nodes whose links are being tested, the one that leads first
   std::map<gang::Timer, Loop::TimerId> timers_;
   Loop::TimerId takeover_timer_ = 0;
   Loop::TimerId linger_timer_ = 0;

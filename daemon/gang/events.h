@@ -124,8 +124,26 @@ struct RequeueFailed {
 struct AbsentProbed {
   std::vector<uint32_t> dead;
 };
-enum class Timer { kJoin, kProgress, kGrace, kRequeue };
-inline constexpr size_t kTimers = 4;
+// What a test of the links between the nodes has found (net/preflight).
+struct LinkVerdict {
+  struct Bad {
+    uint32_t node = 0;
+    std::string why;
+  };
+  std::vector<Bad> bad;               // nodes at which a link is bad
+  std::vector<std::string> warnings;  // what is no single node's, and who took no part
+  std::string summary;                // one sentence
+};
+// A node's part in a test of the links is over.
+struct LinksTested {
+  uint32_t node = 0;
+  uint64_t test = 0;
+  uint16_t lease_port = 0;             // a new one, for the test has used the one before; 0: as before
+  std::string error;                   // why there is no verdict
+  std::optional<LinkVerdict> verdict;  // of the node that leads
+};
+enum class Timer { kJoin, kProgress, kGrace, kRequeue, kTest };
+inline constexpr size_t kTimers = 5;
 struct TimerFired {
   Timer timer = Timer::kJoin;
 };
@@ -133,7 +151,7 @@ struct TimerFired {
 using Event =
     std::variant<NodeJoined, NodeLeft, NodeSilent, NodeSick, DrainNode, NodeReturned, MemberExecuted,
                  MemberExited, NodeStopped, Terminating, Hung, Progressed, CheckpointCommitted, CheckpointBad,
-                 JobFacts, EndNear, RequeueFailed, AbsentProbed, TimerFired>;
+                 JobFacts, EndNear, RequeueFailed, AbsentProbed, LinksTested, TimerFired>;
 
 // ---- actions
 // ---------------------------------------------------------------------------------------------------
@@ -145,6 +163,11 @@ struct StartGeneration {
   uint64_t generation = 0;
   std::vector<uint32_t> nodes;
   bool durable = false;
+};
+// The links between `nodes`, while nothing runs there yet; the first one leads. Ends with LinksTested.
+struct TestLinks {
+  uint64_t test = 0;  // its number: 1, 2, ...
+  std::vector<uint32_t> nodes;
 };
 struct StopGeneration {
   uint64_t generation = 0;
@@ -197,7 +220,8 @@ struct RequeueJob {  // nothing of the gang runs any more; RequeueFailed if Slur
   bool launch_failed = false;  // of the step, and the job's script may have failed of that already
 };
 
-using Action = std::variant<StartGeneration, StopGeneration, FinishGang, Persist, ReportToJob, Note,
-                            TellMembers, SetTimer, RejectCheckpoint, LoseNode, DrainInSlurm, RequeueJob>;
+using Action =
+    std::variant<StartGeneration, TestLinks, StopGeneration, FinishGang, Persist, ReportToJob, Note,
+                 TellMembers, SetTimer, RejectCheckpoint, LoseNode, DrainInSlurm, RequeueJob>;
 
 }  // namespace muster::gang

@@ -11,6 +11,8 @@ const char* ToString(State state) {
   switch (state) {
     case State::kJoining:
       return "joining";
+    case State::kTesting:
+      return "testing";
     case State::kRecovering:
       return "recovering";
     case State::kStarting:
@@ -87,7 +89,7 @@ Gang::Gang(Settings settings, const Memory& memory)
 Memory Gang::Remember() const {
   Memory memory;
   memory.generation = generation_;
-  memory.running = state_ != State::kJoining && began_;
+  memory.running = state_ == State::kTesting || (state_ != State::kJoining && began_);
   memory.user_faults = user_faults_ - charged_user_;
   memory.restarts = restarts_;
   memory.restarts_without_progress =
@@ -143,6 +145,8 @@ void Gang::On(const TimerFired& event, Actions& out) {
       return MadeProgress();
     case Timer::kGrace:
       return PlannedStop(out);
+    case Timer::kTest:
+      return TestTimedOut(out);
     case Timer::kRequeue:
       return On(RequeueFailed{fmt::format("Slurm has not requeued it within {} s", kRequeueTimeoutMs / 1000)},
                 out);

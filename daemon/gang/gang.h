@@ -8,6 +8,8 @@
 //                                 │ └──budget used up, cancelled──────────────────────────────────────────┤
 //                                 └──no room left──▶ requeueing ──Slurm will not──────────────────────────┘
 //
+// With `preflight` the links between the nodes are tested before the first generation: joining ──▶ testing ──▶ starting.
+//
 // A coordinator that takes a running gang over begins in `recovering` and waits for the nodes to say where
 // they are.
 //
@@ -15,7 +17,7 @@
 // in the order of their ranks; the others of the step are spare, away, lost or excluded.
 //
 // gang.cc dispatches, nodes.cc knows which nodes there are, placement.cc which of them make up a generation and in
-// which order (switch_tree.cc), members.cc what became of the members, generations.cc how one ends and the next
+// which order (switch_tree.cc), preflight.cc what a test of their links changes in that, members.cc what became of the members, generations.cc how one ends and the next
 // begins, recovery.cc what a coordinator or a node that comes back finds, planned.cc drains, growth and the job's
 // end, gang_report.cc words.
 #pragma once
@@ -31,7 +33,7 @@
 
 namespace muster::gang {
 
-enum class State { kJoining, kRecovering, kStarting, kRunning, kStopping, kRequeueing, kFinished };
+enum class State { kJoining, kTesting, kRecovering, kStarting, kRunning, kStopping, kRequeueing, kFinished };
 const char* ToString(State state);
 
 // What a role's members mean to their gang: wire::RoleKind.
@@ -58,6 +60,8 @@ struct Settings {
   bool grow = false;
   bool order_by_topology = false;                       // ranks follow `node_switches`, not Slurm's order
   std::vector<std::vector<std::string>> node_switches;  // by node, those above it, the root's first
+  bool preflight = false;            // the links between the nodes are tested before the first generation
+  int64_t test_timeout_ms = 60'000;  // for a test that does not end
   int64_t join_timeout_ms = 60'000;
   int64_t grace_ms = 30'000;  // how long a planned stop waits for a checkpoint
   int64_t progress_after_ms =
@@ -65,6 +69,7 @@ struct Settings {
 };
 inline constexpr uint32_t kMaxRestartsWithoutProgress = 10;
 inline constexpr int64_t kRequeueTimeoutMs = 60'000;
+inline constexpr uint32_t kMaxTests = 3;  // of links: after that the gang starts on what it has
 
 // Generations that were started after the first, by cause: a CauseClass, or "planned". Each has its entry.
 using RestartCounts = std::map<std::string, uint32_t>;
@@ -73,7 +78,7 @@ RestartCounts NoRestarts();
 // What a coordinator that takes the gang over knows from the record.
 struct Memory {
   uint64_t generation = 0;
-  bool running = false;  // a generation has been started
+  bool running = false;  // a generation has been started, or all nodes were here for a test of their links
   uint32_t user_faults = 0;
   RestartCounts restarts = NoRestarts();
   uint32_t restarts_without_progress = 0;
@@ -198,6 +203,7 @@ class Gang {
   void On(const EndNear& event, Actions& out);
   void On(const RequeueFailed& event, Actions& out);
   void On(const AbsentProbed& event, Actions& out);
+  void On(const LinksTested& event, Actions& out);
   void On(const TimerFired& event, Actions& out);
 
   // nodes.cc
@@ -226,6 +232,13 @@ class Gang {
   [[nodiscard]] uint32_t RoleIndex(uint32_t node) const;
   [[nodiscard]] bool Trains(uint32_t node) const;
   void AssignRanks();
+
+  // preflight.cc
+  void TestOrStart(const Placement& placement, Actions& out);
+  void TestSpoiled(uint32_t node, Actions& out);
+  void TestTimedOut(Actions& out);
+  void AfterTest(Actions& out);
+  [[nodiscard]] bool MayLeaveOut(uint32_t node) const;
 
   // members.cc
   void ExitSeen(uint32_t task, const Exit& exit, Actions& out);
@@ -312,6 +325,12 @@ class Gang {
   std::optional<Fault> last_fault_;
   std::optional<uint32_t> finish_cause_;
   std::optional<int> finish_code_;
+
+  // kTesting
+  std::vector<uint32_t> tested_;  // the first leads
+  uint64_t tests_ = 0;            // begun
+  bool test_runs_ = false;
+  bool links_done_ = false;  // nothing more is to be learned of them
 
   std::optional<uint32_t> batch_node_;
   bool slurm_requeues_ = true;             // as far as is known

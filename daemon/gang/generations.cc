@@ -105,7 +105,7 @@ void Gang::GiveUp(const std::string& why, Actions& out) {
   next_ = Next::kGiveUp;
   if (!fault_) fault_ = Fault{.what = why, .cause = CauseClass::kInfrastructure};
   out.emplace_back(SetTimer{Timer::kJoin, -1});
-  if (state_ == State::kJoining || state_ == State::kRecovering) {
+  if (state_ == State::kJoining || state_ == State::kTesting || state_ == State::kRecovering) {
     // Nothing of ours runs, or what runs belongs to a generation that its supervisors will end when told to
     // finish.
     state_ = State::kStopping;

@@ -111,6 +111,12 @@ void Gang::SupervisorLost(uint32_t task, const Exit& exit, Actions& out) {
       if (!fault_) fault_ = MemberFault(task, exit);
       if (MayBeDead()) return;  // then srun could not launch the step there, and has ended the rest
       return GiveUp(fault_->what, out);
+    case State::kTesting:
+      if (!MayStillStart()) {
+        fault_ = MemberFault(task, exit);
+        return GiveUp(fault_->what, out);
+      }
+      return TestSpoiled(member.node, out);
     case State::kStarting:
     case State::kRunning:
       if (terminating_) return MaybeAllExited(out);

@@ -27,7 +27,10 @@ void Gang::On(const NodeJoined& event, Actions& out) {
   if (returning || was_lost) {
     out.emplace_back(Note{"node_back", fmt::format("node {} is connected again", node.name)});
   }
-  if (IsActive(event.node) && !was_lost) {
+  if (state_ == State::kTesting) {
+    ReconcileOther(event, out);
+    TestSpoiled(event.node, out);
+  } else if (IsActive(event.node) && !was_lost) {
     Reconcile(event, out);
   } else {
     ReconcileOther(event, out);
@@ -86,6 +89,7 @@ void Gang::On(const NodeLeft& event, Actions& out) {
     node.ended = true;
     node.lost = !batch;
     if (state_ == State::kJoining && !MayBeDead()) return MaybeAllHere(out);
+    if (state_ == State::kTesting) return TestSpoiled(event.node, out);
   }
   if (state_ != State::kJoining && state_ != State::kRecovering && state_ != State::kRequeueing) {
     out.emplace_back(Note{"node_away", fmt::format("node {} is not connected", node.name)});
@@ -134,6 +138,8 @@ void Gang::LeaveOut(uint32_t node, const Fault& fault, Actions& out) {
     case State::kJoining:
     case State::kRecovering:
       return MaybeAllHere(out);
+    case State::kTesting:
+      return TestSpoiled(node, out);
     case State::kStarting:
     case State::kRunning:
       // With the batch host the job's script and its srun have died, whether members ran there or not.

@@ -152,8 +152,8 @@ void Gang::On(const Terminating& event, Actions& out) {
     out.emplace_back(TellMembers{true, true});
     out.emplace_back(Persist{});
   }
-  if (state_ == State::kJoining) {
-    out.emplace_back(Note{"terminated", "Slurm ended the job before all nodes were here"});
+  if (state_ == State::kJoining || state_ == State::kTesting) {
+    out.emplace_back(Note{"terminated", "Slurm ended the job before its first generation"});
     Finish(false, std::nullopt, std::nullopt, out);
   } else if (state_ == State::kStopping) {
     if (next_ == Next::kRestart) next_ = Next::kGiveUp;

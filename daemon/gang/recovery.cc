@@ -83,6 +83,7 @@ void Gang::ReconcileOther(const NodeJoined& event, Actions& out) {
     out.emplace_back(StopGeneration{generation_, {event.node}});
     return;
   }
+  if (state_ == State::kTesting) return;
   if (state_ == State::kStopping) return WhenStopped(out);
   StartAgain(event.node, out);
   MaybeGrow(out);
@@ -109,7 +110,7 @@ void Gang::AllAreHere(Actions& out) {
   out.emplace_back(
       Note{"joined", fmt::format("{}{} nodes are here{}",
                                  static_cast<size_t>(here) == nodes_.size() ? "all " : "", here, waiting)});
-  StartNext(placement, out);
+  TestOrStart(placement, out);
 }
 
 void Gang::Recover(Actions& out) {

@@ -218,6 +218,7 @@ Result<wire::GangOptions> MergeOptions(const std::vector<Component>& components)
     merge("grow", &wire::GangOptions::grow, component);
     merge("requeue", &wire::GangOptions::requeue, component);
     merge("order", &wire::GangOptions::order_by_topology, component);
+    merge("preflight", &wire::GangOptions::preflight, component);
     const std::string_view name = component.options.name;
     if (name.empty() || name == merged.name) continue;
     if (merged.name[0] != '\0' && !conflict)

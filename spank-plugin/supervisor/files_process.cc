@@ -5,11 +5,13 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "spank-plugin/supervisor/helper_spawn.h"
 #include "spank-plugin/supervisor/signals.h"
 #include "spank-plugin/supervisor/stderr_relay.h"
 #include "spank-plugin/supervisor/supervisor_clock.h"
@@ -26,6 +28,37 @@ constexpr char kProgramName[] = "muster-files";
   dprintf(STDERR_FILENO, "muster: cannot start the program: %s\n", why);
   _exit(kCannotStart);
 }
+
+// What libmuster reads, with the socket's path below the directory that becomes the working one: in a container it is
+// at no other place.
+char** EnvironmentOf(const EnvironmentBlock* block) {
+  size_t count = 1;
+  const auto next = [block](const char* at) { return block != nullptr ? block->Next(at) : nullptr; };
+  for (const char* entry = next(nullptr); entry != nullptr; entry = next(entry)) ++count;
+  auto** environment = static_cast<char**>(calloc(count, sizeof(char*)));
+  if (environment == nullptr) return nullptr;
+  constexpr char kSocket[] = "MUSTER_SOCKET=";
+  constexpr size_t kSocketSize = sizeof(kSocket) - 1;
+  size_t at = 0;
+  for (const char* entry = next(nullptr); entry != nullptr; entry = next(entry)) {
+    if (strncmp(entry, "MUSTER_", 7) != 0 || strchr(entry, '=') == nullptr) continue;
+    char* copy = strdup(entry);
+    if (copy == nullptr) {
+      free(environment);
+      return nullptr;
+    }
+    if (strncmp(copy, kSocket, kSocketSize) == 0) {
+      char* path = copy + kSocketSize;
+      const size_t slashes = strspn(path, "/");
+      memmove(path, path + slashes, strlen(path + slashes) + 1);
+    }
+    environment[at++] = copy;
+  }
+  return environment;
+}
+
+// For a process that says on the pipe that its parent reads when it cannot be executed.
+constexpr char kFailed[] = {wire::kFilesFailed, '\0'};
 
 }  // namespace
 
@@ -66,7 +99,12 @@ bool Files::Start(const EnvironmentBlock& environment, const Host& host, const I
   UniqueFd ready(ends[0]);
   const UniqueFd ready_there(ends[1]);
   const char* const arguments[] = {kProgramName, "serve", base_, prefix_, suffix_, nullptr};
-  const SpawnFiles spawn{root_fd, program_, arguments, &environment, control_there.get(), ready_there.get()};
+  SpawnHelper spawn{
+      .root_fd = root_fd, .program = program_, .arguments = arguments, .environment = EnvironmentOf};
+  spawn.block = &environment;
+  spawn.descriptors[wire::kFilesControl] = control_there.get();
+  spawn.descriptors[wire::kFilesReadyPipe] = spawn.failed = ready_there.get();
+  spawn.before = kFailed;
   pid_ = spawn.Run();
   if (pid_ < 0) {
     pid_ = 0;
@@ -128,7 +166,8 @@ void Files::Remove(int root_fd, int64_t limit_ms) {
   char name[sizeof(prefix_) + sizeof(suffix_)];
   snprintf(name, sizeof(name), "%s%s", prefix_, suffix_);
   const char* const arguments[] = {kProgramName, "remove", base_, name, nullptr};
-  const SpawnFiles spawn{root_fd, program_, arguments, nullptr, -1, -1};
+  const SpawnHelper spawn{
+      .root_fd = root_fd, .program = program_, .arguments = arguments, .environment = EnvironmentOf};
   const pid_t pid = spawn.Run();
   if (pid <= 0) return;
   const int64_t end = MonotonicMs() + limit_ms;

@@ -14,19 +14,6 @@ namespace muster::supervisor {
 struct Identity;
 class StderrRelay;
 
-// A muster-files: forks, and executes it as a process that nothing but `control` and `ready` connects with others.
-// -1: errno says why.
-struct SpawnFiles {
-  int root_fd = -1;  // "/" of the host: where the program is, also when this is a container
-  const char* program = "";
-  const char* const* arguments = nullptr;
-  const EnvironmentBlock* environment = nullptr;  // may be null
-  int control = -1;
-  int ready = -1;
-
-  [[nodiscard]] pid_t Run() const;
-};
-
 class Files {
  public:
   // Starts it for a new generation, if the environment says so. False: it does, and errno says why not.

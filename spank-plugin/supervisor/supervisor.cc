@@ -53,6 +53,10 @@ bool Supervisor::TakeMessage(const Message& message, UniqueFd fd) {
       break;
     case wire::Type::kStart:
       return OnStart(message.start, static_cast<UniqueFd&&>(fd));
+    case wire::Type::kTestLinks:
+      if (state_ == wire::MemberState::kWaiting && !sweeping_ && !leaving_ && !terminated_)
+        links_.Start(message.test_links, fd.get(), host_, settings_.root_fd);
+      break;
     case wire::Type::kStop:
       OnStop(message.stop);
       break;
@@ -104,6 +108,7 @@ bool Supervisor::OnStart(const wire::Start& start, UniqueFd environment) {
   tail_size_ = 0;
   unkillable_ = 0;
   oom_.Advanced();
+  links_.End();
 
   EnvironmentBlock block;
   Forked forked;
@@ -211,6 +216,7 @@ void Supervisor::Reap() {
     if (waitpid(info.si_pid, &wait_status, __WALL) != info.si_pid) continue;
     reaped = true;
     if (info.si_pid == files_.pid()) OnFilesEnd(wait_status);
+    if (info.si_pid == links_.pid()) links_.Ended(wait_status);
     if (!member) continue;
     child_ = 0;
     if (!BeginDrain(info.si_pid, wait_status)) OnMemberEnd(info.si_pid, wait_status);
@@ -313,6 +319,10 @@ void Supervisor::Report() {
     const iovec parts[] = {
         {&body, sizeof(body)}, {program_.text, body.program_bytes}, {tail_, body.stderr_bytes}};
     if (!put(&exited_due_, SendPacket(socket_.get(), parts, 3))) return;
+  }
+  if (links_.answer_due() && links_.Answer(socket_.get()) != Sent::kWhole) {
+    blocked_ = true;
+    return;
   }
   if (signalled_due_) {
     wire::Signalled body{};

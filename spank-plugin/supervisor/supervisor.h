@@ -12,6 +12,7 @@
 #include "spank-plugin/supervisor/beat_page.h"
 #include "spank-plugin/supervisor/files_process.h"
 #include "spank-plugin/supervisor/host.h"
+#include "spank-plugin/supervisor/links_process.h"
 #include "spank-plugin/supervisor/member.h"
 #include "spank-plugin/supervisor/process_facts.h"
 #include "spank-plugin/supervisor/signals.h"
@@ -105,6 +106,7 @@ class Supervisor {
   StderrRelay stderr_;
   Terminal terminal_;
   Files files_;
+  LinksProcess links_;
 
   // The connection.
   UniqueFd socket_;

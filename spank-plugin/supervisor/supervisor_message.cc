@@ -41,6 +41,8 @@ Parsed ParseMessage(const void* packet, size_t size, Message* out, const char** 
       return Fixed(packet, size, &out->welcome, why);
     case wire::Type::kStart:
       return Fixed(packet, size, &out->start, why);
+    case wire::Type::kTestLinks:
+      return Fixed(packet, size, &out->test_links, why);
     case wire::Type::kStop:
       return Fixed(packet, size, &out->stop, why);
     case wire::Type::kBeatPage:

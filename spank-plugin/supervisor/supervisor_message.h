@@ -13,6 +13,7 @@ struct Message {
   // The body of the packet's type.
   wire::Welcome welcome{};
   wire::Start start{};
+  wire::TestLinks test_links{};
   wire::Stop stop{};
   wire::Finish finish{};
   // kReport, kRefused: inside the packet, not terminated.

@@ -300,6 +300,21 @@ void Coordinator::BuildStart() {
   for (const uint32_t node : start_->active) start_->content = start_->content * 1'000'003 + node;
 }
 
+// The node that leads may die meanwhile, or stand still for longer than anybody waits.
+void Coordinator::Do(const gang::TestLinks& action) {
+  gang::LinksTested tested{.node = action.nodes.front(), .test = action.test};
+  if (world_.Chance(0.2)) {
+    tested.error = "it cannot be started";
+  } else {
+    tested.verdict.emplace();
+    if (world_.Chance(0.5))
+      tested.verdict->bad.push_back({action.nodes[world_.Pick(0, action.nodes.size() - 1)], "slow"});
+  }
+  Post((world_.Chance(0.1) ? 3'000 : world_.Pick(20, 800)) * kMs, [this, tested] {
+    if (Leads() && links_.contains(tested.node)) Feed(tested);
+  });
+}
+
 void Coordinator::Do(const gang::StopGeneration& action) {
   to_start_.clear();
   if (daemon_.lead() != nullptr) daemon_.lead()->SetStop(action.generation);

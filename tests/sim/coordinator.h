@@ -61,6 +61,7 @@ class Coordinator {
 
   void Carry(const std::vector<gang::Action>& actions);
   void Do(const gang::StartGeneration& action);
+  void Do(const gang::TestLinks& action);
   void Do(const gang::StopGeneration& action);
   void Do(const gang::FinishGang& action);
   void Do(const gang::Persist& action);

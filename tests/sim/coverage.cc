@@ -8,12 +8,12 @@ namespace muster::sim {
 namespace {
 
 constexpr std::array kEventNames = {
-    "NodeJoined", "NodeLeft", "NodeSilent",    "NodeSick",     "DrainNode",  "NodeReturned", "Executed",
-    "Exited",     "Stopped",  "Terminating",   "Hung",         "Progressed", "Committed",    "BadCheckpt",
-    "JobFacts",   "EndNear",  "RequeueFailed", "AbsentProbed", "TimerFired"};
-constexpr std::array kActionNames = {"StartGeneration",  "StopGeneration", "FinishGang",   "Persist",
-                                     "ReportToJob",      "Note",           "TellMembers",  "SetTimer",
-                                     "RejectCheckpoint", "LoseNode",       "DrainInSlurm", "RequeueJob"};
+    "NodeJoined", "NodeLeft", "NodeSilent",    "NodeSick",     "DrainNode",   "NodeReturned", "Executed",
+    "Exited",     "Stopped",  "Terminating",   "Hung",         "Progressed",  "Committed",    "BadCheckpt",
+    "JobFacts",   "EndNear",  "RequeueFailed", "AbsentProbed", "LinksTested", "TimerFired"};
+constexpr std::array kActionNames = {
+    "StartGeneration", "TestLinks", "StopGeneration",   "FinishGang", "Persist",      "ReportToJob", "Note",
+    "TellMembers",     "SetTimer",  "RejectCheckpoint", "LoseNode",   "DrainInSlurm", "RequeueJob"};
 constexpr std::array kLeaseNames = {
     "attended", "fence",   "abandoned",   "claim",  "take over",        "successor",  "stop ordered", "heard",
     "silent",   "stopped", "lost quorum", "quorum", "confirm in store", "term spent", "deposed"};

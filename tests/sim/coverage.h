@@ -26,7 +26,7 @@ class Coverage {
   [[nodiscard]] std::string Missing() const;
 
  private:
-  static constexpr size_t kStates = 7;
+  static constexpr size_t kStates = 8;
   static constexpr size_t kEvents = std::variant_size_v<gang::Event>;
   static constexpr size_t kActions = std::variant_size_v<gang::Action>;
   static constexpr size_t kLeaseEvents = 15;

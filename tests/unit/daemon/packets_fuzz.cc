@@ -32,6 +32,9 @@ void ReadAs(muster::wire::Type type, std::string_view packet) {
         }
       }
       break;
+    case wire::Type::kLinksTested:
+      if (const auto tested = muster::ReadLinksTested(packet)) Touch(tested->text);
+      break;
     case wire::Type::kExited:
       if (const auto exited = muster::ReadExited(packet)) {
         Touch(exited->stderr_tail);

@@ -140,6 +140,8 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
       {"requeue=1", "not a good value"},
       {"order=", "not a good value"},
       {"order=yes", "not a good value"},
+      {"preflight=", "not a good value"},
+      {"preflight=yes", "not a good value"},
       {"kind=ps", "not a good value"},
       {"kind=trackedx", "not a good value"},
       {"after=", "not a good value"},
@@ -196,7 +198,7 @@ wire::GangOptions Parsed(const std::string& value) {
 TEST(GangOptions, EveryKeyIsKept) {
   const wire::GangOptions all = Parsed(
       "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,requeue=no,role=log,kind=sidecar,"
-      "after=worker:done,name=run,files=yes,order=topology");
+      "after=worker:done,name=run,files=yes,order=topology,preflight=full");
   EXPECT_EQ(all.restarts, 7U);
   EXPECT_EQ(all.join_seconds, 120U);
   EXPECT_EQ(all.spares, 2U);
@@ -213,6 +215,9 @@ TEST(GangOptions, EveryKeyIsKept) {
   EXPECT_STREQ(all.name, "run");
   EXPECT_TRUE(all.files);
   EXPECT_TRUE(all.order_by_topology);
+  EXPECT_EQ(all.preflight, wire::Preflight::kFull);
+  EXPECT_EQ(Parsed("preflight=quick").preflight, wire::Preflight::kQuick);
+  EXPECT_EQ(Parsed("preflight=off").preflight, wire::Preflight::kOff);
   EXPECT_TRUE(Parsed("hang=off").hang_off);
   EXPECT_FALSE(Parsed("after=ps").after_done);
   EXPECT_FALSE(Parsed("order=slurm").order_by_topology);

@@ -120,6 +120,7 @@ wire::SupervisorHello Rig::Launch() {
     const UniqueFd root(open("/", O_PATH | O_CLOEXEC));
     const UniqueFd proc(open("/proc", O_PATH | O_CLOEXEC));
     const UniqueFd groups(open("/sys/fs/cgroup", O_PATH | O_CLOEXEC));
+    enter();
     settings.socket_path = socket_path_.c_str();
     settings.root_fd = root.get();
     settings.proc_fd = proc.get();

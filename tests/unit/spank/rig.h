@@ -46,6 +46,7 @@ class Rig {
   // To be changed before Launch.
   Settings settings;
   std::function<void()> in_task = [] {};  // runs in the task before the supervisor takes over
+  std::function<void()> enter = [] {};    // the same, when it knows the host: to go into a container
 
   // Starts the task: stdin, stdout and stderr are pipes to the members below. Accepts its connection and
   // reads the hello.

@@ -1,0 +1,106 @@
+#include "daemon/coordinator/link_verdict.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+namespace muster {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxTexts = 16;  // of each kind
+constexpr size_t kMaxText = 300;  // bytes
+
+// One line that is fit for a terminal, without its full stop.
+std::string Line(std::string_view text) {
+  std::string line(text.substr(0, kMaxText));
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = ' ';
+  }
+  while (!line.empty() && (line.back() == ' ' || line.back() == '.')) line.pop_back();
+  return line;
+}
+
+std::string Text(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? Line(found->get_ref<const std::string&>()) : "";
+}
+
+// Its elements; none when it is no array.
+const json& Array(const json& object, const char* key) {
+  static const json none = json::array();
+  const auto found = object.find(key);
+  return found != object.end() && found->is_array() ? *found : none;
+}
+
+double Number(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+std::string WhyNone(int status, std::string_view text) {
+  while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  std::string said = Line(text.substr(text.rfind('\n') + 1));
+  if (status == -1) return said.empty() ? "the program that measures was not started" : said;
+  if (!said.empty()) return said;
+  return WIFSIGNALED(status)
+             ? fmt::format("the program that measures was killed by signal {}", WTERMSIG(status))
+             : fmt::format("the program that measures ended with {}", WEXITSTATUS(status));
+}
+
+}  // namespace
+
+Result<gang::LinkVerdict> ReadLinkVerdict(int status, std::string_view text,
+                                          const std::vector<uint32_t>& nodes,
+                                          const std::vector<std::string>& names) {
+  const auto none = [&] { return Error{Errc::kInvalid, WhyNone(status, text)}; };
+  // 1: the fabric is not good.
+  if (status == -1 || !WIFEXITED(status) || WEXITSTATUS(status) > 1) return none();
+  const json said = json::parse(text, nullptr, false);
+  if (!said.is_object() || !said.contains("findings")) return none();
+  gang::LinkVerdict verdict;
+  const auto node_of = [&](const std::string& name) -> std::optional<uint32_t> {
+    const auto found = std::ranges::find_if(nodes, [&](uint32_t node) { return names[node] == name; });
+    return found == nodes.end() ? std::nullopt : std::optional(*found);
+  };
+  const auto warn = [&](std::string warning) {
+    if (verdict.warnings.size() < kMaxTexts && !warning.empty())
+      verdict.warnings.push_back(std::move(warning));
+  };
+  const json& findings = Array(said, "findings");
+  for (const json& finding : findings) {
+    if (!finding.is_object()) continue;
+    const std::string what = Text(finding, "text");
+    const auto node = node_of(Text(finding, "node"));
+    if (!node) {
+      warn(what);
+      continue;
+    }
+    const auto known = std::ranges::find(verdict.bad, *node, &gang::LinkVerdict::Bad::node);
+    if (known != verdict.bad.end()) {
+      if (known->why.size() < kMaxText) known->why += "; " + what;
+    } else if (verdict.bad.size() < kMaxTexts) {
+      verdict.bad.push_back({*node, what});
+    }
+  }
+  for (const json& place : Array(said, "missing")) {
+    if (place.is_number_unsigned() && place.get<size_t>() < nodes.size())
+      warn(names[nodes[place.get<size_t>()]] + " took no part in the test of the links");
+  }
+  for (const json& name : Array(said, "gone")) {
+    if (name.is_string())
+      warn(Line(name.get_ref<const std::string&>()) + " ended in the middle of the test of the links");
+  }
+  verdict.summary =
+      fmt::format("{} measurements by {} between {} nodes in {:.1f} s: a good link carries {:.0f} Mbit/s; {}",
+                  Number(said, "measurements"), Text(said, "transport"), Number(said, "nodes"),
+                  Number(said, "seconds"), Number(said, "mbit_s"),
+                  findings.empty() ? "no link is bad" : fmt::format("{} findings", findings.size()));
+  return verdict;
+}
+
+}  // namespace muster
