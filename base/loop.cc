@@ -109,6 +109,7 @@ void Loop::Run() {
   std::array<epoll_event, 64> events{};
   while (!stopped_) {
     const int n = ::epoll_wait(epoll_.get(), events.data(), events.size(), NextTimeout());
+    const auto woken = Clock::now();
     for (int i = 0; i < n; ++i) {
       // A handler may unwatch descriptors that are later in this batch.
       const auto it = watches_.find(events[static_cast<size_t>(i)].data.fd);
@@ -117,6 +118,7 @@ void Loop::Run() {
       ready(events[static_cast<size_t>(i)].events);
     }
     FireTimers();
+    longest_turn_ = std::max(longest_turn_, Clock::now() - woken);
   }
   mailbox_->Close();
 }

@@ -61,6 +61,8 @@ class Loop {
   // Runs until Stop. Once.
   void Run();
   void Stop();
+  // The longest time so far between two waits, in which nothing else was attended to.
+  [[nodiscard]] Clock::duration longest_turn() const { return longest_turn_; }
 
  private:
   TimerId At(Clock::time_point when, std::function<void()> fire);
@@ -71,6 +73,7 @@ class Loop {
   UniqueFd epoll_;
   std::shared_ptr<Mailbox> mailbox_;
   bool stopped_ = false;
+  Clock::duration longest_turn_{};
   std::unordered_map<int, std::function<void(uint32_t)>> watches_;
   std::map<std::pair<Clock::time_point, TimerId>, std::function<void()>> timers_;
   std::unordered_map<TimerId, Clock::time_point> timer_times_;

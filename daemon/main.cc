@@ -304,7 +304,8 @@ int Run(const Config& config) {
       return StoreWork{use.operations, std::chrono::duration<double>(use.took).count(), use.bytes};
     };
     return MetricsText({MUSTER_VERSION, agent.gangs().size(), gangs.size(), health.healthy(),
-                        work(engine.writes()), work(engine.reads()), FabricMetricsOf(fabric)},
+                        work(engine.writes()), work(engine.reads()), FabricMetricsOf(fabric),
+                        std::chrono::duration<double>(loop.longest_turn()).count()},
                        gangs);
   });
   QuickEnd end(agent);

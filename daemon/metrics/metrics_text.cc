@@ -52,6 +52,9 @@ std::string MetricsText(const NodeMetrics& node, const std::vector<GangMetrics>&
                "Gangs with tasks on this node, and gangs that it coordinates.");
   nodes.Add("role=\"member\"", static_cast<double>(node.gangs));
   nodes.Add("role=\"coordinator\"", static_cast<double>(node.coordinated));
+  Family(&text, "muster_node_loop_seconds", "gauge",
+         "The longest time since musterd's start in which it attended to one thing only.")
+      .Add("", node.longest_turn_seconds);
   if (node.healthy) {
     Family(&text, "muster_node_healthy", "gauge",
            "1 if the newest check of this node's health found nothing.")

@@ -61,6 +61,7 @@ struct NodeMetrics {
   StoreWork writes;
   StoreWork reads;
   std::optional<FabricMetrics> fabric = std::nullopt;  // nothing where no port is watched
+  double longest_turn_seconds = 0;                     // of the main loop
 };
 
 // One sample a line, samples of one name together, each name with its HELP and TYPE.

@@ -43,6 +43,15 @@ TEST(Loop, ATimerDoesNotFireEarly) {
   EXPECT_GE(Loop::Clock::now() - begin, milliseconds(15));
 }
 
+TEST(Loop, TheLongestTurnIsThatOfWhatHoldsItUp) {
+  Loop loop;
+  EXPECT_EQ(loop.longest_turn(), milliseconds(0));
+  loop.After(milliseconds(1), [] { std::this_thread::sleep_for(milliseconds(30)); });
+  loop.After(milliseconds(2), [&] { loop.Stop(); });
+  loop.Run();
+  EXPECT_GE(loop.longest_turn(), milliseconds(30));
+}
+
 TEST(Loop, ACancelledTimerDoesNotFire) {
   Loop loop;
   bool fired = false;

@@ -41,7 +41,7 @@ size_t Samples(const std::string& text) {
 
 TEST(MetricsText, IsWhatPrometheusReads) {
   EXPECT_EQ(
-      MetricsText({"0.1.0", 1, 0, std::nullopt, {8, 0.25, 4096}, {}}, {}),
+      MetricsText({"0.1.0", 1, 0, std::nullopt, {8, 0.25, 4096}, {}, std::nullopt, 0.5}, {}),
       "# HELP muster_build_info musterd's version.\n"
       "# TYPE muster_build_info gauge\n"
       "muster_build_info{version=\"0.1.0\"} 1\n"
@@ -49,6 +49,10 @@ TEST(MetricsText, IsWhatPrometheusReads) {
       "# TYPE muster_node_gangs gauge\n"
       "muster_node_gangs{role=\"member\"} 1\n"
       "muster_node_gangs{role=\"coordinator\"} 0\n"
+      "# HELP muster_node_loop_seconds The longest time since musterd's start in which it attended to one "
+      "thing only.\n"
+      "# TYPE muster_node_loop_seconds gauge\n"
+      "muster_node_loop_seconds{} 0.5\n"
       "# HELP muster_node_store_operations_total Operations on objects of checkpoints that the store has "
       "carried out for this node.\n"
       "# TYPE muster_node_store_operations_total counter\n"
