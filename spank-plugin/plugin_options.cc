@@ -1,5 +1,6 @@
 #include "spank-plugin/plugin_options.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "wire/gang_options.h"
@@ -46,11 +47,10 @@ const char* Value(const char* argument, const char* key) {
 int RegisterGangOption(spank_t spank) {
   static char name[] = "gang";
   static char info[] = "key=value,...";
-  static char usage[] =
-      "run the tasks as a gang that Muster restarts together after a fault; "
-      "keys: restarts=N, join=DURATION, spares=N, min=N, grow=yes|no, hang=DURATION|off, grace=DURATION, "
-      "requeue=yes|no, role=NAME, kind=KIND, after=ROLE[:done], name=KEY, files=yes|no, "
-      "order=slurm|topology, preflight=off|quick|full";
+  static char usage[sizeof(wire::kGangKeysText) + 128];
+  snprintf(usage, sizeof(usage),
+           "run the tasks as a gang that Muster restarts together after a fault; keys: %s",
+           wire::kGangKeysText.text);
   constexpr int kOptionalArgument = 2;
   static spank_option option = {name, info, usage, kOptionalArgument, 0, OnGang};
   return spank_option_register(spank, &option);

@@ -45,14 +45,8 @@ struct GangOptions {
   char name[kMaxName + 1] = "";   // key of the checkpoints; "": the job's own
 };
 
-inline constexpr char kGangKeys[] =
-    "restarts=N (0..1000), join=DURATION (1s..24h), spares=N (0..1024 nodes), min=N (1..65536 nodes), "
-    "grow=yes|no, hang=DURATION|off (1s..24h), grace=DURATION (0s..1h), requeue=yes|no, role=NAME, "
-    "kind=tracked|chief|service|untracked|sidecar, after=ROLE[:done], name=KEY, files=yes|no, "
-    "order=slurm|topology, preflight=off|quick|full";
-
 // Bytes that hold any sentence of the functions below.
-inline constexpr size_t kMaxOptionError = 640;
+inline constexpr size_t kMaxOptionError = 768;
 
 // What a role is when `kind` does not say: TensorFlow's and MXNet's names mean what they mean there.
 inline RoleKind KindOfRole(const char* role) {
@@ -141,21 +135,21 @@ inline bool ParseName(const char* text, size_t size, char (&out)[kMaxName + 1]) 
   return true;
 }
 
-inline bool ParseKind(const char* text, size_t size, RoleKind* out) {
+inline bool ParseKind(const char* text, size_t size, GangOptions* out) {
   constexpr RoleKind kKinds[] = {RoleKind::kTracked, RoleKind::kChief, RoleKind::kService,
                                  RoleKind::kUntracked, RoleKind::kSidecar};
   for (const RoleKind kind : kKinds) {
-    *out = kind;
+    out->kind = kind;
     if (IsWord(text, size, RoleKindName(kind))) return true;
   }
   return false;
 }
 
-inline bool ParsePreflight(const char* text, size_t size, Preflight* out) {
-  *out = IsWord(text, size, "quick")  ? Preflight::kQuick
-         : IsWord(text, size, "full") ? Preflight::kFull
-                                      : Preflight::kOff;
-  return *out != Preflight::kOff || IsWord(text, size, "off");
+inline bool ParsePreflight(const char* text, size_t size, GangOptions* out) {
+  out->preflight = IsWord(text, size, "quick")  ? Preflight::kQuick
+                   : IsWord(text, size, "full") ? Preflight::kFull
+                                                : Preflight::kOff;
+  return out->preflight != Preflight::kOff || IsWord(text, size, "off");
 }
 
 // "ROLE" or "ROLE:done".
@@ -166,72 +160,116 @@ inline bool ParseAfter(const char* text, size_t size, GangOptions* out) {
   return ParseName(text, out->after_done ? size - kDoneSize : size, out->after);
 }
 
-// In the order of kKeys below.
-enum Key {
-  kRestarts,
-  kJoin,
-  kSpares,
-  kMin,
-  kGrow,
-  kHang,
-  kGrace,
-  kRequeue,
-  kRole,
-  kKind,
-  kAfter,
-  kName,
-  kFiles,
-  kOrder,
-  kPreflight
-};
-inline int FindKey(const char* text, size_t size) {
-  constexpr const char* kKeys[] = {"restarts", "join",  "spares",  "min",   "grow",
-                                   "hang",     "grace", "requeue", "role",  "kind",
-                                   "after",    "name",  "files",   "order", "preflight"};
-  for (int i = 0; i <= kPreflight; ++i) {
-    if (IsWord(text, size, kKeys[i])) return i;
-  }
-  return -1;
+using Parse = bool (*)(const char* text, size_t size, GangOptions* out);
+using Same = bool (*)(const GangOptions& one, const GangOptions& other);
+using Copy = void (*)(const GangOptions& from, GangOptions* to);
+
+template <auto Field>
+bool SameField(const GangOptions& one, const GangOptions& other) {
+  return memcmp(&(one.*Field), &(other.*Field), sizeof(one.*Field)) == 0;
+}
+template <auto Field>
+void CopyField(const GangOptions& from, GangOptions* to) {
+  memcpy(&(to->*Field), &(from.*Field), sizeof(from.*Field));
+}
+template <auto Field, uint32_t Low, uint32_t High>
+bool ParseNumberKey(const char* text, size_t size, GangOptions* out) {
+  return ParseNumber(text, size, Low, High, &(out->*Field));
+}
+template <auto Field, uint32_t Low, uint32_t High>
+bool ParseSecondsKey(const char* text, size_t size, GangOptions* out) {
+  return ParseSeconds(text, size, Low, High, &(out->*Field));
+}
+template <auto Field>
+bool ParseYesNoKey(const char* text, size_t size, GangOptions* out) {
+  return ParseYesNo(text, size, &(out->*Field));
+}
+template <auto Field>
+bool ParseNameKey(const char* text, size_t size, GangOptions* out) {
+  return ParseName(text, size, out->*Field);
+}
+inline bool ParseHang(const char* text, size_t size, GangOptions* out) {
+  out->hang_off = IsWord(text, size, "off");
+  return out->hang_off || ParseSeconds(text, size, 1, 86400, &out->hang_seconds);
+}
+inline bool SameHang(const GangOptions& one, const GangOptions& other) {
+  return one.hang_off == other.hang_off && one.hang_seconds == other.hang_seconds;
+}
+inline void CopyHang(const GangOptions& from, GangOptions* to) {
+  to->hang_off = from.hang_off;
+  to->hang_seconds = from.hang_seconds;
+}
+inline bool ParseOrder(const char* text, size_t size, GangOptions* out) {
+  out->order_by_topology = IsWord(text, size, "topology");
+  return out->order_by_topology || IsWord(text, size, "slurm");
 }
 
-inline bool ParseValue(int key, const char* text, size_t size, GangOptions* out) {
-  switch (key) {
-    case kRestarts:
-      return ParseNumber(text, size, 0, 1000, &out->restarts);
-    case kJoin:
-      return ParseSeconds(text, size, 1, 86400, &out->join_seconds);
-    case kSpares:
-      return ParseNumber(text, size, 0, 1024, &out->spares);
-    case kMin:
-      return ParseNumber(text, size, 0, 65536, &out->min_nodes);
-    case kGrow:
-      return ParseYesNo(text, size, &out->grow);
-    case kHang:
-      out->hang_off = IsWord(text, size, "off");
-      return out->hang_off || ParseSeconds(text, size, 1, 86400, &out->hang_seconds);
-    case kGrace:
-      return ParseSeconds(text, size, 0, 3600, &out->grace_seconds);
-    case kRequeue:
-      return ParseYesNo(text, size, &out->requeue);
-    case kRole:
-      return ParseName(text, size, out->role);
-    case kKind:
-      return ParseKind(text, size, &out->kind);
-    case kAfter:
-      return ParseAfter(text, size, out);
-    case kName:
-      return ParseName(text, size, out->name);
-    case kFiles:
-      return ParseYesNo(text, size, &out->files);
-    case kOrder:
-      out->order_by_topology = IsWord(text, size, "topology");
-      return out->order_by_topology || IsWord(text, size, "slurm");
-    case kPreflight:
-      return ParsePreflight(text, size, &out->preflight);
-    default:
-      return false;
+}  // namespace detail
+
+// A key of --gang. One with `same` and `copy` is for the whole gang: components of a heterogeneous job may not contradict each
+// other in it. The others are each component's own.
+struct GangKey {
+  const char* name;
+  const char* values;  // "N", "yes|no"
+  const char* range;   // "0..1000"; "": the values say it
+  detail::Parse parse;
+  detail::Same same = nullptr;
+  detail::Copy copy = nullptr;
+};
+
+// A new key is a row here, its use, and its row in docs/options.md.
+inline constexpr GangKey kGangKeys[] = {
+    {"restarts", "N", "0..1000", detail::ParseNumberKey<&GangOptions::restarts, 0, 1000>,
+     detail::SameField<&GangOptions::restarts>, detail::CopyField<&GangOptions::restarts>},
+    {"join", "DURATION", "1s..24h", detail::ParseSecondsKey<&GangOptions::join_seconds, 1, 86400>,
+     detail::SameField<&GangOptions::join_seconds>, detail::CopyField<&GangOptions::join_seconds>},
+    {"spares", "N", "0..1024 nodes", detail::ParseNumberKey<&GangOptions::spares, 0, 1024>},
+    {"min", "N", "1..65536 nodes", detail::ParseNumberKey<&GangOptions::min_nodes, 0, 65536>},
+    {"grow", "yes|no", "", detail::ParseYesNoKey<&GangOptions::grow>, detail::SameField<&GangOptions::grow>,
+     detail::CopyField<&GangOptions::grow>},
+    {"hang", "DURATION|off", "1s..24h", detail::ParseHang, detail::SameHang, detail::CopyHang},
+    {"grace", "DURATION", "0s..1h", detail::ParseSecondsKey<&GangOptions::grace_seconds, 0, 3600>,
+     detail::SameField<&GangOptions::grace_seconds>, detail::CopyField<&GangOptions::grace_seconds>},
+    {"requeue", "yes|no", "", detail::ParseYesNoKey<&GangOptions::requeue>,
+     detail::SameField<&GangOptions::requeue>, detail::CopyField<&GangOptions::requeue>},
+    {"role", "NAME", "", detail::ParseNameKey<&GangOptions::role>},
+    {"kind", "tracked|chief|service|untracked|sidecar", "", detail::ParseKind},
+    {"after", "ROLE[:done]", "", detail::ParseAfter},
+    {"name", "KEY", "", detail::ParseNameKey<&GangOptions::name>, detail::SameField<&GangOptions::name>,
+     detail::CopyField<&GangOptions::name>},
+    {"files", "yes|no", "", detail::ParseYesNoKey<&GangOptions::files>},
+    {"order", "slurm|topology", "", detail::ParseOrder, detail::SameField<&GangOptions::order_by_topology>,
+     detail::CopyField<&GangOptions::order_by_topology>},
+    {"preflight", "off|quick|full", "", detail::ParsePreflight, detail::SameField<&GangOptions::preflight>,
+     detail::CopyField<&GangOptions::preflight>},
+};
+static_assert(sizeof(kGangKeys) / sizeof(kGangKeys[0]) <= 32, "ParseGangOptions has a bit for each");
+
+// All of them, for messages: "restarts=N (0..1000), ..., preflight=off|quick|full".
+struct GangKeysText {
+  char text[640] = "";
+};
+inline constexpr GangKeysText kGangKeysText = [] {
+  GangKeysText all;
+  size_t at = 0;
+  const auto put = [&](const char* text) {
+    while (*text != '\0') all.text[at++] = *text++;
+  };
+  for (const GangKey& key : kGangKeys) {
+    if (at > 0) put(", ");
+    put(key.name);
+    put("=");
+    put(key.values);
+    if (key.range[0] == '\0') continue;
+    put(" (");
+    put(key.range);
+    put(")");
   }
-}
+  all.text[at] = '\0';
+  return all;
+}();
+
+namespace detail {
 
 // What each value may be, but not all of them together.
 inline bool CheckTogether(const GangOptions& options, char* error, size_t error_size) {
@@ -240,12 +278,12 @@ inline bool CheckTogether(const GangOptions& options, char* error, size_t error_
         error, error_size,
         "--gang: grow=yes needs min=N: without it the gang never has fewer nodes than it began with; the "
         "keys are %s",
-        kGangKeys);
+        kGangKeysText.text);
     return false;
   }
   if (strcmp(options.after, options.role) == 0) {
     snprintf(error, error_size, "--gang: after=%s names the role itself; the keys are %s", options.after,
-             kGangKeys);
+             kGangKeysText.text);
     return false;
   }
   return true;
@@ -267,11 +305,12 @@ inline bool ParseGangOptions(const char* text, size_t size, GangOptions* out, ch
     const auto c = static_cast<unsigned char>(text[i]);
     if (c < 0x20 || c == 0x7f) {
       snprintf(error, error_size, "--gang: control character at position %zu; the keys are %s", i + 1,
-               kGangKeys);
+               kGangKeysText.text);
       return false;
     }
   }
   unsigned seen = 0;
+  bool kind = false;  // is given
   size_t at = 0;
   while (at < size) {
     const char* item = text + at;
@@ -279,32 +318,35 @@ inline bool ParseGangOptions(const char* text, size_t size, GangOptions* out, ch
     const size_t item_size = comma != nullptr ? static_cast<size_t>(comma - item) : size - at;
     at += item_size + 1;
     if (item_size == 0 || (comma != nullptr && at == size)) {
-      snprintf(error, error_size, "--gang: empty item in the list; the keys are %s", kGangKeys);
+      snprintf(error, error_size, "--gang: empty item in the list; the keys are %s", kGangKeysText.text);
       return false;
     }
     const auto* equals = static_cast<const char*>(memchr(item, '=', item_size));
     const size_t key_size = equals != nullptr ? static_cast<size_t>(equals - item) : item_size;
     const char* value = equals != nullptr ? equals + 1 : item + item_size;
     const size_t value_size = static_cast<size_t>(item + item_size - value);
-    const int key = detail::FindKey(item, key_size);
-    if (key < 0) {
+    const GangKey* const end = kGangKeys + sizeof(kGangKeys) / sizeof(kGangKeys[0]);
+    const GangKey* key = kGangKeys;
+    while (key != end && !detail::IsWord(item, key_size, key->name)) ++key;
+    if (key == end) {
       snprintf(error, error_size, "--gang: unknown key '%.*s'; the keys are %s",
-               static_cast<int>(key_size > 40 ? 40 : key_size), item, kGangKeys);
+               static_cast<int>(key_size > 40 ? 40 : key_size), item, kGangKeysText.text);
       return false;
     }
-    const unsigned bit = 1U << static_cast<unsigned>(key);
+    const unsigned bit = 1U << static_cast<unsigned>(key - kGangKeys);
+    kind |= key->parse == detail::ParseKind;
     if ((seen & bit) != 0) {
       snprintf(error, error_size, "--gang: '%.*s' is given twice", static_cast<int>(key_size), item);
       return false;
     }
     seen |= bit;
-    if (!detail::ParseValue(key, value, value_size, out)) {
+    if (!key->parse(value, value_size, out)) {
       snprintf(error, error_size, "--gang: '%.*s' is not a good value; the keys are %s",
-               static_cast<int>(item_size > 80 ? 80 : item_size), item, kGangKeys);
+               static_cast<int>(item_size > 80 ? 80 : item_size), item, kGangKeysText.text);
       return false;
     }
   }
-  if ((seen & (1U << detail::kKind)) == 0) out->kind = KindOfRole(out->role);
+  if (!kind) out->kind = KindOfRole(out->role);
   return detail::CheckTogether(*out, error, error_size);
 }
 

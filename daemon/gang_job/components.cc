@@ -196,39 +196,20 @@ Status CheckRoles(const Components& components) {
 Result<wire::GangOptions> MergeOptions(const std::vector<Component>& components) {
   const wire::GangOptions defaults;
   wire::GangOptions merged = components.front().options;
-  std::optional<Error> conflict;
-  // What a component does not say is another's to say.
-  const auto merge = [&](const char* key, auto wire::GangOptions::*field, const Component& component) {
-    const auto& value = component.options.*field;
-    if (value == defaults.*field || value == merged.*field) return;
-    if (merged.*field != defaults.*field && !conflict) {
-      conflict = Error{Errc::kInvalid,
-                       fmt::format("--gang: {}= is for the whole gang, and role {} says something else than "
-                                   "the roles before it",
-                                   key, component.options.role)};
-    }
-    merged.*field = value;
-  };
   for (const Component& component : components) {
-    merge("restarts", &wire::GangOptions::restarts, component);
-    merge("join", &wire::GangOptions::join_seconds, component);
-    merge("hang", &wire::GangOptions::hang_seconds, component);
-    merge("hang", &wire::GangOptions::hang_off, component);
-    merge("grace", &wire::GangOptions::grace_seconds, component);
-    merge("grow", &wire::GangOptions::grow, component);
-    merge("requeue", &wire::GangOptions::requeue, component);
-    merge("order", &wire::GangOptions::order_by_topology, component);
-    merge("preflight", &wire::GangOptions::preflight, component);
-    const std::string_view name = component.options.name;
-    if (name.empty() || name == merged.name) continue;
-    if (merged.name[0] != '\0' && !conflict)
-      conflict = Error{Errc::kInvalid,
-                       fmt::format("--gang: name={} and name={}: a gang has one", merged.name, name)};
-    std::copy_n(component.options.name, sizeof(merged.name), merged.name);
+    for (const wire::GangKey& key : wire::kGangKeys) {
+      // What a component does not say is another's to say.
+      if (key.same == nullptr || key.same(component.options, defaults) || key.same(component.options, merged))
+        continue;
+      if (!key.same(merged, defaults)) {
+        return Error{Errc::kInvalid,
+                     fmt::format("--gang: {}= is for the whole gang, and role {} says something else than "
+                                 "the roles before it",
+                                 key.name, component.options.role)};
+      }
+      key.copy(component.options, &merged);
+    }
   }
-  if (!conflict && merged.hang_off && merged.hang_seconds > 0)
-    conflict = Error{Errc::kInvalid, "--gang: hang=off and hang=DURATION: a gang has one"};
-  if (conflict) return *conflict;
   return merged;
 }
 

@@ -1,7 +1,9 @@
 // What the supervisor takes for a message, and what the plugin takes for an option.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "spank-plugin/supervisor/supervisor_message.h"
 #include "wire/gang_options.h"
@@ -184,8 +186,33 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
     // Whatever is wrong, a person sees what would be right.
     if (test.error.find("key") == std::string::npos && test.error.find("value") == std::string::npos)
       continue;
-    EXPECT_NE(std::string(error).find(wire::kGangKeys), std::string::npos) << error;
+    EXPECT_NE(std::string(error).find(wire::kGangKeysText.text), std::string::npos) << error;
   }
+}
+
+// docs/options.md has a row for each, in this order, and no others.
+TEST(GangOptions, EveryKeyHasItsRowInTheManual) {
+  std::ifstream manual(OPTIONS_PAGE);
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(manual, line);) {
+    if (line.starts_with("| `")) rows.push_back(line.substr(3, line.find('`', 3) - 3));
+  }
+  std::vector<std::string> keys;
+  for (const wire::GangKey& key : wire::kGangKeys) {
+    std::string values = std::string(key.name) == "kind" ? "KIND" : key.values;
+    for (size_t at = 0; (at = values.find('|', at)) != std::string::npos; at += 2) values.insert(at, "\\");
+    keys.push_back(std::string(key.name) + "=" + values);
+  }
+  EXPECT_EQ(rows, keys);
+}
+
+TEST(GangOptions, TheLongestSentenceHasRoom) {
+  const std::string value = "after=" + std::string(63, 'n') + ",role=" + std::string(63, 'n');
+  wire::GangOptions options;
+  char error[wire::kMaxOptionError] = "";
+  EXPECT_FALSE(wire::ParseGangOptions(value.data(), value.size(), &options, error, sizeof(error)));
+  EXPECT_TRUE(std::string(error).ends_with(wire::kGangKeysText.text)) << error;
+  EXPECT_LT(strlen(wire::kGangKeysText.text) + 1, sizeof(wire::kGangKeysText.text) - 64) << "soon too short";
 }
 
 wire::GangOptions Parsed(const std::string& value) {
