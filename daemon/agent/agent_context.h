@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,13 @@ struct RecordedCoordinator {
   lease::WitnessSet witnesses;
 };
 
+// The newest test of links in which this node took part for a user, and that found nothing.
+struct GoodLinks {
+  std::string test;
+  bool full = false;
+  Loop::Clock::time_point at;
+};
+
 struct AgentContext {
   Loop& loop;
   const Config& config;
@@ -73,6 +81,7 @@ struct AgentContext {
   std::shared_ptr<MemoryGrants> memory = nullptr;
   const watch::FabricWatch* fabric = nullptr;  // null in tests that have none
   DialLink dial = OpenLink;
+  std::map<uint32_t, GoodLinks> good_links{};  // by uid
 };
 
 }  // namespace muster

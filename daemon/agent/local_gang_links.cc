@@ -45,6 +45,11 @@ void LocalGang::OnTestLinks(const v1::TestLinks& order) {
 
 void LocalGang::LinksTested(const LinksTestedPacket& tested) {
   if (!test_ || tested.body.test != test_->test()) return;
+  // A later gang of this user's between the same nodes need not test them again.
+  context_.good_links.erase(job_.uid);
+  if (tested.body.wait_status == 0)
+    context_.good_links[job_.uid] = {fmt::format("{} {}.{}", job_.Id(), term_, test_->test()), test_->full(),
+                                     Loop::Clock::now()};
   if (test_->place() > 0) {
     // 1: the fabric is not good.
     if (tested.body.wait_status != 0 && tested.body.wait_status != 1 << 8)

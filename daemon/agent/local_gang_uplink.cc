@@ -194,6 +194,13 @@ void LocalGang::Register() {
   r->set_term(term_);
   r->set_coordinator(coordinator_);
   r->set_sick(sick_);
+  if (const auto links = context_.good_links.find(job_.uid); links != context_.good_links.end()) {
+    r->set_links_test(links->second.test);
+    r->set_links_full(links->second.full);
+    const auto age = Loop::Clock::now() - links->second.at;
+    r->set_links_age_ms(
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(age).count()));
+  }
   r->set_started_generation(started_generation_);
   r->set_started_restore(started_restore_.has_value());
   r->set_started_restore_step(started_restore_.value_or(0));

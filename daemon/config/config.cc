@@ -141,6 +141,9 @@ std::vector<Key> Keys(Config& config) {
           "all nodes."),
       NumberKey("loop_stall", KeyKind::kDuration, &config.loop_stall_ms, 1'000, 600'000,
                 "A musterd that does not act for so long stops beating: its node counts as lost."),
+      NumberKey("preflight_age", KeyKind::kDuration, &config.preflight_age_ms, 0, 86'400'000,
+                "Links that have been found good so long ago, between the same nodes for the same user, are "
+                "not tested again (--gang=preflight)."),
       TextKey(
           "fabric_settings", &config.fabric_settings,
           "The RoCE fabric's settings, roce.yaml(5): where they name networks, members are told what NCCL "

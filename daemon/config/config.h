@@ -43,6 +43,7 @@ struct Config {
   int64_t silence_ms = 1'200;
   int64_t hang_report_ms = 900;
   int64_t loop_stall_ms = 10'000;
+  int64_t preflight_age_ms = 900'000;
   std::string fabric_settings = "/etc/muster/roce.yaml";  // "": members are told nothing of the fabric
   std::string metrics_file = "/var/lib/prometheus/node-exporter/muster.prom";  // "": none
   std::string slurm_helper;  // "": muster-slurm where it is installed

@@ -164,6 +164,9 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
   joined.node = node;
   joined.name = registration.node_name();
   joined.lease_port = static_cast<uint16_t>(registration.lease_port());
+  const auto age = static_cast<int64_t>(std::min<uint64_t>(registration.links_age_ms(), INT64_MAX));
+  const bool enough = registration.links_full() || job_.options.preflight != wire::Preflight::kFull;
+  if (enough && age < config_.preflight_age_ms) joined.links_test = registration.links_test();
   for (const v1::Member& member : registration.members()) {
     gang::MemberInfo info;
     info.task = member.task();

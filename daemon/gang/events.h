@@ -45,6 +45,7 @@ struct NodeJoined {  // also when it comes back: then the members' states say wh
   std::string name;
   uint16_t lease_port = 0;  // a free port on that node, for MASTER_PORT
   std::vector<MemberInfo> members;
+  std::string links_test;  // that a short time ago has found this node's links good; "": none
 };
 struct NodeLeft {  // its link has ended; its members may run on
   uint32_t node = 0;

@@ -141,6 +141,7 @@ class Gang {
     std::string excluded;  // why nothing may run there; "": nothing speaks against it
     std::string draining;  // will be excluded at the next checkpoint: why
     uint16_t lease_port = 0;
+    std::string links_test;       // see NodeJoined
     std::vector<uint32_t> tasks;  // in the order of their local ids
     uint32_t task_count =
         0;  // also of a node that only the coordinator before this one has heard; 0: not known

@@ -45,6 +45,7 @@ void Gang::Learn(const NodeJoined& event) {
   node.absent = false;
   node.name = event.name;
   node.lease_port = event.lease_port;
+  node.links_test = event.links_test;
   node.tasks.clear();
   const bool learning = state_ == State::kJoining || state_ == State::kRecovering;
   for (const MemberInfo& info : event.members) {

@@ -12,6 +12,15 @@ namespace muster::gang {
 void Gang::TestOrStart(const Placement& placement, Actions& out) {
   const bool wanted = settings_.preflight && !links_done_ && placement.active.size() > 1;
   if (!wanted) return StartNext(placement, out);
+  const std::string& known = nodes_[placement.active.front()].links_test;
+  const bool fresh = !known.empty() && std::all_of(placement.active.begin(), placement.active.end(),
+                                                   [&](uint32_t i) { return nodes_[i].links_test == known; });
+  if (fresh) {
+    out.emplace_back(
+        Note{"links", fmt::format("the links between {} nodes were found good a short time ago, in test {}",
+                                  placement.active.size(), known)});
+    return StartNext(placement, out);
+  }
   if (tests_ == kMaxTests) {
     out.emplace_back(
         Note{"links", fmt::format("{} tests of the links have led to other nodes or were spoiled; "

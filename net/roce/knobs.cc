@@ -127,6 +127,48 @@ Way Mtu(const Host& host, const Settings& settings, const Interface& on) {
           Joined(set), Running(host, set)};
 }
 
+// Of the two sections of `ethtool -g`: what there may be at most, and what there is.
+struct Rings {
+  int64_t receive = 0;
+  int64_t send = 0;
+};
+Result<std::pair<Rings, Rings>> ReadRings(const Host& host, const Interface& on) {
+  const auto output = Output(host, {"ethtool", "-g", on.name});
+  if (!output) return output.error();
+  std::array<Rings, 2> sections;
+  size_t section = 0;
+  for (const std::string& line : Words(*output, "\n")) {
+    if (line.starts_with("Current")) section = 1;
+    const auto words = Words(line);
+    const auto number = words.size() == 2 ? ParseDecimal(words[1]) : std::nullopt;
+    if (number && words[0] == "RX:") sections[section].receive = static_cast<int64_t>(*number);
+    if (number && words[0] == "TX:") sections[section].send = static_cast<int64_t>(*number);
+  }
+  if (section == 0 || sections[0].receive == 0 || sections[0].send == 0)
+    return Error{Errc::kUnavailable,
+                 fmt::format("the driver {} does not say how large they may be", on.driver)};
+  return std::pair(sections[0], sections[1]);
+}
+
+Result<Way> RingSizes(const Host& host, const Settings& settings, const Interface& on) {
+  const auto read = ReadRings(host, on);
+  if (!read) return read.error();
+  const Rings& most = read->first;
+  const auto text = [](const Rings& rings) {
+    return fmt::format("receive {}, send {}", rings.receive, rings.send);
+  };
+  const Rings should{std::min(settings.rings, most.receive), std::min(settings.rings, most.send)};
+  const std::vector<std::string> set{
+      "ethtool", "-G", on.name, "rx", std::to_string(should.receive), "tx", std::to_string(should.send)};
+  return Way{"ethtool", text(should),
+             [&host, on, text]() -> Result<std::string> {
+               const auto now = ReadRings(host, on);
+               if (!now) return now.error();
+               return text(now->second);
+             },
+             Joined(set), Running(host, set)};
+}
+
 // A knob of the kernel's DCB interface. `object` and `what` are dcb's words for it.
 Way Dcb(const Host& host, const Interface& on, std::vector<std::string> show, const std::string& should,
         std::function<std::string(const json&)> text, std::vector<std::string> set) {
@@ -358,6 +400,8 @@ std::vector<Knob> Each(const Host& host, const Settings& settings, const Interfa
       Ask(on, "dscp", Dscp(host, settings, on), set), Ask(on, "pfc", Pfc(host, settings, on), set),
       Ask(on, "ecn", Ecn(host, settings, on), set),   Ask(on, "cnp", Cnp(host, settings, on), set),
   };
+  if (settings.rings > 0)
+    knobs.insert(knobs.begin() + 1, Ask(on, "rings", RingSizes(host, settings, on), set));
   for (const RdmaPort& port : on.rdma) {
     knobs.push_back(Ask(on, "cma_tos",
                         Cma(host, port, "default_roce_tos", std::to_string(settings.TrafficClass()), "0"),

@@ -21,7 +21,7 @@ const char* Name(State state);
 struct Knob {
   std::string interface;
   std::string driver;
-  std::string name;  // mtu, dcbx, dscp, pfc, ecn, cnp, cma_tos, cma_mode
+  std::string name;  // mtu, rings, dcbx, dscp, pfc, ecn, cnp, cma_tos, cma_mode
   std::string is;
   std::string should;
   State state = State::kUnknown;

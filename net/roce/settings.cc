@@ -57,6 +57,10 @@ std::vector<Key> Keys(Settings& settings) {
       NumberKey("cnp_dscp", KeyKind::kCount, &settings.cnp_dscp, 0, 63,
                 "The DSCP of congestion notification packets."),
       NumberKey("cnp_priority", KeyKind::kCount, &settings.cnp_priority, 0, 7, "The priority of these."),
+      NumberKey(
+          "rings", KeyKind::kCount, &settings.rings, 0, 65'536,
+          "The size of an adapter's receive and send rings, or what it has at most where that is less. 0: "
+          "whatever they are."),
       NumberKey("rate", KeyKind::kCount, &settings.rate, 0, 10'000'000,
                 "What a link carries, in Mbit/s, as 400000: `muster net test` sends no faster. 0: what its "
                 "adapter says."),

@@ -31,7 +31,8 @@ struct Settings {
   std::string pfc = "yes";
   int64_t cnp_dscp = 48;
   int64_t cnp_priority = 6;
-  int64_t rate = 0;  // Mbit/s of a link; 0: what its adapter says
+  int64_t rings = 0;  // descriptors of each ring of an adapter; 0: whatever they are
+  int64_t rate = 0;   // Mbit/s of a link; 0: what its adapter says
 
   // The byte of IP's header that a packet of RDMA has: the upper six bits are the DSCP.
   [[nodiscard]] int64_t TrafficClass() const { return dscp << 2 | ecn_bits; }

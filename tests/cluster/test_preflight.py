@@ -35,6 +35,7 @@ class Preflight(ClusterCase):
             # Segments as they are on a wire: tbf counts and drops packets.
             self.cluster.exec(node, ["ip", "link", "set", "eth0", "gso_max_segs", "1"])
             self.shape(node, MBIT_S)
+        self.cluster.restart_daemon("n2", "musterd")  # it forgets the links that it knows to be good
 
     def shape(self, node: str, mbit_s: float) -> None:
         """What leaves the node."""
@@ -59,6 +60,14 @@ class Preflight(ClusterCase):
         self.assertEqual(self.status(job)["generation"], 1)
         self.ends(job)
         self.assertNotIn("link", job.err)
+        again = self.gang(CODE, gang="preflight=quick", nodes=4, tasks=4)
+        again.wait_for_generation(1, 4)
+        self.assertRegex("".join(self.links(again)), "^the links between 4 nodes were found good a short time ago, in test ")
+        fully = self.gang(CODE, gang="preflight=full", nodes=4, tasks=4)
+        fully.wait_for_generation(1, 4)
+        self.assertEqual(self.links(fully)[0], "the links between 4 nodes are tested")
+        self.ends(again)
+        self.ends(fully)
 
     def test_a_spare_takes_the_place_of_a_node_with_a_bad_link(self) -> None:
         self.shape("n2", MBIT_S / 3)

@@ -115,8 +115,10 @@ TEST(Components, WhatIsTheWholeGangsIsSaidOnce) {
   EXPECT_STREQ(merged->name, "x");
   EXPECT_STREQ(merged->role, "a");
   EXPECT_THAT(Refusal("12 n[1-2] restarts=5\n13 n[3-4] role=b,restarts=6\n"), HasSubstr("restarts="));
-  EXPECT_THAT(Refusal("12 n[1-2] name=x\n13 n[3-4] role=b,name=y\n"), HasSubstr("name= is for the whole gang"));
-  EXPECT_THAT(Refusal("12 n[1-2] hang=off\n13 n[3-4] role=b,hang=5s\n"), HasSubstr("hang= is for the whole gang"));
+  EXPECT_THAT(Refusal("12 n[1-2] name=x\n13 n[3-4] role=b,name=y\n"),
+              HasSubstr("name= is for the whole gang"));
+  EXPECT_THAT(Refusal("12 n[1-2] hang=off\n13 n[3-4] role=b,hang=5s\n"),
+              HasSubstr("hang= is for the whole gang"));
 }
 
 TEST(Components, SlurmEndsTheJobWithANodeWhenOneBeforeItsHasASingleOne) {

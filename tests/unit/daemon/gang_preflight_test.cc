@@ -237,6 +237,39 @@ TEST_F(GangPreflight, WhoTakesOverFindsTheNodesThatWereLeftOut) {
   EXPECT_THAT(next.Did<TestLinks>()->nodes, ElementsAre(0, 2, 3));
 }
 
+class GangPreflightAgain : public ::testing::Test {
+ protected:
+  void Join(uint32_t node, const std::string& test) {
+    NodeJoined joined = rig.Node(node);
+    joined.links_test = test;
+    rig.Feed(joined);
+  }
+  Rig rig{WithTest(3, 1)};
+};
+
+TEST_F(GangPreflightAgain, WhatOneTestHasFoundGoodAShortTimeAgoIsNotTested) {
+  Join(0, "11.0 1.1");
+  Join(1, "11.0 1.1");
+  Join(2, "");  // the spare
+  EXPECT_EQ(rig.gang.state(), State::kStarting);
+  EXPECT_THAT(rig.NoteOf("links"),
+              HasSubstr("the links between 2 nodes were found good a short time ago, in test 11.0 1.1"));
+}
+
+TEST_F(GangPreflightAgain, LinksBetweenNodesOfTwoTestsAreTested) {
+  Join(0, "11.0 1.1");
+  Join(1, "10.0 1.1");
+  Join(2, "11.0 1.1");
+  EXPECT_EQ(rig.gang.state(), State::kTesting);
+}
+
+TEST_F(GangPreflightAgain, ANodeThatNobodyHasTestedIsTested) {
+  Join(0, "11.0 1.1");
+  Join(1, "");
+  Join(2, "11.0 1.1");
+  EXPECT_EQ(rig.gang.state(), State::kTesting);
+}
+
 TEST(GangPreflightSizes, OneNodeHasNoLinks) {
   Rig rig(WithTest(1, 0));
   rig.JoinAll();

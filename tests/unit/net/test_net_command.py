@@ -193,6 +193,28 @@ class NetCommandTest(unittest.TestCase):
         found = {knob["knob"]: knob for knob in self.net("check", code=0)["knobs"]}
         self.assertEqual((found["ecn"]["state"], found["ecn"]["via"]), ("is", "mstconfig"))
 
+    def test_rings_are_as_large_as_the_settings_say_and_the_adapter_has(self) -> None:
+        self.settings.write_text("networks: 10.77.0.0/16\nrings: 4096\n")
+        self.interface("roce0", "10.77.0.1/16")
+        found = {knob["knob"]: knob for knob in self.net("check", code=1)["knobs"]}
+        self.assertEqual(found["rings"]["state"], "unknown", "a veth has none")
+        sizes = self.tools / "sizes"
+        sizes.write_text("RX: 1024\nTX: 1024\n")
+        tool = self.tools / "ethtool"
+        tool.write_text(f"""#!/bin/sh
+case $1 in
+-g) printf 'Ring parameters for %s:\\nPre-set maximums:\\nRX:\\t8192\\nRX Mini:\\tn/a\\nTX:\\t2048\\n' "$2"
+    printf 'Current hardware settings:\\n'; cat {sizes} ;;
+-G) printf 'RX:\\t%s\\nRX Mini:\\tn/a\\nTX:\\t%s\\n' "$4" "$6" >{sizes} ;;
+esac
+""")
+        tool.chmod(0o755)
+        found = {knob["knob"]: knob for knob in self.net("check", code=1)["knobs"]}
+        self.assertEqual((found["rings"]["is"], found["rings"]["should"]), ("receive 1024, send 1024", "receive 4096, send 2048"))
+        self.assertEqual(found["rings"]["fix"], "ethtool -G roce0 rx 4096 tx 2048")
+        self.assertEqual(self.states(self.net("set", code=0))["rings"], "set")
+        self.assertEqual(self.states(self.net("check", code=0))["rings"], "is")
+
     def test_what_cannot_be_set_is_said_with_what_refused_it(self) -> None:
         self.interface("roce0", "10.77.0.1/16")
         self.settings.write_text("networks: 10.77.0.0/16\nmtu: 65520\n")
@@ -251,7 +273,7 @@ class NetCommandTest(unittest.TestCase):
     def test_the_settings_that_are_printed_are_read(self) -> None:
         printed = self.run_net("settings").stdout
         lines = [line.removeprefix("#") for line in printed.splitlines() if line.startswith("#") and not line.startswith("# ")]
-        self.assertEqual([line.split(":")[0] for line in lines], ["networks", "mtu", "dscp", "ecn_bits", "priority", "pfc", "cnp_dscp", "cnp_priority", "rate"])
+        self.assertEqual([line.split(":")[0] for line in lines], ["networks", "mtu", "dscp", "ecn_bits", "priority", "pfc", "cnp_dscp", "cnp_priority", "rings", "rate"])
         self.settings.write_text("\n".join(lines))
         self.assertEqual(self.net("check", code=0)["traffic_class"], 106)
 
