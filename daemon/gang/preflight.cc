@@ -31,6 +31,7 @@ void Gang::TestOrStart(const Placement& placement, Actions& out) {
   state_ = State::kTesting;
   test_runs_ = true;
   tested_ = placement.active;
+  for (const uint32_t node : tested_) nodes_[node].links_test.clear();  // what this one says is newer
   ++tests_;
   out.emplace_back(Note{"links", fmt::format("the links between {} nodes are tested", tested_.size())});
   out.emplace_back(SetTimer{Timer::kTest, settings_.test_timeout_ms});

@@ -263,6 +263,15 @@ TEST_F(GangPreflightAgain, LinksBetweenNodesOfTwoTestsAreTested) {
   EXPECT_EQ(rig.gang.state(), State::kTesting);
 }
 
+TEST_F(GangPreflightAgain, WhatANewerTestHasSeenCounts) {
+  Join(0, "11.0 1.1");
+  Join(1, "");
+  Join(2, "11.0 1.1");
+  rig.Feed(LinksTested{.node = 0, .test = 1, .verdict = LinkVerdict{{{1, "slow"}}, {}, ""}});
+  ASSERT_TRUE(rig.Did<TestLinks>());
+  EXPECT_THAT(rig.Did<TestLinks>()->nodes, ElementsAre(0, 2));
+}
+
 TEST_F(GangPreflightAgain, ANodeThatNobodyHasTestedIsTested) {
   Join(0, "11.0 1.1");
   Join(1, "");
