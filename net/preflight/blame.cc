@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
+#include <utility>
 
 namespace muster::preflight {
 namespace {
@@ -183,6 +185,23 @@ double UsualRate(const std::vector<Measured>& measured) {
   if (rates.empty()) return 0;
   std::ranges::sort(rates);
   return rates[rates.size() * 3 / 4];
+}
+
+Latency LatencyOf(const std::vector<Measured>& measured) {
+  std::map<std::pair<uint32_t, uint32_t>, double> pairs;
+  for (const Measured& one : measured) {
+    if (one.latency_us <= 0) continue;
+    const auto [place, added] = pairs.try_emplace(std::minmax(one.from, one.to), one.latency_us);
+    if (!added) place->second = std::min(place->second, one.latency_us);
+  }
+  Latency latency;
+  std::vector<double> all;
+  for (const auto& [pair, us] : pairs) {
+    all.push_back(us);
+    if (us > latency.longest_us) latency = {0, us, pair.first, pair.second};
+  }
+  latency.usual_us = Median(std::move(all));
+  return latency;
 }
 
 bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected) {

@@ -16,6 +16,7 @@ struct Measured {
   uint32_t from = 0;
   uint32_t to = 0;
   double mbit_s = 0;         // payload; 0: nothing has arrived
+  double latency_us = 0;     // half of a round trip; 0: unknown
   uint64_t packets = 0;      // sent, of that payload
   uint64_t lost = 0;         // of these, sent again
   bool connected = false;    // TCP has found the way, both of them
@@ -67,6 +68,15 @@ struct Expected {
 
 // What a good link does here: what the best quarter of the measurements reached at least.
 double UsualRate(const std::vector<Measured>& measured);
+
+// Half of a round trip, in us. A pair has the shorter one of its two measurements.
+struct Latency {
+  double usual_us = 0;    // the median of the pairs; 0: nobody knows
+  double longest_us = 0;  // the longest of them
+  uint32_t one = 0;       // that pair
+  uint32_t other = 0;
+};
+Latency LatencyOf(const std::vector<Measured>& measured);
 
 // Of kLossy: whether any packet was lost. `all` has the other direction of the pair.
 bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected);

@@ -118,11 +118,9 @@ class Agent {
     json answer{{"id", order.id}};
     if (sends) {
       const Sent sent = Send(order, options_.rails[rail].address, options_.rails[rail].verbs);
-      answer["sent"] = {{"packets", sent.packets},
-                        {"lost", sent.lost},
-                        {"connected", sent.connected},
-                        {"mbit_s", sent.mbit_s},
-                        {"error", sent.error}};
+      answer["sent"] = {{"packets", sent.packets},       {"lost", sent.lost},
+                        {"connected", sent.connected},   {"mbit_s", sent.mbit_s},
+                        {"latency_us", sent.latency_us}, {"error", sent.error}};
     } else {
       const Received received = sockets_[rail].Receive(order, options_.rails[rail].verbs);
       answer["received"] = {{"mbit_s", received.mbit_s},

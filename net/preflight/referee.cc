@@ -262,6 +262,7 @@ void Test::Hear(Node& node, std::map<uint64_t, MeasuredLeg>& open, std::map<uint
       measured.packets = sent.at("packets").get<uint64_t>();
       measured.lost = sent.at("lost").get<uint64_t>();
       measured.connected = sent.at("connected").get<bool>();
+      measured.latency_us = sent.at("latency_us").get<double>();
       if (measured.verbs) measured.mbit_s = sent.at("mbit_s").get<double>();
       error = sent.at("error").get<std::string>();
     } else {
@@ -426,6 +427,7 @@ json Test::Run() {
   }
   std::vector<Measured> all;
   for (const MeasuredLeg& one : measured_) all.push_back(one.measured);
+  const Latency latency = LatencyOf(all);
   json findings = json::array();
   json passing = json::array();
   for (uint32_t rail = 0; rail < Rails(); ++rail) Find(rail, findings, passing);
@@ -443,6 +445,9 @@ json Test::Run() {
                                                                       : "rdma and tcp"},
           {"seconds", std::chrono::duration<double>(Clock::now() - began).count()},
           {"mbit_s", UsualRate(all)},
+          {"latency_us", latency.usual_us},
+          {"longest_latency_us", latency.longest_us},
+          {"longest_pair", json::array({nodes_[latency.one].name, nodes_[latency.other].name})},
           {"measurements", measured_.size()},
           {"findings", findings},
           {"passing", passing},

@@ -220,6 +220,10 @@ void ReceiveData(int socket, const Order& order, Received& received) {
   if (bytes > 0 && seconds > 0) received.mbit_s = static_cast<double>(bytes) * 8 / seconds / 1e6;
 }
 
+milliseconds PingTime(const Order& order) {
+  return order.duration / 5;
+}
+
 // The adapter receives; this process only keeps the memory until the sender has ended.
 void ReceiveWrites(int socket, const Order& order, const VerbsPort& verbs, Received& received) {
   auto endpoint = VerbsEndpoint::Open(verbs);
@@ -232,6 +236,7 @@ void ReceiveWrites(int socket, const Order& order, const VerbsPort& verbs, Recei
     received.error = connected.error().message;
     return;
   }
+  endpoint->AnswerPings(socket, PingTime(order));
   char byte = 0;
   const auto end = Clock::now() + order.duration + kVerbsEnd;
   while (WaitFor(socket, POLLIN, end) && ::recv(socket, &byte, 1, 0) > 0) {
@@ -252,6 +257,7 @@ void SendData(int socket, const Order& order, Sent& sent) {
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
     sent.packets = info.tcpi_data_segs_out;
     sent.lost = info.tcpi_total_retrans;
+    if (info.tcpi_min_rtt != ~0U) sent.latency_us = info.tcpi_min_rtt / 2.0;  // ~0: it has seen none
   }
 }
 
@@ -264,6 +270,18 @@ void SendWrites(int socket, const Order& order, const VerbsPort& verbs, Sent& se
   }
   if (Status connected = endpoint->Connect(socket); !connected) {
     sent.error = connected.error().message;
+    return;
+  }
+  const auto latency = endpoint->Ping(PingTime(order));
+  if (!latency) {
+    sent.error = latency.error().message;
+    return;
+  }
+  sent.latency_us = *latency;
+  // The other side need not look into its memory any more.
+  const std::byte over{};
+  if (Status said = rendezvous::SendAll(socket, std::span(&over, 1), Clock::now() + kGrace); !said) {
+    sent.error = said.error().message;
     return;
   }
   const auto rate = endpoint->Write(order.duration);

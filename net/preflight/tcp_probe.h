@@ -1,7 +1,7 @@
 // One direction of a pair, measured with datagrams and TCP, or RDMA in place of TCP's data.
 //
-// First a few datagrams, small ones and such that fill the sender's MTU, tell whether packets of either size arrive. Then a connection
-// is as fast as it can, or as `rate` allows, for `duration`; the receiver counts once the first fifth of that time is over. A
+// First a few datagrams, small ones and such that fill the sender's MTU, tell whether packets of either size arrive. Small writes of
+// RDMA go to and fro then, for a fifth of `duration` at most; TCP's latency is what the kernel has seen. Then a connection is as fast as it can, or as `rate` allows, for `duration`; the receiver counts once the first fifth of that time is over. A
 // sender that keeps to the rate of its link fills no queue, so that a lost packet is the link's.
 #pragma once
 
@@ -33,7 +33,8 @@ struct Sent {
   uint64_t packets = 0;
   uint64_t lost = 0;  // sent again
   bool connected = false;
-  double mbit_s = 0;  // with RDMA; of TCP the receiver knows
+  double mbit_s = 0;      // with RDMA; of TCP the receiver knows
+  double latency_us = 0;  // half of a round trip: of TCP the shortest, of RDMA writes the median; 0: unknown
   std::string error;
 };
 

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <span>
@@ -26,6 +28,13 @@ constexpr auto kAnswer = std::chrono::seconds(2);
 constexpr uint8_t kTimeout = 14;
 constexpr uint8_t kRetries = 7;
 constexpr uint8_t kHops = 64;
+constexpr size_t kPings = 1'000;
+// Who waits in memory looks at the clock, and lets others run, once in so many looks.
+constexpr uint32_t kLooks = 256;
+// Behind the memory of the writes: what the other side has written here, and what is to be written there.
+constexpr size_t kInbox = kQueuePairs * kMessage;
+constexpr size_t kOutbox = kInbox + 64;
+constexpr size_t kMemory = kOutbox + 64;
 
 // What one side tells the other. Both are hosts of one cluster, with one byte order.
 struct Wire {
@@ -44,6 +53,15 @@ struct Wire {
 Error Failed(const char* what, int error) {
   const Errc code = error == EACCES || error == EPERM || error == ENOMEM ? Errc::kDenied : Errc::kUnavailable;
   return {code, fmt::format("{}: {}", what, std::strerror(error))};
+}
+
+Error Unreadable() {
+  return {Errc::kUnavailable, "the completion queue cannot be read"};
+}
+
+Error Unwritten(const ibv_wc& done) {
+  return {Errc::kUnavailable, fmt::format("a write failed: {} ({})", ::ibv_wc_status_str(done.status),
+                                          static_cast<int>(done.status))};
 }
 
 struct CloseDevice {
@@ -93,12 +111,17 @@ struct VerbsEndpoint::State {
   std::vector<std::unique_ptr<ibv_qp, DestroyPair>> pairs;
   uint64_t their_address = 0;
   uint32_t their_key = 0;
+  bool can_inline = false;
+  uint32_t pings_under_way = 0;
 
   [[nodiscard]] bool Ethernet() const { return attributes.link_layer == IBV_LINK_LAYER_ETHERNET; }
   Status OpenDevice();
   Status MakePairs();
   Status ToReady(const Wire& theirs);
   Status Post(size_t pair);
+  [[nodiscard]] uint64_t Inbox();
+  Status PostPing(uint64_t number);
+  Status ReapPings();
 };
 
 VerbsEndpoint::VerbsEndpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -132,7 +155,7 @@ Status VerbsEndpoint::State::OpenDevice() {
 Status VerbsEndpoint::State::MakePairs() {
   domain.reset(::ibv_alloc_pd(context.get()));
   if (domain == nullptr) return Failed("a protection domain", errno);
-  memory.resize(kQueuePairs * kMessage);
+  memory.resize(kMemory);
   region.reset(::ibv_reg_mr(domain.get(), memory.data(), memory.size(),
                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   if (region == nullptr) return Failed("registering memory, which needs LimitMEMLOCK=infinity", errno);
@@ -145,7 +168,13 @@ Status VerbsEndpoint::State::MakePairs() {
     wanted.cap.max_send_wr = kDepth;
     wanted.cap.max_recv_wr = 1;
     wanted.cap.max_send_sge = wanted.cap.max_recv_sge = 1;
+    wanted.cap.max_inline_data = sizeof(uint64_t);
     pairs.emplace_back(::ibv_create_qp(domain.get(), &wanted));
+    can_inline = pairs.back() != nullptr;
+    if (!can_inline) {
+      wanted.cap.max_inline_data = 0;
+      pairs.back().reset(::ibv_create_qp(domain.get(), &wanted));
+    }
     if (pairs.back() == nullptr) return Failed("a queue pair", errno);
     ibv_qp_attr initial{};
     initial.qp_state = IBV_QPS_INIT;
@@ -213,6 +242,42 @@ Status VerbsEndpoint::State::Post(size_t pair) {
   return error == 0 ? Status() : Failed("a write", error);
 }
 
+// The adapter writes it.
+uint64_t VerbsEndpoint::State::Inbox() {
+  auto& number = *reinterpret_cast<uint64_t*>(memory.data() + kInbox);
+  return std::atomic_ref(number).load(std::memory_order_acquire);
+}
+
+Status VerbsEndpoint::State::PostPing(uint64_t number) {
+  std::memcpy(memory.data() + kOutbox, &number, sizeof(number));
+  ibv_sge piece{};
+  piece.addr = reinterpret_cast<uint64_t>(memory.data() + kOutbox);
+  piece.length = sizeof(number);
+  piece.lkey = region->lkey;
+  ibv_send_wr write{};
+  write.sg_list = &piece;
+  write.num_sge = 1;
+  write.opcode = IBV_WR_RDMA_WRITE;
+  write.send_flags = IBV_SEND_SIGNALED;
+  if (can_inline) write.send_flags |= IBV_SEND_INLINE;
+  write.wr.rdma.remote_addr = their_address + kInbox;
+  write.wr.rdma.rkey = their_key;
+  ibv_send_wr* bad = nullptr;
+  const int error = ::ibv_post_send(pairs.front().get(), &write, &bad);
+  if (error != 0) return Failed("a write", error);
+  ++pings_under_way;
+  return {};
+}
+
+Status VerbsEndpoint::State::ReapPings() {
+  ibv_wc done{};
+  const int count = ::ibv_poll_cq(completions.get(), 1, &done);
+  if (count < 0) return Unreadable();
+  if (count == 0) return {};
+  --pings_under_way;
+  return done.status == IBV_WC_SUCCESS ? Status() : Unwritten(done);
+}
+
 Result<VerbsEndpoint> VerbsEndpoint::Open(const VerbsPort& port) {
   auto state = std::make_unique<State>();
   state->port = port;
@@ -241,6 +306,47 @@ Status VerbsEndpoint::Connect(int socket) {
   return Exchange(socket, own, again);
 }
 
+Result<double> VerbsEndpoint::Ping(std::chrono::milliseconds time) {
+  std::vector<double> took;
+  const auto end = Clock::now() + time;
+  auto began = Clock::now();
+  while (took.size() < kPings && began < end) {
+    const uint64_t number = took.size() + 1;
+    if (Status posted = state_->PostPing(number); !posted) return posted.error();
+    for (uint32_t looks = 1; state_->Inbox() != number || state_->pings_under_way > 0; ++looks) {
+      if (Status reaped = state_->ReapPings(); !reaped) return reaped.error();
+      if (looks % kLooks != 0) continue;
+      if (Clock::now() > began + kAnswer)
+        return Error{Errc::kUnavailable, "no write of the other side comes"};
+      std::this_thread::yield();
+    }
+    const auto now = Clock::now();
+    took.push_back(std::chrono::duration<double, std::micro>(now - began).count() / 2);
+    began = now;
+  }
+  if (took.empty()) return 0;
+  const auto middle = took.begin() + static_cast<std::ptrdiff_t>(took.size() / 2);
+  std::nth_element(took.begin(), middle, took.end());
+  return *middle;
+}
+
+void VerbsEndpoint::AnswerPings(int socket, std::chrono::milliseconds time) {
+  uint64_t answered = 0;
+  const auto end = Clock::now() + time + kAnswer;
+  for (uint32_t looks = 1;; ++looks) {
+    const uint64_t number = state_->Inbox();
+    if (number != answered && state_->pings_under_way < kDepth) {
+      if (!state_->PostPing(number)) return;
+      answered = number;
+    }
+    if (!state_->ReapPings()) return;
+    if (looks % kLooks != 0) continue;
+    pollfd entry{socket, POLLIN, 0};
+    if (::poll(&entry, 1, 0) > 0 || Clock::now() > end) return;
+    std::this_thread::yield();
+  }
+}
+
 Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration) {
   const auto began = Clock::now();
   const auto counts = began + duration / 5;
@@ -262,15 +368,12 @@ Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration) {
   // What is under way at the end is waited for: it goes as fast, and its memory is let go then.
   while (under_way > 0 && Clock::now() < end + kAnswer) {
     const int count = ::ibv_poll_cq(state_->completions.get(), done.size(), done.data());
-    if (count < 0) return Error{Errc::kUnavailable, "the completion queue cannot be read"};
+    if (count < 0) return Unreadable();
     if (count == 0) std::this_thread::yield();
     const auto now = Clock::now();
     for (const ibv_wc& one : std::span(done).first(static_cast<size_t>(count))) {
       --under_way;
-      if (one.status != IBV_WC_SUCCESS)
-        return Error{Errc::kUnavailable,
-                     fmt::format("a write failed: {} ({})", ::ibv_wc_status_str(one.status),
-                                 static_cast<int>(one.status))};
+      if (one.status != IBV_WC_SUCCESS) return Unwritten(one);
       if (now < end) {
         if (Status posted = post(one.wr_id); !posted) return posted.error();
       }

@@ -210,6 +210,7 @@ class FabricTest(unittest.TestCase):
             verdict = self.fabric_test()
             self.assertEqual((verdict["transport"], verdict["nodes"], verdict["findings"]), ("rdma", 2, []), verdict)
             self.assertGreater(verdict["mbit_s"], 0)
+            self.assertGreater(verdict["latency_us"], 0)
             both = {(self.a.address, 106), (self.b.address, 106)}
             wait_until(lambda: both <= seen(), WAIT_S, "packets of both in the traffic class")
 

@@ -93,6 +93,9 @@ TEST_F(Session, WhoDoesNotBelongToTheTestIsRefusedByNameAndDisturbsNobody) {
   ASSERT_TRUE(said.ok()) << said.error().message;
   EXPECT_EQ(said->at("nodes"), 2);
   EXPECT_EQ(said->at("transport"), "tcp");
+  EXPECT_GT(said->at("latency_us"), 0);
+  EXPECT_EQ(said->at("longest_latency_us"), said->at("latency_us")) << "there is one pair";
+  EXPECT_EQ(said->at("longest_pair"), json::array({"n0", "n1"}));
   EXPECT_TRUE(said->at("missing").empty() && said->at("gone").empty()) << *said;
   const auto one = first.get();
   const auto other = second.get();

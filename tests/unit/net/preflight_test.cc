@@ -266,6 +266,20 @@ TEST(Judge, NothingMeasuredSaysNothing) {
   EXPECT_EQ(UsualRate({}), 0);
 }
 
+TEST(Latency, OfAPairIsItsShorterMeasurementAndWhatIsUnknownIsNoLatency) {
+  const auto with = [](uint32_t from, uint32_t to, double us) {
+    Measured one = Good(from, to, 100);
+    one.latency_us = us;
+    return one;
+  };
+  const auto latency =
+      LatencyOf({with(0, 1, 5), with(1, 0, 4), with(2, 0, 90), with(0, 2, 9), with(1, 2, 6), with(3, 0, 0)});
+  EXPECT_EQ(latency.usual_us, 6);
+  EXPECT_EQ(latency.longest_us, 9);
+  EXPECT_EQ(std::pair(latency.one, latency.other), std::pair(0U, 2U));
+  EXPECT_EQ(LatencyOf({Good(0, 1, 100)}).usual_us, 0);
+}
+
 TEST(Judge, AFewLostPacketsOnManyLinksAreNobodys) {
   std::vector<Measured> measured;
   for (uint32_t from = 0; from < 8; ++from) {
