@@ -1,23 +1,19 @@
 #include "net/preflight/referee.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "net/preflight/blame.h"
+#include "net/preflight/conductor.h"
 #include "net/preflight/confirm.h"
 #include "net/preflight/link_findings.h"
 #include "net/preflight/plan.h"
-#include "net/preflight/tcp_probe.h"
-#include "net/rendezvous/socket.h"
+#include "net/preflight/roll.h"
 
 namespace muster::preflight {
 namespace {
@@ -26,7 +22,6 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr uint32_t kMaxRails = 16;
 constexpr milliseconds kQuick{100};
 // What is suspected is measured three times as long.
 constexpr int kAgain = 3;
@@ -36,84 +31,19 @@ constexpr int kAgainLossy = 10;
 constexpr double kLossyQuick = 0.004;
 constexpr double kLossyFull = 0.0004;
 constexpr double kPacketsFull = 4'600;  // over each link and direction
-// Both sides give up on each other before.
-constexpr milliseconds kLate{6'000};
-constexpr milliseconds kOrderSent{5'000};
-constexpr milliseconds kHello{500};
-
-struct RailOf {
-  std::string interface;
-  std::string address;
-  uint16_t port = 0;
-  int64_t mtu = 0;
-  bool verbs = false;
-};
-
-struct Node {
-  uint32_t number = 0;
-  std::string name;
-  std::string switches;
-  std::vector<RailOf> rails;
-  std::unique_ptr<LineStream> stream;
-  bool gone = false;
-};
-
-// One direction of a pair on a rail; nodes by their place in `nodes_`.
-struct Leg {
-  uint32_t rail = 0;
-  uint32_t from = 0;
-  uint32_t to = 0;
-};
-
-struct MeasuredLeg {
-  Leg leg;
-  Measured measured;
-};
-
-std::optional<Node> ParseHello(const json& message, const std::string& run, std::string& refused) {
-  try {
-    Node node;
-    node.number = message.at("node").get<uint32_t>();
-    node.name = message.at("name").get<std::string>().substr(0, 255);
-    node.switches = message.value("switches", "").substr(0, 1'024);
-    if (message.at("hello").get<std::string>() != run) {
-      refused = "this node belongs to another test";
-      return std::nullopt;
-    }
-    for (const json& one : message.at("rails")) {
-      node.rails.push_back(
-          {one.value("interface", "").substr(0, 64), one.at("address").get<std::string>().substr(0, 64),
-           one.at("port").get<uint16_t>(), one.value("mtu", int64_t{0}), one.value("verbs", false)});
-    }
-    if (node.rails.empty() || node.rails.size() > kMaxRails) {
-      refused = "a node has one rail to sixteen";
-      return std::nullopt;
-    }
-    return node;
-  } catch (const json::exception& error) {
-    refused = fmt::format("what this node says is not understood: {}", error.what());
-    return std::nullopt;
-  }
-}
+constexpr milliseconds kVerdictSent{5'000};
 
 class Test {
  public:
-  explicit Test(const TestOptions& options) : options_(options) {}
+  Test(const TestOptions& options, std::vector<Node> nodes)
+      : options_(options), nodes_(std::move(nodes)), conductor_(nodes_, options.rate_mbit_s) {}
 
-  Status Gather(const UniqueFd& listening);
   json Run();
   void Tell(const json& verdict);
 
  private:
-  // A phase: legs in which no link has two measurements of one direction.
-  std::vector<MeasuredLeg> Measure(const std::vector<Leg>& legs, milliseconds duration);
-  void Order(const Leg& leg, uint64_t id, milliseconds duration, bool sends);
-  void Hear(Node& node, std::map<uint64_t, MeasuredLeg>& open, std::map<uint64_t, int>& answers);
-
-  void GiveOwnAddress();
   [[nodiscard]] uint32_t Rails() const;
-  [[nodiscard]] bool Takes(const Leg& leg) const;
-  [[nodiscard]] bool Verbs(const Leg& leg) const;
+  [[nodiscard]] json Missing() const;
   void NumberSwitches();
   [[nodiscard]] milliseconds Duration() const;
   [[nodiscard]] bool Mute(uint32_t node, uint32_t rail) const;
@@ -124,77 +54,11 @@ class Test {
 
   TestOptions options_;
   std::vector<Node> nodes_;  // those that came, by their number
-  json missing_ = json::array();
+  Conductor conductor_;
   std::vector<MeasuredLeg> measured_;
   std::vector<uint32_t> switches_;  // of each node its leaf's number; empty when one does not know its own
   std::vector<std::string> switch_names_;
-  uint64_t next_id_ = 1;
 };
-
-Status Test::Gather(const UniqueFd& listening) {
-  std::vector<std::unique_ptr<LineStream>> guests;  // have not said who they are
-  while (nodes_.size() < options_.nodes && Clock::now() < options_.come) {
-    std::vector<pollfd> entries{{listening.get(), POLLIN, 0}};
-    for (const auto& guest : guests) entries.push_back({guest->fd(), POLLIN, 0});
-    const auto left = std::chrono::ceil<milliseconds>(options_.come - Clock::now());
-    if (::poll(entries.data(), entries.size(),
-               static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000))) <= 0)
-      continue;
-    for (size_t i = guests.size(); i-- > 0;) {
-      if (entries[i + 1].revents == 0) continue;
-      // Who sends half a line holds up the others for a moment.
-      const auto hello = guests[i]->Receive(std::min(options_.come, Clock::now() + kHello));
-      auto stream = std::move(guests[i]);
-      guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));
-      if (!hello) continue;
-      std::string refused;
-      auto node = ParseHello(*hello, options_.run, refused);
-      const bool twice = node && std::ranges::any_of(
-                                     nodes_, [&](const Node& other) { return other.number == node->number; });
-      if (twice) refused = fmt::format("node {} is here already", node->number);
-      if (node && node->number >= options_.nodes)
-        refused = fmt::format("this test has {} nodes", options_.nodes);
-      if (!refused.empty()) {
-        (void)stream->Send({{"refused", refused}}, Clock::now() + kOrderSent);
-        continue;
-      }
-      node->stream = std::move(stream);
-      nodes_.push_back(std::move(*node));
-    }
-    if (entries[0].revents != 0) {
-      UniqueFd fd(::accept4(listening.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (fd.valid() && guests.size() < size_t{2} * options_.nodes + 16)
-        guests.push_back(std::make_unique<LineStream>(std::move(fd)));
-    }
-  }
-  std::ranges::sort(nodes_, {}, &Node::number);
-  GiveOwnAddress();
-  std::set<uint32_t> here;
-  for (const Node& node : nodes_) here.insert(node.number);
-  for (uint32_t i = 0; i < options_.nodes; ++i) {
-    if (!here.contains(i)) missing_.push_back(i);
-  }
-  if (nodes_.size() < 2)
-    return Error{Errc::kUnavailable,
-                 fmt::format("{} of {} nodes came to the test: it needs two", nodes_.size(), options_.nodes)};
-  return {};
-}
-
-// Who has come over the loopback interface is on this host, and the others reach it where they have reached the referee.
-void Test::GiveOwnAddress() {
-  std::string own;
-  for (const Node& node : nodes_) {
-    const auto address = rendezvous::LocalAddress(node.stream->fd());
-    const std::string text = !address ? "" : address->starts_with("::ffff:") ? address->substr(7) : *address;
-    if (!text.empty() && !rendezvous::IsLoopback(text)) own = text;
-  }
-  if (own.empty()) return;
-  for (Node& node : nodes_) {
-    for (RailOf& rail : node.rails) {
-      if (rendezvous::IsLoopback(rail.address)) rail.address = own;
-    }
-  }
-}
 
 uint32_t Test::Rails() const {
   size_t rails = 0;
@@ -202,14 +66,12 @@ uint32_t Test::Rails() const {
   return static_cast<uint32_t>(rails);
 }
 
-bool Test::Takes(const Leg& leg) const {
-  const auto has = [&](uint32_t node) { return !nodes_[node].gone && leg.rail < nodes_[node].rails.size(); };
-  return has(leg.from) && has(leg.to);
-}
-
-// Whether both ends can measure it with RDMA.
-bool Test::Verbs(const Leg& leg) const {
-  return nodes_[leg.from].rails[leg.rail].verbs && nodes_[leg.to].rails[leg.rail].verbs;
+json Test::Missing() const {
+  json missing = json::array();
+  for (uint32_t i = 0; i < options_.nodes; ++i) {
+    if (!std::ranges::binary_search(nodes_, i, {}, &Node::number)) missing.push_back(i);
+  }
+  return missing;
 }
 
 void Test::NumberSwitches() {
@@ -229,100 +91,6 @@ milliseconds Test::Duration() const {
   const double others = std::max<double>(1, static_cast<double>(nodes_.size()) - 1);
   const auto needed = static_cast<int64_t>(1000 * 1.2 * kPacketsFull / others / packets_a_second);
   return std::clamp(milliseconds(needed), kQuick, milliseconds(10'000));
-}
-
-void Test::Order(const Leg& leg, uint64_t id, milliseconds duration, bool sends) {
-  Node& node = nodes_[sends ? leg.from : leg.to];
-  const RailOf& peer = nodes_[sends ? leg.to : leg.from].rails[leg.rail];
-  json order{{"id", id},
-             {"ms", duration.count()},
-             {"rate", options_.rate_mbit_s},
-             {"verbs", Verbs(leg)},
-             {"address", peer.address},
-             {"port", peer.port}};
-  if (!node.stream->Send({{sends ? "send" : "receive", order}, {"rail", leg.rail}},
-                         Clock::now() + kOrderSent))
-    node.gone = true;
-}
-
-void Test::Hear(Node& node, std::map<uint64_t, MeasuredLeg>& open, std::map<uint64_t, int>& answers) {
-  const auto message = node.stream->Receive(Clock::now() + kOrderSent);
-  if (!message) {
-    node.gone = true;
-    return;
-  }
-  try {
-    const auto id = message->at("id").get<uint64_t>();
-    const auto found = open.find(id);
-    if (found == open.end()) return;  // of a phase whose time was over
-    Measured& measured = found->second.measured;
-    std::string error;
-    if (message->contains("sent")) {
-      const json& sent = message->at("sent");
-      measured.packets = sent.at("packets").get<uint64_t>();
-      measured.lost = sent.at("lost").get<uint64_t>();
-      measured.connected = sent.at("connected").get<bool>();
-      measured.latency_us = sent.at("latency_us").get<double>();
-      if (measured.verbs) measured.mbit_s = sent.at("mbit_s").get<double>();
-      error = sent.at("error").get<std::string>();
-    } else {
-      const json& received = message->at("received");
-      if (!measured.verbs) measured.mbit_s = received.at("mbit_s").get<double>();
-      measured.small_heard = received.at("small").get<uint32_t>();
-      measured.large_heard = received.at("large").get<uint32_t>();
-      error = received.at("error").get<std::string>();
-    }
-    if (measured.error.empty()) measured.error = error;
-    ++answers[id];
-  } catch (const json::exception&) {
-    node.gone = true;
-  }
-}
-
-std::vector<MeasuredLeg> Test::Measure(const std::vector<Leg>& legs, milliseconds duration) {
-  std::map<uint64_t, MeasuredLeg> open;
-  std::map<uint64_t, int> answers;
-  for (const Leg& leg : legs) {
-    if (!Takes(leg)) continue;
-    Measured measured;
-    measured.from = leg.from;
-    measured.to = leg.to;
-    measured.verbs = Verbs(leg);
-    open[next_id_++] = {leg, measured};
-  }
-  for (const bool sends : {false, true}) {
-    for (const auto& [id, one] : open) Order(one.leg, id, duration, sends);
-  }
-  const auto until = Clock::now() + duration + kLate;
-  const auto done = [&] {
-    return std::ranges::all_of(open, [&](const auto& one) {
-      const Leg& leg = one.second.leg;
-      const int expected = (nodes_[leg.from].gone ? 0 : 1) + (nodes_[leg.to].gone ? 0 : 1);
-      const auto found = answers.find(one.first);
-      return (found == answers.end() ? 0 : found->second) >= expected;
-    });
-  };
-  while (!done() && Clock::now() < until) {
-    std::vector<pollfd> entries;
-    std::vector<Node*> of;
-    for (Node& node : nodes_) {
-      if (node.gone) continue;
-      entries.push_back({node.stream->fd(), POLLIN, 0});
-      of.push_back(&node);
-    }
-    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-    if (::poll(entries.data(), entries.size(), static_cast<int>(std::max<int64_t>(0, left.count()))) <= 0)
-      continue;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      if (entries[i].revents != 0) Hear(*of[i], open, answers);
-    }
-  }
-  std::vector<MeasuredLeg> measured;
-  for (auto& [id, one] : open) {
-    // What a node that has ended meanwhile did not say is no fault of its links.
-    if (answers[id] == 2) measured.push_back(std::move(one));
-  }
-  return measured;
 }
 
 Places Test::PlacesOf(uint32_t rail) const {
@@ -373,7 +141,7 @@ std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>
     });
     const bool lossy = std::ranges::any_of(
         now, [&](const auto& one) { return suspects[one.second].trouble == Trouble::kLossy; });
-    for (const MeasuredLeg& one : Measure(legs, Duration() * (lossy ? kAgainLossy : kAgain)))
+    for (const MeasuredLeg& one : conductor_.Measure(legs, Duration() * (lossy ? kAgainLossy : kAgain)))
       again[now.at({one.leg.from, one.leg.to})].push_back(one.measured);
   }
   return again;
@@ -422,7 +190,7 @@ json Test::Run() {
             legs.push_back({rail, back ? pair.other : pair.one, back ? pair.one : pair.other});
         }
       }
-      for (MeasuredLeg& one : Measure(legs, Duration())) measured_.push_back(std::move(one));
+      for (MeasuredLeg& one : conductor_.Measure(legs, Duration())) measured_.push_back(std::move(one));
     }
   }
   std::vector<Measured> all;
@@ -435,7 +203,8 @@ json Test::Run() {
   for (const Node& node : nodes_) {
     if (node.gone) gone.push_back(node.name);
   }
-  const bool ok = missing_.empty() && gone.empty() && findings.empty();
+  json missing = Missing();
+  const bool ok = missing.empty() && gone.empty() && findings.empty();
   return {{"ok", ok},
           {"nodes", nodes_.size()},
           {"rails", Rails()},
@@ -452,21 +221,24 @@ json Test::Run() {
           {"findings", findings},
           {"passing", passing},
           {"gone", gone},
-          {"missing", missing_}};
+          {"missing", missing}};
 }
 
 void Test::Tell(const json& verdict) {
   for (Node& node : nodes_) {
     if (!node.gone)
-      (void)node.stream->Send({{"verdict", {{"ok", verdict.at("ok")}}}}, Clock::now() + kOrderSent);
+      (void)node.stream->Send({{"verdict", {{"ok", verdict.at("ok")}}}}, Clock::now() + kVerdictSent);
   }
 }
 
 }  // namespace
 
 Result<json> RunTest(const UniqueFd& listening, const TestOptions& options) {
-  Test test(options);
-  if (Status came = test.Gather(listening); !came) return came.error();
+  auto nodes = CallRoll(listening, options.run, options.nodes, options.come);
+  if (nodes.size() < 2)
+    return Error{Errc::kUnavailable,
+                 fmt::format("{} of {} nodes came to the test: it needs two", nodes.size(), options.nodes)};
+  Test test(options, std::move(nodes));
   const json verdict = test.Run();
   test.Tell(verdict);
   return verdict;

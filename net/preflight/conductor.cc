@@ -1,0 +1,121 @@
+#include "net/preflight/conductor.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+namespace muster::preflight {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// Both sides give up on each other before.
+constexpr milliseconds kLate{6'000};
+constexpr milliseconds kOrderSent{5'000};
+
+}  // namespace
+
+bool Conductor::Takes(const Leg& leg) const {
+  const auto has = [&](uint32_t node) { return !nodes_[node].gone && leg.rail < nodes_[node].rails.size(); };
+  return has(leg.from) && has(leg.to);
+}
+
+// Whether both ends can measure it with RDMA.
+bool Conductor::Verbs(const Leg& leg) const {
+  return nodes_[leg.from].rails[leg.rail].verbs && nodes_[leg.to].rails[leg.rail].verbs;
+}
+
+void Conductor::Order(const Leg& leg, uint64_t id, milliseconds duration, bool sends) {
+  Node& node = nodes_[sends ? leg.from : leg.to];
+  const RailOf& peer = nodes_[sends ? leg.to : leg.from].rails[leg.rail];
+  json order{{"id", id},
+             {"ms", duration.count()},
+             {"rate", rate_mbit_s_},
+             {"verbs", Verbs(leg)},
+             {"address", peer.address},
+             {"port", peer.port}};
+  if (!node.stream->Send({{sends ? "send" : "receive", order}, {"rail", leg.rail}},
+                         Clock::now() + kOrderSent))
+    node.gone = true;
+}
+
+void Conductor::Hear(Node& node, std::map<uint64_t, Open>& open) {
+  const auto message = node.stream->Receive(Clock::now() + kOrderSent);
+  if (!message) {
+    node.gone = true;
+    return;
+  }
+  try {
+    const auto found = open.find(message->at("id").get<uint64_t>());
+    if (found == open.end()) return;  // of a phase whose time was over
+    Measured& measured = found->second.leg.measured;
+    std::string error;
+    if (message->contains("sent")) {
+      const json& sent = message->at("sent");
+      measured.packets = sent.at("packets").get<uint64_t>();
+      measured.lost = sent.at("lost").get<uint64_t>();
+      measured.connected = sent.at("connected").get<bool>();
+      measured.latency_us = sent.at("latency_us").get<double>();
+      if (measured.verbs) measured.mbit_s = sent.at("mbit_s").get<double>();
+      error = sent.at("error").get<std::string>();
+    } else {
+      const json& received = message->at("received");
+      if (!measured.verbs) measured.mbit_s = received.at("mbit_s").get<double>();
+      measured.small_heard = received.at("small").get<uint32_t>();
+      measured.large_heard = received.at("large").get<uint32_t>();
+      error = received.at("error").get<std::string>();
+    }
+    if (measured.error.empty()) measured.error = error;
+    ++found->second.answers;
+  } catch (const json::exception&) {
+    node.gone = true;
+  }
+}
+
+bool Conductor::Done(const std::map<uint64_t, Open>& open) const {
+  return std::ranges::all_of(open, [&](const auto& one) {
+    const Leg& leg = one.second.leg.leg;
+    return one.second.answers >= (nodes_[leg.from].gone ? 0 : 1) + (nodes_[leg.to].gone ? 0 : 1);
+  });
+}
+
+std::vector<MeasuredLeg> Conductor::Measure(const std::vector<Leg>& legs, milliseconds duration) {
+  std::map<uint64_t, Open> open;
+  for (const Leg& leg : legs) {
+    if (!Takes(leg)) continue;
+    Measured measured;
+    measured.from = leg.from;
+    measured.to = leg.to;
+    measured.verbs = Verbs(leg);
+    open[next_id_++] = {{leg, measured}};
+  }
+  for (const bool sends : {false, true}) {
+    for (const auto& [id, one] : open) Order(one.leg.leg, id, duration, sends);
+  }
+  const auto until = Clock::now() + duration + kLate;
+  while (!Done(open) && Clock::now() < until) {
+    std::vector<pollfd> entries;
+    std::vector<Node*> of;
+    for (Node& node : nodes_) {
+      if (node.gone) continue;
+      entries.push_back({node.stream->fd(), POLLIN, 0});
+      of.push_back(&node);
+    }
+    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
+    if (::poll(entries.data(), entries.size(), static_cast<int>(std::max<int64_t>(0, left.count()))) <= 0)
+      continue;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (entries[i].revents != 0) Hear(*of[i], open);
+    }
+  }
+  std::vector<MeasuredLeg> measured;
+  for (auto& [id, one] : open) {
+    // What a node that has ended meanwhile did not say is no fault of its links.
+    if (one.answers == 2) measured.push_back(std::move(one.leg));
+  }
+  return measured;
+}
+
+}  // namespace muster::preflight

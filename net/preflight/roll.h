@@ -1,0 +1,36 @@
+// The nodes that take part in a test of the fabric, as its referee knows them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "net/preflight/line_stream.h"
+
+namespace muster::preflight {
+
+// A port of a node, and where it is reached.
+struct RailOf {
+  std::string interface;
+  std::string address;
+  uint16_t port = 0;
+  int64_t mtu = 0;
+  bool verbs = false;
+};
+
+struct Node {
+  uint32_t number = 0;
+  std::string name;
+  std::string switches;
+  std::vector<RailOf> rails;
+  std::unique_ptr<LineStream> stream;
+  bool gone = false;
+};
+
+// Who has come over a listening socket and has said that it is one of this run's `nodes`, by its number: all of them, or those that came
+// until `come`. Others are told why they are refused, and disturb nobody.
+std::vector<Node> CallRoll(const UniqueFd& listening, const std::string& run, uint32_t nodes, Deadline come);
+
+}  // namespace muster::preflight
