@@ -144,25 +144,10 @@ bool SmallHeard(const std::vector<Measured>& all, uint32_t from, uint32_t to) {
   });
 }
 
-// Out and in of the same place are both.
-void Join(std::vector<Suspect>& suspects) {
-  for (size_t i = 0; i < suspects.size(); ++i) {
-    for (size_t j = i + 1; j < suspects.size(); ++j) {
-      Suspect& a = suspects[i];
-      const Suspect& b = suspects[j];
-      const bool same_pair =
-          a.scope == Scope::kPair && b.scope == Scope::kPair && a.node == b.other && a.other == b.node;
-      const bool same_place =
-          a.scope != Scope::kPair && a.scope == b.scope && a.node == b.node && a.direction != b.direction;
-      if (a.trouble != b.trouble || !(same_pair || same_place)) continue;
-      a.direction = Direction::kBoth;
-      a.bad += b.bad;
-      a.all += b.all;
-      a.is = a.trouble == Trouble::kLossy ? std::max(a.is, b.is) : std::min(a.is, b.is);
-      suspects.erase(suspects.begin() + static_cast<std::ptrdiff_t>(j));
-      break;
-    }
-  }
+bool SamePlace(const Suspect& a, const Suspect& b) {
+  if (a.trouble != b.trouble || a.scope != b.scope) return false;
+  if (a.scope != Scope::kPair) return a.node == b.node;
+  return std::minmax(a.node, a.other) == std::minmax(b.node, b.other);
 }
 
 }  // namespace
@@ -221,6 +206,23 @@ bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, 
       return one.connected && one.lost > 0;
   }
   return false;
+}
+
+void Join(std::vector<Suspect>& suspects) {
+  for (size_t i = 0; i < suspects.size(); ++i) {
+    for (size_t j = suspects.size(); --j > i;) {
+      Suspect& a = suspects[i];
+      const Suspect& b = suspects[j];
+      if (!SamePlace(a, b)) continue;
+      if (a.direction != b.direction || a.node != b.node) {
+        a.direction = Direction::kBoth;
+        a.bad += b.bad;
+        a.all += b.all;
+        a.is = a.trouble == Trouble::kLossy ? std::max(a.is, b.is) : std::min(a.is, b.is);
+      }
+      suspects.erase(suspects.begin() + static_cast<std::ptrdiff_t>(j));
+    }
+  }
 }
 
 std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches,

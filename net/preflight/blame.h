@@ -81,8 +81,10 @@ Latency LatencyOf(const std::vector<Measured>& measured);
 // Of kLossy: whether any packet was lost. `all` has the other direction of the pair.
 bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected);
 
-// `switches`: for each node the number of its leaf switch; empty: nobody knows. Out and in of one node, or of one switch, for the
-// same trouble are one suspect of both directions.
+// Makes one suspect of those of the same trouble in the same place: out and in are both.
+void Join(std::vector<Suspect>& suspects);
+
+// `switches`: for each node the number of its leaf switch; empty: nobody knows. They are joined.
 std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches,
                            const std::vector<Measured>& measured, const Expected& expected);
 

@@ -11,8 +11,6 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Both sides give up on each other before.
-constexpr milliseconds kLate{6'000};
 constexpr milliseconds kOrderSent{5'000};
 
 }  // namespace
@@ -60,15 +58,16 @@ void Conductor::Hear(Node& node, std::map<uint64_t, Open>& open) {
       measured.latency_us = sent.at("latency_us").get<double>();
       if (measured.verbs) measured.mbit_s = sent.at("mbit_s").get<double>();
       error = sent.at("error").get<std::string>();
+      found->second.sent = true;
     } else {
       const json& received = message->at("received");
       if (!measured.verbs) measured.mbit_s = received.at("mbit_s").get<double>();
       measured.small_heard = received.at("small").get<uint32_t>();
       measured.large_heard = received.at("large").get<uint32_t>();
       error = received.at("error").get<std::string>();
+      found->second.received = true;
     }
     if (measured.error.empty()) measured.error = error;
-    ++found->second.answers;
   } catch (const json::exception&) {
     node.gone = true;
   }
@@ -77,7 +76,7 @@ void Conductor::Hear(Node& node, std::map<uint64_t, Open>& open) {
 bool Conductor::Done(const std::map<uint64_t, Open>& open) const {
   return std::ranges::all_of(open, [&](const auto& one) {
     const Leg& leg = one.second.leg.leg;
-    return one.second.answers >= (nodes_[leg.from].gone ? 0 : 1) + (nodes_[leg.to].gone ? 0 : 1);
+    return (one.second.sent || nodes_[leg.from].gone) && (one.second.received || nodes_[leg.to].gone);
   });
 }
 
@@ -94,7 +93,7 @@ std::vector<MeasuredLeg> Conductor::Measure(const std::vector<Leg>& legs, millis
   for (const bool sends : {false, true}) {
     for (const auto& [id, one] : open) Order(one.leg.leg, id, duration, sends);
   }
-  const auto until = Clock::now() + duration + kLate;
+  const auto until = Clock::now() + duration + late_;
   while (!Done(open) && Clock::now() < until) {
     std::vector<pollfd> entries;
     std::vector<Node*> of;
@@ -112,8 +111,11 @@ std::vector<MeasuredLeg> Conductor::Measure(const std::vector<Leg>& legs, millis
   }
   std::vector<MeasuredLeg> measured;
   for (auto& [id, one] : open) {
+    const Leg leg = one.leg.leg;
     // What a node that has ended meanwhile did not say is no fault of its links.
-    if (one.answers == 2) measured.push_back(std::move(one.leg));
+    if (one.sent && one.received) measured.push_back(std::move(one.leg));
+    if (!one.sent) nodes_[leg.from].gone = true;
+    if (!one.received) nodes_[leg.to].gone = true;
   }
   return measured;
 }

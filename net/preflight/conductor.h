@@ -23,19 +23,21 @@ struct MeasuredLeg {
   Measured measured;
 };
 
-// Not thread-safe. A node that does not obey is marked as gone.
+// Not thread-safe. A node that ends, does not obey, or does not answer is marked as gone.
 class Conductor {
  public:
-  // `rate_mbit_s`: of a link; 0: nobody knows.
-  Conductor(std::vector<Node>& nodes, int64_t rate_mbit_s) : nodes_(nodes), rate_mbit_s_(rate_mbit_s) {}
+  // `rate_mbit_s`: of a link; 0: nobody knows. `late`: how much longer than its measurement a node may take to answer.
+  Conductor(std::vector<Node>& nodes, int64_t rate_mbit_s, std::chrono::milliseconds late)
+      : nodes_(nodes), rate_mbit_s_(rate_mbit_s), late_(late) {}
 
-  // Of legs in which no link has two measurements of one direction; without those whose nodes are gone.
+  // Of legs in which no link has two measurements of one direction; without those of which a node is gone.
   std::vector<MeasuredLeg> Measure(const std::vector<Leg>& legs, std::chrono::milliseconds duration);
 
  private:
   struct Open {
     MeasuredLeg leg;
-    int answers = 0;  // of its two ends
+    bool sent = false;  // what its two ends have answered
+    bool received = false;
   };
 
   void Order(const Leg& leg, uint64_t id, std::chrono::milliseconds duration, bool sends);
@@ -46,6 +48,7 @@ class Conductor {
 
   std::vector<Node>& nodes_;
   int64_t rate_mbit_s_;
+  std::chrono::milliseconds late_;
   uint64_t next_id_ = 1;
 };
 

@@ -42,19 +42,36 @@ std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& 
   return ways;
 }
 
-bool Stands(const Suspect& suspect, const std::vector<Measured>& again, const Expected& expected) {
-  if (again.empty()) return false;
-  if (suspect.trouble == Trouble::kLossy) {
-    uint64_t lost = 0;
-    uint64_t packets = 0;
-    for (const Measured& one : again) {
-      lost += one.lost;
-      packets += one.packets;
-    }
-    return packets > 0 && static_cast<double>(lost) > expected.lossy_above * static_cast<double>(packets);
+namespace {
+
+bool AllShow(Trouble trouble, const std::vector<Measured>& again, const Expected& expected) {
+  if (trouble != Trouble::kLossy)
+    return std::ranges::all_of(again, [&](const Measured& one) { return Is(trouble, one, again, expected); });
+  uint64_t lost = 0;
+  uint64_t packets = 0;
+  for (const Measured& one : again) {
+    lost += one.lost;
+    packets += one.packets;
   }
-  return std::ranges::all_of(again,
-                             [&](const Measured& one) { return Is(suspect.trouble, one, again, expected); });
+  return packets > 0 && static_cast<double>(lost) > expected.lossy_above * static_cast<double>(packets);
+}
+
+}  // namespace
+
+std::optional<Suspect> Confirmed(Suspect suspect, const std::vector<Measured>& again,
+                                 const Expected& expected) {
+  if (again.empty()) return std::nullopt;
+  if (AllShow(suspect.trouble, again, expected)) return suspect;
+  for (const Trouble worse : {Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kNoRdma}) {
+    if (worse >= suspect.trouble) break;
+    if (!AllShow(worse, again, expected)) continue;
+    suspect.trouble = worse;
+    suspect.bad = suspect.all = static_cast<uint32_t>(again.size());
+    suspect.is = 0;
+    suspect.why = again.front().error;
+    return suspect;
+  }
+  return std::nullopt;
 }
 
 }  // namespace muster::preflight

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -22,7 +23,9 @@ struct Way {
 std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
                            const std::set<uint32_t>& able, const std::vector<Suspect>& suspects);
 
-// Whether all of `again`, which measured those ways, show the same trouble; of losses their sum does. Nothing measured: it does not.
-bool Stands(const Suspect& suspect, const std::vector<Measured>& again, const Expected& expected);
+// What stands of a suspect: itself, when all of `again`, which measured those ways, show the same trouble; of losses their sum does. A link
+// that has gone down meanwhile has a worse one: that one, when all show it. Nothing measured: nothing stands.
+std::optional<Suspect> Confirmed(Suspect suspect, const std::vector<Measured>& again,
+                                 const Expected& expected);
 
 }  // namespace muster::preflight

@@ -31,12 +31,14 @@ constexpr int kAgainLossy = 10;
 constexpr double kLossyQuick = 0.004;
 constexpr double kLossyFull = 0.0004;
 constexpr double kPacketsFull = 4'600;  // over each link and direction
+// Both sides of a measurement give up on each other before.
+constexpr milliseconds kLate{12'000};
 constexpr milliseconds kVerdictSent{5'000};
 
 class Test {
  public:
   Test(const TestOptions& options, std::vector<Node> nodes)
-      : options_(options), nodes_(std::move(nodes)), conductor_(nodes_, options.rate_mbit_s) {}
+      : options_(options), nodes_(std::move(nodes)), conductor_(nodes_, options.rate_mbit_s, kLate) {}
 
   json Run();
   void Tell(const json& verdict);
@@ -171,9 +173,16 @@ void Test::Find(uint32_t rail, json& findings, json& passing) {
            other_mtu.contains(nodes_[suspect.node].name);
   });
   const auto again = MeasureAgain(suspects, rail);
-  for (size_t i = 0; i < suspects.size(); ++i)
-    (Stands(suspects[i], again[i], expected) ? findings : passing)
-        .push_back(FindingOf(suspects[i], places, expected));
+  std::vector<Suspect> stand;
+  for (size_t i = 0; i < suspects.size(); ++i) {
+    if (const auto confirmed = Confirmed(suspects[i], again[i], expected)) {
+      stand.push_back(*confirmed);
+    } else {
+      passing.push_back(FindingOf(suspects[i], places, expected));
+    }
+  }
+  Join(stand);
+  for (const Suspect& suspect : stand) findings.push_back(FindingOf(suspect, places, expected));
 }
 
 json Test::Run() {

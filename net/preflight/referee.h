@@ -25,7 +25,7 @@ struct TestOptions {
 //   ok, nodes, rails, mode, transport, seconds (from the last node's coming to the verdict), mbit_s (what good links reach),
 //   latency_us (half of a round trip, the median of the pairs), longest_latency_us and longest_pair, measurements,
 //   findings: [{trouble, node | pair | switch, interface, direction, is, should, text, fix}], passing (what was seen once
-//   only, likewise), gone: [names], missing: [numbers].
+//   only, likewise), gone: [names] (ended, or answered no more), missing: [numbers].
 // Every node hears whether it is ok. kUnavailable when fewer than two nodes come.
 Result<nlohmann::json> RunTest(const UniqueFd& listening, const TestOptions& options);
 

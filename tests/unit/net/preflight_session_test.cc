@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "net/preflight/conductor.h"
 #include "net/preflight/line_stream.h"
 #include "net/preflight/probe_agent.h"
 #include "net/preflight/referee.h"
@@ -120,6 +121,27 @@ TEST_F(Session, ANodeThatEndsInTheMiddleIsNamedAndTheOthersHaveTheirVerdict) {
   EXPECT_EQ(said->at("gone"), json::array({"n2"}));
   EXPECT_FALSE(said->at("ok").get<bool>());
   EXPECT_TRUE(first.get().ok() && second.get().ok());
+}
+
+TEST(Conductor, ANodeThatAnswersNoMoreIsGoneAndItsLinksAreNotJudged) {
+  std::vector<Node> nodes(2);
+  std::vector<LineStream> others;
+  for (Node& node : nodes) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+    node.stream = std::make_unique<LineStream>(UniqueFd(ends[0]));
+    node.rails.resize(1);
+    others.emplace_back(UniqueFd(ends[1]));
+  }
+  const json sent{{"packets", 1}, {"lost", 0},       {"connected", true},
+                  {"mbit_s", 0},  {"latency_us", 0}, {"error", ""}};
+  ASSERT_TRUE(others[0].Send({{"id", 1}, {"sent", sent}}, Soon()).ok());
+  Conductor conductor(nodes, 20, std::chrono::milliseconds(100));
+  EXPECT_TRUE(conductor.Measure({{0, 0, 1}}, std::chrono::milliseconds(1)).empty());
+  EXPECT_FALSE(nodes[0].gone);
+  EXPECT_TRUE(nodes[1].gone) << "it holds its connection, and says nothing";
+  EXPECT_TRUE(conductor.Measure({{0, 0, 1}}, std::chrono::milliseconds(1)).empty())
+      << "nobody waits for it again";
 }
 
 TEST_F(Session, OneNodeAloneIsNoTest) {

@@ -138,8 +138,9 @@ class SimulatedFabric {
       std::vector<Measured> again;
       for (const Way& way : Witnesses(suspect, switches_, able, suspects))
         again.push_back(Measure(way.from, way.to, 10 * kPackets));
-      if (Stands(suspect, again, expected)) named.push_back(suspect);
+      if (const auto confirmed = Confirmed(suspect, again, expected)) named.push_back(*confirmed);
     }
+    Join(named);
     return named;
   }
 
@@ -304,7 +305,47 @@ TEST(Witnesses, AreOthersThanWhoIsSuspected) {
   }
   EXPECT_NE(ways[0].to, ways[1].to);
   EXPECT_TRUE(Witnesses(slow, {}, {0, 2}, {slow}).empty());
-  EXPECT_FALSE(Stands(slow, {}, {100, 0.75, 0.004}));
+  EXPECT_FALSE(Confirmed(slow, {}, {100, 0.75, 0.004}));
+}
+
+TEST(Confirmed, ALinkThatWentDownInTheMiddleIsNamedAsWhatItIsNow) {
+  const Expected expected{100, 0.75, 0.004};
+  const auto silent = [](uint32_t from, uint32_t to) {
+    Measured one;
+    one.from = from;
+    one.to = to;
+    one.error = "no answer";
+    return one;
+  };
+  // Its writes failed on the way there, and nothing has arrived on the way back.
+  Measured cut = Good(0, 1, 0);
+  cut.verbs = true;
+  auto suspects = Judge(2, {}, {cut, silent(1, 0)}, expected);
+  ASSERT_EQ(suspects.size(), 2U);
+  std::vector<Suspect> stand;
+  for (const Suspect& suspect : suspects) {
+    const std::vector<Measured> again(5, silent(suspect.node, suspect.other));
+    const auto confirmed = Confirmed(suspect, again, expected);
+    ASSERT_TRUE(confirmed);
+    stand.push_back(*confirmed);
+  }
+  Join(stand);
+  ASSERT_EQ(stand.size(), 1U);
+  EXPECT_EQ(stand[0].trouble, Trouble::kUnreachable);
+  EXPECT_EQ(stand[0].direction, Direction::kBoth);
+  // One that arrives is enough for the doubt.
+  EXPECT_FALSE(Confirmed(suspects[0], {silent(1, 0), Good(1, 0, 100)}, expected));
+}
+
+TEST(Join, LeavesOneSuspectOfATroubleInAPlace) {
+  const Suspect there{Trouble::kSlow, Scope::kPair, 0, 1, Direction::kOut};
+  const Suspect back{Trouble::kSlow, Scope::kPair, 1, 0, Direction::kOut};
+  const Suspect node{Trouble::kSlow, Scope::kNode, 0, 0, Direction::kIn};
+  std::vector<Suspect> all{there, node, there, back, node};
+  Join(all);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].direction, Direction::kBoth);
+  EXPECT_EQ(all[1], node);
 }
 
 TEST(Findings, SayWhereInOneSentence) {
