@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -35,6 +34,27 @@ double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
   return *middle;
+}
+
+// What an end's link carried besides.
+double Other(const Measured& one) {
+  return std::max(one.other_out, one.other_in);
+}
+
+double SlowBelow(const Expected& expected) {
+  return expected.slow_below * expected.mbit_s;
+}
+
+// Other traffic may be why a rate is low and packets are lost.
+bool Tells(Trouble trouble, const Measured& one, const Expected& expected) {
+  switch (trouble) {
+    case Trouble::kSlow:
+      return one.mbit_s >= SlowBelow(expected) || one.mbit_s + Other(one) < SlowBelow(expected);
+    case Trouble::kLossy:
+      return !Shared(one, expected);
+    default:
+      return true;
+  }
 }
 
 // Lays what is bad on links, one after another, each time on the one that explains most: a node's before its switch's when both
@@ -162,34 +182,12 @@ const char* Name(Direction direction) {
   return kNames[static_cast<size_t>(direction)];
 }
 
-double UsualRate(const std::vector<Measured>& measured) {
-  std::vector<double> rates;
-  for (const Measured& one : measured) {
-    if (one.mbit_s > 0) rates.push_back(one.mbit_s);
-  }
-  if (rates.empty()) return 0;
-  std::ranges::sort(rates);
-  return rates[rates.size() * 3 / 4];
-}
-
-Latency LatencyOf(const std::vector<Measured>& measured) {
-  std::map<std::pair<uint32_t, uint32_t>, double> pairs;
-  for (const Measured& one : measured) {
-    if (one.latency_us <= 0) continue;
-    const auto [place, added] = pairs.try_emplace(std::minmax(one.from, one.to), one.latency_us);
-    if (!added) place->second = std::min(place->second, one.latency_us);
-  }
-  Latency latency;
-  std::vector<double> all;
-  for (const auto& [pair, us] : pairs) {
-    all.push_back(us);
-    if (us > latency.longest_us) latency = {0, us, pair.first, pair.second};
-  }
-  latency.usual_us = Median(std::move(all));
-  return latency;
+bool Shared(const Measured& one, const Expected& expected) {
+  return Other(one) > expected.shared_above * expected.mbit_s;
 }
 
 bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected) {
+  if (!Tells(trouble, one, expected)) return false;
   const bool arrives = one.connected || one.small_heard > 0;
   switch (trouble) {
     case Trouble::kUnreachable:
@@ -201,7 +199,7 @@ bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, 
     case Trouble::kNoRdma:
       return one.verbs && one.connected && one.mbit_s == 0;
     case Trouble::kSlow:
-      return one.connected && one.mbit_s < expected.slow_below * expected.mbit_s;
+      return one.connected && one.mbit_s < SlowBelow(expected);
     case Trouble::kLossy:
       return one.connected && one.lost > 0;
   }
@@ -216,6 +214,7 @@ void Join(std::vector<Suspect>& suspects) {
       if (!SamePlace(a, b)) continue;
       if (a.direction != b.direction || a.node != b.node) {
         a.direction = Direction::kBoth;
+        if (a.scope == Scope::kPair && a.other < a.node) std::swap(a.node, a.other);
         a.bad += b.bad;
         a.all += b.all;
         a.is = a.trouble == Trouble::kLossy ? std::max(a.is, b.is) : std::min(a.is, b.is);
@@ -237,8 +236,11 @@ std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches
     std::ranges::copy_if(left, std::back_inserter(bad),
                          [&](const Measured* one) { return Is(trouble, *one, measured, expected); });
     if (bad.empty()) continue;
+    std::vector<const Measured*> tell;
+    std::ranges::copy_if(left, std::back_inserter(tell),
+                         [&](const Measured* one) { return Tells(trouble, *one, expected); });
     for (const Suspect& suspect :
-         Blame(trouble, nodes, switches, expected.SuspiciousAbove(), left, bad).Run()) {
+         Blame(trouble, nodes, switches, expected.SuspiciousAbove(), tell, bad).Run()) {
       std::erase_if(left, [&](const Measured* one) { return Over(suspect, switches, *one); });
       suspects.push_back(suspect);
     }

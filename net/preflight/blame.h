@@ -17,6 +17,8 @@ struct Measured {
   uint32_t to = 0;
   double mbit_s = 0;         // payload; 0: nothing has arrived
   double latency_us = 0;     // half of a round trip; 0: unknown
+  double other_out = 0;      // Mbit/s that the sender's link carried besides, out
+  double other_in = 0;       // and the receiver's, in
   uint64_t packets = 0;      // sent, of that payload
   uint64_t lost = 0;         // of these, sent again
   bool connected = false;    // TCP has found the way, both of them
@@ -60,25 +62,17 @@ struct Suspect {
 
 struct Expected {
   double mbit_s = 0;
-  double slow_below = 0.75;  // of that
-  double lossy_above = 0;    // the part of the packets that may be lost
+  double slow_below = 0.75;   // of that
+  double lossy_above = 0;     // the part of the packets that may be lost
+  double shared_above = 0.1;  // of mbit_s: other traffic that makes packets wait, and be lost
   // A quarter of that is suspicious: few packets have told so far.
   [[nodiscard]] double SuspiciousAbove() const { return lossy_above / 4; }
 };
 
-// What a good link does here: what the best quarter of the measurements reached at least.
-double UsualRate(const std::vector<Measured>& measured);
+// Whether one end's link carried so much other traffic that lost packets say nothing.
+bool Shared(const Measured& one, const Expected& expected);
 
-// Half of a round trip, in us. A pair has the shorter one of its two measurements.
-struct Latency {
-  double usual_us = 0;    // the median of the pairs; 0: nobody knows
-  double longest_us = 0;  // the longest of them
-  uint32_t one = 0;       // that pair
-  uint32_t other = 0;
-};
-Latency LatencyOf(const std::vector<Measured>& measured);
-
-// Of kLossy: whether any packet was lost. `all` has the other direction of the pair.
+// Slow is what carries too little with its other traffic. Of kLossy: whether any packet was lost. `all` has the pair's other direction.
 bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected);
 
 // Makes one suspect of those of the same trouble in the same place: out and in are both.

@@ -55,6 +55,7 @@ void Conductor::Hear(Node& node, std::map<uint64_t, Open>& open) {
       measured.packets = sent.at("packets").get<uint64_t>();
       measured.lost = sent.at("lost").get<uint64_t>();
       measured.connected = sent.at("connected").get<bool>();
+      measured.other_out = sent.at("other_mbit_s").get<double>();
       measured.latency_us = sent.at("latency_us").get<double>();
       if (measured.verbs) measured.mbit_s = sent.at("mbit_s").get<double>();
       error = sent.at("error").get<std::string>();
@@ -62,6 +63,7 @@ void Conductor::Hear(Node& node, std::map<uint64_t, Open>& open) {
     } else {
       const json& received = message->at("received");
       if (!measured.verbs) measured.mbit_s = received.at("mbit_s").get<double>();
+      measured.other_in = received.at("other_mbit_s").get<double>();
       measured.small_heard = received.at("small").get<uint32_t>();
       measured.large_heard = received.at("large").get<uint32_t>();
       error = received.at("error").get<std::string>();

@@ -6,11 +6,31 @@ namespace muster::preflight {
 
 using Scope = Suspect::Scope;
 
-// A pair has no other witness than itself: a host that is busy for a moment must not look like a bad way.
-constexpr int kPairAgain = 5;
+namespace {
+
+// A pair has no other witness than itself: a host that is busy for a moment must not look like a bad way. Most of all not like a slow one.
+int TimesAgain(Trouble trouble) {
+  return trouble == Trouble::kSlow || trouble == Trouble::kLossy ? 5 : 3;
+}
+
+bool AllShow(Trouble trouble, const std::vector<Measured>& again, const Expected& expected) {
+  if (trouble != Trouble::kLossy)
+    return std::ranges::all_of(again, [&](const Measured& one) { return Is(trouble, one, again, expected); });
+  uint64_t lost = 0;
+  uint64_t packets = 0;
+  for (const Measured& one : again) {
+    if (Shared(one, expected)) continue;
+    lost += one.lost;
+    packets += one.packets;
+  }
+  return packets > 0 && static_cast<double>(lost) > expected.lossy_above * static_cast<double>(packets);
+}
+
+}  // namespace
 
 std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
-                           const std::set<uint32_t>& able, const std::vector<Suspect>& suspects) {
+                           const std::set<uint32_t>& able, const std::set<uint32_t>& shared,
+                           const std::vector<Suspect>& suspects) {
   std::vector<Way> ways;
   const auto add = [&](uint32_t own, uint32_t other) {
     if (suspect.direction != Direction::kIn) ways.push_back({own, other});
@@ -18,7 +38,7 @@ std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& 
   };
   if (suspect.scope == Scope::kPair) {
     if (!able.contains(suspect.node) || !able.contains(suspect.other)) return ways;
-    for (int i = 0; i < kPairAgain; ++i) add(suspect.node, suspect.other);
+    for (int i = 0; i < TimesAgain(suspect.trouble); ++i) add(suspect.node, suspect.other);
     return ways;
   }
   std::vector<uint32_t> inside;
@@ -38,25 +58,11 @@ std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& 
   // In the middle of the list are others than those that most nodes met first.
   std::rotate(outside.begin(), outside.begin() + static_cast<std::ptrdiff_t>(outside.size() / 2),
               outside.end());
+  std::stable_partition(outside.begin(), outside.end(),
+                        [&](uint32_t node) { return !shared.contains(node); });
   for (size_t i = 0; i < 2 && i < outside.size(); ++i) add(inside[i % inside.size()], outside[i]);
   return ways;
 }
-
-namespace {
-
-bool AllShow(Trouble trouble, const std::vector<Measured>& again, const Expected& expected) {
-  if (trouble != Trouble::kLossy)
-    return std::ranges::all_of(again, [&](const Measured& one) { return Is(trouble, one, again, expected); });
-  uint64_t lost = 0;
-  uint64_t packets = 0;
-  for (const Measured& one : again) {
-    lost += one.lost;
-    packets += one.packets;
-  }
-  return packets > 0 && static_cast<double>(lost) > expected.lossy_above * static_cast<double>(packets);
-}
-
-}  // namespace
 
 std::optional<Suspect> Confirmed(Suspect suspect, const std::vector<Measured>& again,
                                  const Expected& expected) {

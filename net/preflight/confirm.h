@@ -18,10 +18,12 @@ struct Way {
   auto operator<=>(const Way&) const = default;
 };
 
-// Two ways over what is suspected in each of its directions, each with another node that nobody suspects. A pair has no others:
-// it measures five times. `able`: the nodes that can measure. Fewer, or none, where there are no such nodes.
+// Two ways over what is suspected in each of its directions, each with another node that nobody suspects; those whose links are `shared`
+// come last. A pair has no others: it measures three times, or five for what a busy host looks like. `able`: the nodes that can measure.
+// Fewer, or none, where there are no such nodes.
 std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
-                           const std::set<uint32_t>& able, const std::vector<Suspect>& suspects);
+                           const std::set<uint32_t>& able, const std::set<uint32_t>& shared,
+                           const std::vector<Suspect>& suspects);
 
 // What stands of a suspect: itself, when all of `again`, which measured those ways, show the same trouble; of losses their sum does. A link
 // that has gone down meanwhile has a worse one: that one, when all show it. Nothing measured: nothing stands.

@@ -117,13 +117,18 @@ class Agent {
   void Measure(const Order& order, size_t rail, bool sends) {
     json answer{{"id", order.id}};
     if (sends) {
-      const Sent sent = Send(order, options_.rails[rail].address, options_.rails[rail].verbs);
-      answer["sent"] = {{"packets", sent.packets},       {"lost", sent.lost},
-                        {"connected", sent.connected},   {"mbit_s", sent.mbit_s},
-                        {"latency_us", sent.latency_us}, {"error", sent.error}};
+      const Sent sent = Send(order, options_.rails[rail]);
+      answer["sent"] = {{"packets", sent.packets},
+                        {"lost", sent.lost},
+                        {"connected", sent.connected},
+                        {"mbit_s", sent.mbit_s},
+                        {"latency_us", sent.latency_us},
+                        {"other_mbit_s", sent.other_mbit_s},
+                        {"error", sent.error}};
     } else {
-      const Received received = sockets_[rail].Receive(order, options_.rails[rail].verbs);
+      const Received received = sockets_[rail].Receive(order, options_.rails[rail]);
       answer["received"] = {{"mbit_s", received.mbit_s},
+                            {"other_mbit_s", received.other_mbit_s},
                             {"small", received.small_heard},
                             {"large", received.large_heard},
                             {"error", received.error}};

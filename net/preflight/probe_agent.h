@@ -8,17 +8,9 @@
 
 #include "base/result.h"
 #include "net/preflight/line_stream.h"
-#include "net/preflight/verbs_probe.h"
+#include "net/preflight/rail.h"
 
 namespace muster::preflight {
-
-// A port that takes part. Ports with the same `rail` measure with each other.
-struct Rail {
-  std::string interface;  // "": whichever the kernel takes to the referee
-  std::string address;    // "" likewise
-  int64_t mtu = 0;        // bytes; 0: unknown
-  VerbsPort verbs;        // without a device: TCP
-};
 
 struct AgentOptions {
   std::string run;   // of which test: a node of another one is refused

@@ -14,6 +14,7 @@
 #include "net/preflight/link_findings.h"
 #include "net/preflight/plan.h"
 #include "net/preflight/roll.h"
+#include "net/preflight/summary.h"
 
 namespace muster::preflight {
 namespace {
@@ -35,6 +36,12 @@ constexpr double kPacketsFull = 4'600;  // over each link and direction
 constexpr milliseconds kLate{12'000};
 constexpr milliseconds kVerdictSent{5'000};
 
+struct Found {
+  json findings = json::array();
+  json passing = json::array();  // what was not seen again
+  std::set<uint32_t> shared;     // nodes whose links carried much besides
+};
+
 class Test {
  public:
   Test(const TestOptions& options, std::vector<Node> nodes)
@@ -49,9 +56,9 @@ class Test {
   void NumberSwitches();
   [[nodiscard]] milliseconds Duration() const;
   [[nodiscard]] bool Mute(uint32_t node, uint32_t rail) const;
-  std::vector<std::vector<Measured>> MeasureAgain(const std::vector<Suspect>& suspects, uint32_t rail);
-  // Into `findings` what was seen again, into `passing` what was not.
-  void Find(uint32_t rail, json& findings, json& passing);
+  std::vector<std::vector<Measured>> MeasureAgain(const std::vector<Suspect>& suspects,
+                                                  const std::set<uint32_t>& shared, uint32_t rail);
+  void Find(uint32_t rail, Found& found);
   [[nodiscard]] Places PlacesOf(uint32_t rail) const;
 
   TestOptions options_;
@@ -118,14 +125,15 @@ bool Test::Mute(uint32_t node, uint32_t rail) const {
 }
 
 // What is suspected alone: the ways of one suspect must not disturb another's.
-std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>& suspects, uint32_t rail) {
+std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>& suspects,
+                                                      const std::set<uint32_t>& shared, uint32_t rail) {
   std::set<uint32_t> able;
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i].gone && rail < nodes_[i].rails.size()) able.insert(i);
   }
   std::vector<std::pair<size_t, Leg>> todo;
   for (size_t i = 0; i < suspects.size(); ++i) {
-    for (const Way& way : Witnesses(suspects[i], switches_, able, suspects))
+    for (const Way& way : Witnesses(suspects[i], switches_, able, shared, suspects))
       todo.emplace_back(i, Leg{rail, way.from, way.to});
   }
   std::vector<std::vector<Measured>> again(suspects.size());
@@ -149,7 +157,7 @@ std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>
   return again;
 }
 
-void Test::Find(uint32_t rail, json& findings, json& passing) {
+void Test::Find(uint32_t rail, Found& found) {
   std::vector<Measured> measured;
   for (const MeasuredLeg& one : measured_) {
     if (one.leg.rail == rail) measured.push_back(one.measured);
@@ -160,11 +168,13 @@ void Test::Find(uint32_t rail, json& findings, json& passing) {
   if (options_.rate_mbit_s > 0)
     expected.mbit_s = std::min(expected.mbit_s, static_cast<double>(options_.rate_mbit_s));
   expected.lossy_above = options_.full ? kLossyFull : kLossyQuick;
+  const std::set<uint32_t> shared = SharedLinks(measured, nodes_.size(), expected);
+  for (const uint32_t node : shared) found.shared.insert(node);
   const Places places = PlacesOf(rail);
   std::set<std::string> other_mtu;
   for (json& finding : MtuFindings(places)) {
     other_mtu.insert(finding.at("node"));
-    findings.push_back(std::move(finding));
+    found.findings.push_back(std::move(finding));
   }
   auto suspects = Judge(static_cast<uint32_t>(nodes_.size()), switches_, measured, expected);
   // Why its large packets are lost is known.
@@ -172,17 +182,17 @@ void Test::Find(uint32_t rail, json& findings, json& passing) {
     return suspect.trouble == Trouble::kMtu && suspect.scope == Suspect::Scope::kNode &&
            other_mtu.contains(nodes_[suspect.node].name);
   });
-  const auto again = MeasureAgain(suspects, rail);
+  const auto again = MeasureAgain(suspects, shared, rail);
   std::vector<Suspect> stand;
   for (size_t i = 0; i < suspects.size(); ++i) {
     if (const auto confirmed = Confirmed(suspects[i], again[i], expected)) {
       stand.push_back(*confirmed);
     } else {
-      passing.push_back(FindingOf(suspects[i], places, expected));
+      found.passing.push_back(FindingOf(suspects[i], places, expected));
     }
   }
   Join(stand);
-  for (const Suspect& suspect : stand) findings.push_back(FindingOf(suspect, places, expected));
+  for (const Suspect& suspect : stand) found.findings.push_back(FindingOf(suspect, places, expected));
 }
 
 json Test::Run() {
@@ -205,15 +215,18 @@ json Test::Run() {
   std::vector<Measured> all;
   for (const MeasuredLeg& one : measured_) all.push_back(one.measured);
   const Latency latency = LatencyOf(all);
-  json findings = json::array();
-  json passing = json::array();
-  for (uint32_t rail = 0; rail < Rails(); ++rail) Find(rail, findings, passing);
+  json longest = json::array();
+  if (latency.longest_us > 0) longest = {nodes_[latency.one].name, nodes_[latency.other].name};
+  Found found;
+  for (uint32_t rail = 0; rail < Rails(); ++rail) Find(rail, found);
   json gone = json::array();
   for (const Node& node : nodes_) {
     if (node.gone) gone.push_back(node.name);
   }
+  json shared = json::array();
+  for (const uint32_t node : found.shared) shared.push_back(nodes_[node].name);
   json missing = Missing();
-  const bool ok = missing.empty() && gone.empty() && findings.empty();
+  const bool ok = missing.empty() && gone.empty() && found.findings.empty();
   return {{"ok", ok},
           {"nodes", nodes_.size()},
           {"rails", Rails()},
@@ -225,10 +238,12 @@ json Test::Run() {
           {"mbit_s", UsualRate(all)},
           {"latency_us", latency.usual_us},
           {"longest_latency_us", latency.longest_us},
-          {"longest_pair", json::array({nodes_[latency.one].name, nodes_[latency.other].name})},
+          {"longest_pair", longest},
           {"measurements", measured_.size()},
-          {"findings", findings},
-          {"passing", passing},
+          {"packets", FewestPackets(all, nodes_.size())},
+          {"findings", found.findings},
+          {"passing", found.passing},
+          {"shared", shared},
           {"gone", gone},
           {"missing", missing}};
 }

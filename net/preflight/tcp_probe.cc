@@ -16,6 +16,8 @@
 #include <span>
 #include <vector>
 
+#include "net/preflight/other_traffic.h"
+#include "net/preflight/verbs_probe.h"
 #include "net/rendezvous/socket.h"
 
 namespace muster::preflight {
@@ -30,6 +32,10 @@ constexpr milliseconds kConnect{700};
 constexpr milliseconds kGrace{700};
 // A sender of RDMA waits so long for its last writes.
 constexpr milliseconds kVerbsEnd{4'000};
+// So long the sender says nothing when it is connected: what is in the way's queues has gone before its first packet. The receiver looks
+// at a part of that.
+constexpr milliseconds kSilence{10};
+constexpr milliseconds kLook{5};
 constexpr size_t kSmall = 32;  // bytes
 constexpr size_t kMaxDatagram = 9'000;
 constexpr size_t kBlock = 256 * 1024;
@@ -256,7 +262,8 @@ void SendData(int socket, const Order& order, Sent& sent) {
   socklen_t size = sizeof(info);
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
     sent.packets = info.tcpi_data_segs_out;
-    sent.lost = info.tcpi_total_retrans;
+    // What the other side has had twice was late, not lost.
+    sent.lost = info.tcpi_total_retrans - std::min(info.tcpi_total_retrans, info.tcpi_dsack_dups);
     if (info.tcpi_min_rtt != ~0U) sent.latency_us = info.tcpi_min_rtt / 2.0;  // ~0: it has seen none
   }
 }
@@ -315,7 +322,7 @@ Result<ProbeSockets> ProbeSockets::Open(const std::string& address) {
   return Error{Errc::kUnavailable, "no port is free for TCP and UDP"};
 }
 
-Received ProbeSockets::Receive(const Order& order, const VerbsPort& verbs) const {
+Received ProbeSockets::Receive(const Order& order, const Rail& rail) const {
   Received received;
   const auto began = Clock::now();
   const UniqueFd fd = Accept(tcp_.get(), order.id, began + kConnect + kGrace);
@@ -324,8 +331,9 @@ Received ProbeSockets::Receive(const Order& order, const VerbsPort& verbs) const
     CountDatagrams(udp_.get(), order.id, received);
     return received;
   }
+  received.other_mbit_s = OtherTraffic(rail, Flow::kIn, fd.get(), kLook);
   if (order.verbs) {
-    ReceiveWrites(fd.get(), order, verbs, received);
+    ReceiveWrites(fd.get(), order, rail.verbs, received);
   } else {
     ReceiveData(fd.get(), order, received);
   }
@@ -333,14 +341,14 @@ Received ProbeSockets::Receive(const Order& order, const VerbsPort& verbs) const
   return received;
 }
 
-Sent Send(const Order& order, const std::string& own, const VerbsPort& verbs) {
+Sent Send(const Order& order, const Rail& rail) {
   Sent sent;
   const auto peer = Parse(order.address, order.port);
   if (!peer) {
     sent.error = fmt::format("'{}' is no address", order.address);
     return sent;
   }
-  const Address self = own.empty() ? Address{} : Parse(own, 0).value_or(Address{});
+  const Address self = rail.address.empty() ? Address{} : Parse(rail.address, 0).value_or(Address{});
   SendDatagrams(order, self, *peer);
   const auto fd = Connect(order, self, *peer);
   if (!fd) {
@@ -352,8 +360,11 @@ Sent Send(const Order& order, const std::string& own, const VerbsPort& verbs) {
   if (Status marked = rendezvous::SendAll(fd->get(), std::as_bytes(std::span(mark)), Clock::now() + kGrace);
       !marked) {
     sent.error = marked.error().message;
-  } else if (order.verbs) {
-    SendWrites(fd->get(), order, verbs, sent);
+    return sent;
+  }
+  sent.other_mbit_s = OtherTraffic(rail, Flow::kOut, -1, kSilence);
+  if (order.verbs) {
+    SendWrites(fd->get(), order, rail.verbs, sent);
   } else {
     SendData(fd->get(), order, sent);
   }

@@ -1,8 +1,10 @@
 // One direction of a pair, measured with datagrams and TCP, or RDMA in place of TCP's data.
 //
-// First a few datagrams, small ones and such that fill the sender's MTU, tell whether packets of either size arrive. Small writes of
-// RDMA go to and fro then, for a fifth of `duration` at most; TCP's latency is what the kernel has seen. Then a connection is as fast as it can, or as `rate` allows, for `duration`; the receiver counts once the first fifth of that time is over. A
-// sender that keeps to the rate of its link fills no queue, so that a lost packet is the link's.
+// First a few datagrams, small ones and such that fill the sender's MTU, tell whether packets of either size arrive. When a connection
+// stands, both ends look at what their links carry besides. With RDMA small writes go to and fro then, for a fifth of `duration` at most;
+// TCP's latency is what the kernel has seen. At last a connection is as fast as it can, or as `rate` allows, for `duration`; the receiver
+// counts once the first fifth of that time is over. A sender that keeps to the rate of its link fills no queue, so that a lost packet is
+// the link's.
 #pragma once
 
 #include <chrono>
@@ -12,7 +14,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "net/preflight/line_stream.h"
-#include "net/preflight/verbs_probe.h"
+#include "net/preflight/rail.h"
 
 namespace muster::preflight {
 
@@ -31,15 +33,17 @@ inline constexpr uint32_t kDatagrams = 4;  // of each size
 
 struct Sent {
   uint64_t packets = 0;
-  uint64_t lost = 0;  // sent again
+  uint64_t lost = 0;  // sent again, and not heard twice
   bool connected = false;
   double mbit_s = 0;      // with RDMA; of TCP the receiver knows
   double latency_us = 0;  // half of a round trip: of TCP the shortest, of RDMA writes the median; 0: unknown
+  double other_mbit_s = 0;  // what else goes out of this node's link, just before
   std::string error;
 };
 
 struct Received {
   double mbit_s = 0;
+  double other_mbit_s = 0;  // what else comes in on this node's link, just before
   uint32_t small_heard = 0;
   uint32_t large_heard = 0;
   std::string error;
@@ -52,7 +56,7 @@ class ProbeSockets {
   static Result<ProbeSockets> Open(const std::string& address);
 
   [[nodiscard]] uint16_t port() const { return port_; }
-  [[nodiscard]] Received Receive(const Order& order, const VerbsPort& verbs) const;
+  [[nodiscard]] Received Receive(const Order& order, const Rail& rail) const;
 
  private:
   UniqueFd tcp_;
@@ -60,7 +64,6 @@ class ProbeSockets {
   uint16_t port_ = 0;
 };
 
-// `own`: the address that packets come from; "": the kernel chooses.
-Sent Send(const Order& order, const std::string& own, const VerbsPort& verbs);
+Sent Send(const Order& order, const Rail& rail);
 
 }  // namespace muster::preflight

@@ -5,20 +5,13 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "base/result.h"
+#include "net/preflight/rail.h"
 
 namespace muster::preflight {
-
-struct VerbsPort {
-  std::string device;  // "mlx5_0"; "": there is none
-  uint8_t port = 1;
-  int gid_index = 0;
-  uint8_t traffic_class = 0;
-};
 
 // This process's memory, completion queue and queue pairs on a port. Not thread-safe.
 class VerbsEndpoint {

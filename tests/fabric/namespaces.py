@@ -4,10 +4,13 @@ A link is a pair of veth interfaces, shaped at both ends, so that out (from the 
 is low enough that processors never are the limit. Everything is in namespaces of this process: nothing of it is left when it ends.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,28 @@ MBIT_S = 20
 MTU = 1500
 PORT = 29500
 DEADLINE_S = 120
+# One of another gang's processes: sends to its neighbour as fast as it can, and takes what the other one sends.
+NEIGHBOUR = """
+import socket, sys, threading, time
+own, other = sys.argv[1:]
+listening = socket.create_server((own, 29600))
+def take():
+    connection, _ = listening.accept()
+    while connection.recv(65536):
+        pass
+threading.Thread(target=take, daemon=True).start()
+while True:
+    try:
+        sending = socket.create_connection((other, 29600))
+        break
+    except ConnectionRefusedError:  # it has not begun to listen
+        time.sleep(0.05)
+try:
+    while True:
+        sending.sendall(bytes(65536))
+except ConnectionError:  # its neighbour was ended first
+    pass
+"""
 NETWORK, CONTROL = "10.77", "10.78"  # of the fabric, and beside it
 
 
@@ -110,6 +135,32 @@ class Fabric:
         if rule:
             chain = "add table inet t; add chain inet t c { type filter hook prerouting priority -300; }"
             run("ip", "netns", "exec", namespace, "nft", f'{chain}; add rule inet t c iifname "roce0" {rule} drop')
+
+    def carried(self, number: int) -> int:
+        """The bytes that a node's link has carried in each direction, at least."""
+        shown = subprocess.run(["ip", "-n", f"n{number}", "-json", "-stats", "link", "show", "roce0"], capture_output=True, timeout=60, check=True)
+        [link] = json.loads(shown.stdout)
+        return min(link["stats64"][way]["bytes"] for way in ("rx", "tx"))
+
+    @contextlib.contextmanager
+    def other_gang(self, numbers: list[int]) -> Iterator[None]:
+        """These nodes' links are full of its traffic, in both directions."""
+        processes = []
+        before = {number: self.carried(number) for number in numbers}
+        try:
+            for number, other in zip(numbers, numbers[1:] + numbers[:1], strict=True):
+                command = self.command(number, sys.executable, "-c", NEIGHBOUR, *(f"{NETWORK}.0.{one + 1}" for one in (number, other)))
+                processes.append(subprocess.Popen(command))
+            deadline = time.monotonic() + DEADLINE_S
+            while any(self.carried(number) < before[number] + 2**20 for number in numbers):
+                if time.monotonic() > deadline:
+                    raise RuntimeError("the other gang does not send")
+                time.sleep(0.1)
+            yield
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
 
     def command(self, number: int, *words: str) -> list[str]:
         return ["ip", "netns", "exec", f"n{number}", *words]

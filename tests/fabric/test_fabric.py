@@ -71,6 +71,39 @@ class FabricTest(unittest.TestCase):
         found = self.planted(lambda node: self.fabric.drop(node, "numgen random mod 100 < 1"), lambda node: self.fabric.drop(node, ""))
         self.assertEqual(found, [("lossy", "in", "*")])
 
+    def test_one_packet_lost_in_a_thousand_is_named_by_the_full_test_alone(self) -> None:
+        one_in_a_thousand = "numgen inc mod 1000 < 1"
+        found = self.planted(lambda node: self.fabric.drop(node, one_in_a_thousand), lambda node: self.fabric.drop(node, ""), "--full")
+        self.assertEqual(found, [("lossy", "in", "*")])
+        node = self.any_node()
+        self.fabric.drop(node, one_in_a_thousand)
+        try:
+            quick = self.fabric.test()
+        finally:
+            self.fabric.drop(node, "")
+        self.assertEqual((quick.code, quick.named()), (0, []), quick.document)
+        full = self.fabric.test("--full")
+        self.assertEqual((full.code, full.named(), full.errors), (0, [], []), full.document)
+        self.assertGreaterEqual(full.document["packets"], 4600)
+
+    def test_another_gangs_traffic_on_the_same_links_is_no_finding_and_its_nodes_are_named(self) -> None:
+        others = self.random.sample(range(NODES), NODES // 2)
+        names = {f"n{node}" for node in others}
+        slow = self.random.choice([node for node in range(1, NODES) if node not in others])
+        with self.fabric.other_gang(others):
+            verdict = self.fabric.test()
+            self.assertEqual((verdict.code, verdict.named(), verdict.errors), (0, [], []), verdict.document)
+            shared = set(verdict.document["shared"])
+            self.assertTrue(shared and shared <= names, f"{shared} of {names}")
+        # What is bad elsewhere is found all the same. Of its peers two have links for themselves at least.
+        with self.fabric.other_gang(others[:2]):
+            self.fabric.rate(slow, out=MBIT_S / 2)
+            try:
+                verdict = self.fabric.test()
+            finally:
+                self.fabric.rate(slow, out=MBIT_S)
+            self.assertEqual((verdict.code, verdict.named()), (1, [("slow", "out", f"n{slow}")]), verdict.document)
+
     def test_large_packets_that_vanish_are_named_with_their_direction(self) -> None:
         found = self.planted(lambda node: self.fabric.drop(node, "meta length > 1450"), lambda node: self.fabric.drop(node, ""))
         self.assertEqual(found, [("mtu", "in", "*")])

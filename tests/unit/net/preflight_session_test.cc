@@ -133,8 +133,8 @@ TEST(Conductor, ANodeThatAnswersNoMoreIsGoneAndItsLinksAreNotJudged) {
     node.rails.resize(1);
     others.emplace_back(UniqueFd(ends[1]));
   }
-  const json sent{{"packets", 1}, {"lost", 0},       {"connected", true},
-                  {"mbit_s", 0},  {"latency_us", 0}, {"error", ""}};
+  const json sent{{"packets", 1},    {"lost", 0},         {"connected", true}, {"mbit_s", 0},
+                  {"latency_us", 0}, {"other_mbit_s", 0}, {"error", ""}};
   ASSERT_TRUE(others[0].Send({{"id", 1}, {"sent", sent}}, Soon()).ok());
   Conductor conductor(nodes, 20, std::chrono::milliseconds(100));
   EXPECT_TRUE(conductor.Measure({{0, 0, 1}}, std::chrono::milliseconds(1)).empty());

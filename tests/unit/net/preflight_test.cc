@@ -13,6 +13,7 @@
 #include "net/preflight/confirm.h"
 #include "net/preflight/link_findings.h"
 #include "net/preflight/plan.h"
+#include "net/preflight/summary.h"
 #include "tests/support/test_seed.h"
 
 namespace muster::preflight {
@@ -136,7 +137,7 @@ class SimulatedFabric {
     std::vector<Suspect> named;
     for (const Suspect& suspect : suspects) {
       std::vector<Measured> again;
-      for (const Way& way : Witnesses(suspect, switches_, able, suspects))
+      for (const Way& way : Witnesses(suspect, switches_, able, {}, suspects))
         again.push_back(Measure(way.from, way.to, 10 * kPackets));
       if (const auto confirmed = Confirmed(suspect, again, expected)) named.push_back(*confirmed);
     }
@@ -281,6 +282,26 @@ TEST(Latency, OfAPairIsItsShorterMeasurementAndWhatIsUnknownIsNoLatency) {
   EXPECT_EQ(LatencyOf({Good(0, 1, 100)}).usual_us, 0);
 }
 
+TEST(Shared, IsALinkThatOthersUseInMostMeasurementsOfADirection) {
+  std::vector<Measured> measured;
+  for (uint32_t peer = 1; peer < 4; ++peer) {
+    measured.push_back(Good(0, peer, 100));
+    measured.push_back(Good(peer, 0, 100));
+    measured.back().other_in = 50;
+  }
+  measured[0].other_out = measured[2].other_in = 50;  // once only
+  measured.push_back(Good(1, 2, 100));
+  measured.push_back(Good(3, 2, 100));
+  EXPECT_EQ(SharedLinks(measured, 4, {100, 0.75, 0.004}), (std::set<uint32_t>{0}));
+  measured[0].packets = 7;
+  EXPECT_EQ(FewestPackets(measured, 4), 7U);
+  // What a link carries that others use is no measure.
+  for (Measured& one : measured) one.mbit_s = one.other_in + one.other_out > 0 ? 300 : 100;
+  EXPECT_EQ(UsualRate(measured), 100);
+  std::erase_if(measured, [](const Measured& one) { return one.mbit_s == 100; });
+  EXPECT_EQ(UsualRate(measured), 300) << "there are no others";
+}
+
 TEST(Judge, AFewLostPacketsOnManyLinksAreNobodys) {
   std::vector<Measured> measured;
   for (uint32_t from = 0; from < 8; ++from) {
@@ -297,15 +318,38 @@ TEST(Judge, AFewLostPacketsOnManyLinksAreNobodys) {
 TEST(Witnesses, AreOthersThanWhoIsSuspected) {
   const Suspect slow{Trouble::kSlow, Scope::kNode, 1, 0, Direction::kOut};
   const Suspect other{Trouble::kMtu, Scope::kNode, 2, 0, Direction::kIn};
-  const auto ways = Witnesses(slow, {}, {0, 1, 2, 3, 4}, {slow, other});
+  const auto ways = Witnesses(slow, {}, {0, 1, 2, 3, 4}, {}, {slow, other});
   ASSERT_EQ(ways.size(), 2U);
   for (const Way& way : ways) {
     EXPECT_EQ(way.from, 1U);
     EXPECT_NE(way.to, 2U);
   }
   EXPECT_NE(ways[0].to, ways[1].to);
-  EXPECT_TRUE(Witnesses(slow, {}, {0, 2}, {slow}).empty());
+  EXPECT_TRUE(Witnesses(slow, {}, {0, 2}, {}, {slow}).empty());
   EXPECT_FALSE(Confirmed(slow, {}, {100, 0.75, 0.004}));
+  // Those whose links others use come last.
+  EXPECT_EQ(Witnesses(slow, {}, {0, 1, 2, 3, 4}, {3, 4}, {slow}), (std::vector<Way>{{1, 0}, {1, 2}}));
+}
+
+TEST(Judge, OtherTrafficExplainsALowRateAndLostPackets) {
+  const Expected expected{100, 0.75, 0.004};
+  Measured shared = Good(0, 1, 50);
+  shared.lost = 5;
+  shared.other_in = 45;
+  EXPECT_TRUE(Judge(2, {}, {shared, Good(1, 0, 100)}, expected).empty());
+  shared.other_in = 5;
+  const auto found = Judge(2, {}, {shared, Good(1, 0, 100)}, expected);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].trouble, Trouble::kSlow) << "it carries little in all";
+  // A node with a slow link is named though most of its peers' links are shared: theirs say nothing.
+  std::vector<Measured> measured;
+  for (uint32_t peer = 1; peer < 6; ++peer) {
+    measured.push_back(Good(0, peer, 50));
+    measured.back().other_in = peer > 2 ? 50 : 0;
+    measured.push_back(Good(peer, 0, 100));
+  }
+  EXPECT_EQ(Judge(6, {}, measured, expected),
+            (std::vector<Suspect>{{Trouble::kSlow, Scope::kNode, 0, 0, Direction::kOut}}));
 }
 
 TEST(Confirmed, ALinkThatWentDownInTheMiddleIsNamedAsWhatItIsNow) {

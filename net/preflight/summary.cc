@@ -1,0 +1,82 @@
+#include "net/preflight/summary.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace muster::preflight {
+
+// Of what a measurement reached, so much other traffic has taken nothing from it.
+constexpr double kAlone = 0.1;
+
+double UsualRate(const std::vector<Measured>& measured) {
+  std::vector<double> rates;
+  const auto gather = [&](double other_part) {
+    for (const Measured& one : measured) {
+      if (one.mbit_s > 0 && std::max(one.other_out, one.other_in) <= other_part * one.mbit_s)
+        rates.push_back(one.mbit_s);
+    }
+  };
+  gather(kAlone);
+  if (rates.empty()) gather(std::numeric_limits<double>::infinity());
+  if (rates.empty()) return 0;
+  std::ranges::sort(rates);
+  return rates[rates.size() * 3 / 4];
+}
+
+uint64_t FewestPackets(const std::vector<Measured>& measured, size_t nodes) {
+  std::vector<uint64_t> out(nodes);
+  std::vector<uint64_t> in(nodes);
+  for (const Measured& one : measured) {
+    out[one.from] += one.packets;
+    in[one.to] += one.packets;
+  }
+  return nodes == 0 ? 0 : std::min(std::ranges::min(out), std::ranges::min(in));
+}
+
+Latency LatencyOf(const std::vector<Measured>& measured) {
+  std::map<std::pair<uint32_t, uint32_t>, double> pairs;
+  for (const Measured& one : measured) {
+    if (one.latency_us <= 0) continue;
+    const auto [place, added] = pairs.try_emplace(std::minmax(one.from, one.to), one.latency_us);
+    if (!added) place->second = std::min(place->second, one.latency_us);
+  }
+  Latency latency;
+  std::vector<double> all;
+  for (const auto& [pair, us] : pairs) {
+    all.push_back(us);
+    if (us > latency.longest_us) latency = {0, us, pair.first, pair.second};
+  }
+  if (all.empty()) return latency;
+  std::ranges::sort(all);
+  latency.usual_us = all[all.size() / 2];
+  return latency;
+}
+
+std::set<uint32_t> SharedLinks(const std::vector<Measured>& measured, size_t nodes,
+                               const Expected& expected) {
+  struct Count {
+    int much = 0;
+    int all = 0;
+  };
+  std::vector<Count> out(nodes);
+  std::vector<Count> in(nodes);
+  const auto add = [&](Count& count, double other) {
+    ++count.all;
+    if (other > expected.shared_above * expected.mbit_s) ++count.much;
+  };
+  for (const Measured& one : measured) {
+    add(out[one.from], one.other_out);
+    add(in[one.to], one.other_in);
+  }
+  const auto most = [](const Count& count) { return 2 * count.much > count.all; };
+  std::set<uint32_t> shared;
+  if (expected.mbit_s <= 0) return shared;
+  for (uint32_t node = 0; node < nodes; ++node) {
+    if (most(out[node]) || most(in[node])) shared.insert(node);
+  }
+  return shared;
+}
+
+}  // namespace muster::preflight

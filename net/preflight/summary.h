@@ -1,0 +1,32 @@
+// What the measurements of a test say as a whole. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "net/preflight/blame.h"
+
+namespace muster::preflight {
+
+// What a good link does here: what the best quarter of the measurements reached at least; of those that had the link for themselves, where
+// there are such.
+double UsualRate(const std::vector<Measured>& measured);
+
+// Of the data's packets those over that direction of a node's link that had fewest.
+uint64_t FewestPackets(const std::vector<Measured>& measured, size_t nodes);
+
+// Half of a round trip, in us. A pair has the shorter one of its two measurements.
+struct Latency {
+  double usual_us = 0;    // the median of the pairs; 0: nobody knows
+  double longest_us = 0;  // the longest of them
+  uint32_t one = 0;       // that pair
+  uint32_t other = 0;
+};
+Latency LatencyOf(const std::vector<Measured>& measured);
+
+// Nodes of which one direction of the link carried much other traffic in most of its measurements.
+std::set<uint32_t> SharedLinks(const std::vector<Measured>& measured, size_t nodes, const Expected& expected);
+
+}  // namespace muster::preflight
