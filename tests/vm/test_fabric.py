@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent / "provision")]
 
-from guest import Guest, Guests, guests_of_test, wait_until  # noqa: E402
+from guest import Guest, Guests, LinkTest, Options, guests_of_test, wait_until  # noqa: E402
 
 SETTINGS = "/etc/muster/roce.yaml"
 PORT = "/sys/class/infiniband/rxe0/ports/1"
@@ -24,6 +24,7 @@ TOS = f"{CMA}/ports/1/default_roce_tos"
 # What a network card without DCB cannot say.
 UNKNOWN = {"dcbx", "dscp", "pfc", "ecn", "cnp"}
 WAIT_S = 180.0
+BESIDE = "10.78.0"  # a network that is not the fabric's
 
 Document = dict[str, Any]
 
@@ -35,7 +36,7 @@ class FabricTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.guests = guests_of_test(2)
+        cls.guests = guests_of_test(2, Options(management=f"{BESIDE}.254/24"))
         cls.addClassCleanup(cls.guests.stop)
         cls.guests.start()
         cls.a, cls.b = cls.guests.guests
@@ -112,6 +113,16 @@ class FabricTest(unittest.TestCase):
                 yield lambda: {(line.split()[0], int(line.split()[1])) for line in file.read_text().split("\n")[1:-1]}
             finally:
                 watching.kill()
+
+    @contextlib.contextmanager
+    def drops(self, rule: str) -> Iterator[None]:
+        """The switch drops these of a's packets."""
+        hook = f"type filter hook ingress device {self.a.cable} priority 0"
+        self.guests.network.run(["nft", f"add table netdev t; add chain netdev t c {{ {hook}; }}; add rule netdev t c {rule} drop"])
+        try:
+            yield
+        finally:
+            self.guests.network.run(["nft", "delete table netdev t"])
 
     def connect_by_rdma_cm(self) -> set[tuple[str, int]]:
         """A connection by rdma_cm from a to b; the address and traffic class of its packets."""
@@ -190,19 +201,17 @@ class FabricTest(unittest.TestCase):
 
     def fabric_test(self) -> Document:
         """`muster net test` between both guests; what a prints."""
-        own = {"GROUP_WORLD_SIZE": "2", "MASTER_ADDR": self.a.address, "MASTER_PORT": "29500"}
-        command = ["muster", "net", "test", "--json", "--wait=120"]
-        leads = self.a.start(command, env=own | {"GROUP_RANK": "0", "SLURMD_NODENAME": "a"})
-        try:
-            follows = self.b.run(command, env=own | {"GROUP_RANK": "1", "SLURMD_NODENAME": "b"})
-            done = leads.wait()
-        finally:
-            leads.kill()
-        self.assertEqual((done.stderr, follows.stderr), ("", ""))
-        self.assertEqual(done.returncode, follows.returncode)
-        document: Document = json.loads(done.stdout)
-        self.assertEqual(document["ok"], done.returncode == 0)
-        return document
+        return LinkTest(self.a, self.b).verdict()
+
+    def beside(self) -> str:
+        """The address of a beside the fabric, where b reaches it too."""
+        for number, guest in enumerate((self.a, self.b), start=1):
+            guest.run(["sh", "-c", f"ip address replace {BESIDE}.{number}/24 dev eth1 && ip link set eth1 up"], check=True)
+        return f"{BESIDE}.1"
+
+    def named(self, verdict: Document) -> list[tuple[str, str, list[str]]]:
+        self.assertEqual((verdict["gone"], verdict["missing"]), ([], []), verdict)
+        return [(one["trouble"], one["direction"], one["pair"]) for one in verdict["findings"]]
 
     def test_a_gangs_nodes_measure_with_verbs_in_the_fabrics_traffic_class(self) -> None:
         self.set_up(self.a, self.b)
@@ -216,15 +225,31 @@ class FabricTest(unittest.TestCase):
 
     def test_packets_of_roce_that_are_dropped_on_the_way_are_named_though_tcp_connects(self) -> None:
         self.set_up(self.a, self.b)
-        hook = f"type filter hook ingress device {self.a.cable} priority 0"
-        rules = f"add table netdev t; add chain netdev t c {{ {hook}; }}; add rule netdev t c udp dport 4791 drop"
-        self.guests.network.run(["nft", rules])
-        try:
+        with self.drops("udp dport 4791"):
             verdict = self.fabric_test()
-        finally:
-            self.guests.network.run(["nft", "delete table netdev t"])
-        found = [(one["trouble"], one["direction"], one["pair"]) for one in verdict["findings"]]
-        self.assertEqual(found, [("no-rdma", "both", ["a", "b"])], verdict)
+        self.assertEqual(self.named(verdict), [("no-rdma", "both", ["a", "b"])], verdict)
+
+    def test_a_cable_that_is_pulled_in_the_middle_of_the_writes_is_named(self) -> None:
+        self.set_up(self.a, self.b)
+        # Writes that last for seconds: a full test takes as long as so slow a link needs.
+        slow = "/tmp/slow.yaml"
+        for guest in (self.a, self.b):
+            guest.write(slow, "networks: 10.77.0.0/16\nrate: 20\n")
+        self.addCleanup(self.b.set_link, True)
+        with self.packets() as seen:
+            test = LinkTest(self.a, self.b, "--full", f"--settings={slow}", address=self.beside())
+            wait_until(lambda: {who for who, _ in seen()} == {self.a.address, self.b.address}, WAIT_S, "writes", interval=0.05)
+            self.b.set_link(False)
+            verdict = test.verdict()
+        self.assertEqual(self.named(verdict), [("unreachable", "both", ["a", "b"])], verdict)
+
+    def test_a_direction_that_falls_silent_in_the_middle_of_the_writes_is_named(self) -> None:
+        self.set_up(self.a, self.b)
+        address = self.beside()
+        # The first writes are a MiB.
+        with self.drops("quota over 300 kbytes"):
+            verdict = LinkTest(self.a, self.b, address=address).verdict()
+        self.assertEqual(self.named(verdict), [("unreachable", "out", ["a", "b"])], verdict)
 
     def test_a_node_without_an_rdma_device_is_measured_with_tcp(self) -> None:
         self.set_up(self.a, self.b)

@@ -5,6 +5,7 @@ from vc.wait import wait_until
 
 from .guest import Guest, Program
 from .guests import Guests, Options
+from .link_test import LinkTest
 from .testing import guests_of_test
 
-__all__ = ["ClusterError", "Guest", "Guests", "Options", "Program", "guests_of_test", "wait_until"]
+__all__ = ["ClusterError", "Guest", "Guests", "LinkTest", "Options", "Program", "guests_of_test", "wait_until"]

@@ -16,6 +16,7 @@ _PACKAGES = (
     "busybox-static",
     "ibverbs-providers",
     "ibverbs-utils",
+    "iperf3",
     "iproute2",
     "iputils-ping",
     "kmod",
