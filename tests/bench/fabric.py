@@ -3,6 +3,8 @@
 plan_ms_1024: all rounds of 1,024 nodes. bad_links_named: of 200 simulated fabrics with a bad link, node or leaf switch, or two at once;
 false_findings: what else was named there. verdict_s_N and the rest: N nodes in network namespaces with links of 20 Mbit/s, from the
 last node's coming to the verdict. faults_named_ratio: of planted faults (half a rate, out, in, both; MTU; cable; 1 % lost).
+write_bw_ratio, write_lat_ratio, tcp_bw_ratio: between two guests with soft RDMA devices, what it measures over what ib_write_bw,
+ib_write_lat and iperf3 measure in turn; medians of the rounds.
 """
 
 import argparse
@@ -12,8 +14,9 @@ import subprocess
 import sys
 from typing import Any
 
+from support import guest_links
 from support.options import add_count
-from support.report import Report
+from support.report import Report, median
 from vc import ClusterError
 from vc.names import REPOSITORY
 
@@ -22,6 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--nodes", 64, "in namespaces")
     add_count(parser, "--runs", 21, "of the whole test, each with another fault or none")
     add_count(parser, "--seed", 1, "of the faults")
+    add_count(parser, "--rounds", 9, "between guests, each with both programs")
 
 
 def _judgement() -> dict[str, float]:
@@ -42,6 +46,21 @@ def _namespaces(args: argparse.Namespace) -> dict[str, Any]:
     return answer
 
 
+def _guests(rounds: int, report: Report) -> None:
+    figures = guest_links.measure(rounds)
+    report.text(f"Between two guests, in {rounds} rounds; medians, and their ratio:")
+    for name, unit, pairs in (
+        ("write_bw", "Mbit/s", figures.write_bw),
+        ("write_lat", "us", figures.write_lat),
+        ("tcp_bw", "Mbit/s", figures.tcp_bw),
+    ):
+        ratios = [ours / theirs for ours, theirs in pairs]
+        report.numbers[f"{name}_ratio"] = median(ratios)
+        ours, theirs = (median(list(values)) for values in zip(*pairs, strict=True))
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        report.text(f"  {name:<10} {ours:8.1f} over {theirs:8.1f} {unit}: {median(ratios):.2f} ({spread})")
+
+
 def run(args: argparse.Namespace) -> Report:
     report = Report()
     simulated = _judgement()
@@ -60,4 +79,5 @@ def run(args: argparse.Namespace) -> Report:
     report.text(f"{real['named']} of {real['planted']} planted faults are named, and {real['others']} other links.")
     for line in real["wrong"]:
         report.text(f"  wrong: {line}")
+    _guests(args.rounds, report)
     return report
