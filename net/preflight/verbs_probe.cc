@@ -369,7 +369,10 @@ Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration) {
   while (under_way > 0 && Clock::now() < end + kAnswer) {
     const int count = ::ibv_poll_cq(state_->completions.get(), done.size(), done.data());
     if (count < 0) return Unreadable();
-    if (count == 0) std::this_thread::yield();
+    if (count == 0) {
+      std::this_thread::yield();
+      continue;
+    }
     const auto now = Clock::now();
     for (const ibv_wc& one : std::span(done).first(static_cast<size_t>(count))) {
       --under_way;
@@ -377,13 +380,14 @@ Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration) {
       if (now < end) {
         if (Status posted = post(one.wr_id); !posted) return posted.error();
       }
-      all += kMessage;
-      last = now;
-      if (now >= counts && first == began) {
-        first = now;  // what was written so far belongs to the time before
-      } else if (first != began) {
-        counted += kMessage;
-      }
+    }
+    const uint64_t written = static_cast<uint64_t>(count) * kMessage;
+    all += written;
+    last = now;
+    if (first != began) {
+      counted += written;
+    } else if (now >= counts) {
+      first = now;  // what was written so far belongs to the time before
     }
   }
   if (under_way > 0 || all == 0) return Error{Errc::kUnavailable, "writes are not done in time"};

@@ -45,6 +45,7 @@ def main() -> None:
     enter_namespaces()
     draw = random.Random(args.seed)
     seconds: list[float] = []
+    kinds = {kind: [0, 0] for kind in KINDS}  # named right, and how many
     wrong: list[str] = []
     named = planted = others = 0
     with tempfile.TemporaryDirectory() as directory:
@@ -61,6 +62,8 @@ def main() -> None:
             planted += len(expected)
             named += int(bool(expected) and expected[0] in found)
             others += sum(one not in expected for one in found)
+            kinds[kind][0] += int(found == expected)
+            kinds[kind][1] += 1
             if found != expected:
                 wrong.append(f"{kind} on n{node}: {found} {verdict.errors[:1]}")
             if not said:
@@ -76,6 +79,7 @@ def main() -> None:
                 "others": others,
                 "verdict_s": statistics.median(seconds),
                 "verdicts": len(seconds),
+                "kinds": {kind: f"{right} of {all_of}" for kind, (right, all_of) in kinds.items()},
                 "wrong": wrong,
             }
         )
