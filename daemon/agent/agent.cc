@@ -51,8 +51,9 @@ std::vector<std::string> Agent::Wish(bool drain, const std::string& reason) {
 }
 
 void Agent::FabricSaid(const std::vector<std::string>& news, const std::string& sick) {
-  const bool checked = context_.config.health_timeout_ms > 0;
-  for (const auto& [id, gang] : gangs_) gang->FabricSaid(news, checked ? sick : "");
+  const std::string taken = context_.config.health_timeout_ms > 0 ? sick : "";
+  context_.health.FabricSaid(taken);
+  for (const auto& [id, gang] : gangs_) gang->FabricSaid(news, taken);
 }
 
 KnownCoordinator Agent::CoordinatorOf(const std::string& gang) const {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/loop.h"
@@ -27,8 +28,11 @@ class NodeHealth {
   void Check(Done done);
   // After a fault: an earlier answer does not count.
   void CheckAnew(Done done);
-  // By the newest check, however old; nothing before the first.
+  // What the watch of the fabric has said last: why no gang may run here, or "".
+  void FabricSaid(const std::string& sick) { fabric_sick_ = !sick.empty(); }
+  // By the newest check and by the fabric, however old; nothing before one of them has said something.
   [[nodiscard]] std::optional<bool> healthy() const {
+    if (fabric_sick_) return false;
     return checked_ ? std::optional(!last_.sick()) : std::nullopt;
   }
 
@@ -43,6 +47,7 @@ class NodeHealth {
   HealthReport last_;
   std::chrono::steady_clock::time_point last_at_;
   bool checked_ = false;
+  bool fabric_sick_ = false;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);
   Worker worker_;
 };

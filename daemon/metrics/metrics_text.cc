@@ -57,7 +57,7 @@ std::string MetricsText(const NodeMetrics& node, const std::vector<GangMetrics>&
       .Add("", node.longest_turn_seconds);
   if (node.healthy) {
     Family(&text, "muster_node_healthy", "gauge",
-           "1 if the newest check of this node's health found nothing.")
+           "1 if nothing keeps gangs from this node: its newest check, and its fabric.")
         .Add("", *node.healthy ? 1 : 0);
   }
 

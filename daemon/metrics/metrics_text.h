@@ -57,7 +57,7 @@ struct NodeMetrics {
   std::string version;
   size_t gangs = 0;             // with tasks on this node
   size_t coordinated = 0;       // by this node
-  std::optional<bool> healthy;  // by the newest check of the node's health
+  std::optional<bool> healthy;  // NodeHealth::healthy()
   StoreWork writes;
   StoreWork reads;
   std::optional<FabricMetrics> fabric = std::nullopt;  // nothing where no port is watched

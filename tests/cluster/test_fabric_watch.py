@@ -94,6 +94,9 @@ class FabricWatch(ClusterCase):
         self.assertEqual({r.host for r in records}, {"n1", "n3"})
         self.assertRegex(self.event_texts(job, "node_sick")[0], "node n2 is sick: fab0 has had no link for [0-9]+ s: operstate ")
         self.wait(lambda: re.match("(drng|drain)", self.node_states()["n2"]), "n2 to be drained")
+        for node, healthy in (("n2", 0), ("n3", 1)):
+            line = f"muster_node_healthy{{}} {healthy}\n"
+            self.wait(lambda node=node, line=line: line in self.metrics(node), f"{node}'s metric {line}")  # type: ignore[misc]
         self.assertIn("muster: fab0 has had no link", self.node_states()["n2"])
         job.release()
         self.assertEqual(job.wait(), 0)

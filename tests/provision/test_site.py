@@ -196,6 +196,8 @@ class Site(SiteTest):
         for host in NODES:
             said = self.rack.run(host, ["cat", "/var/lib/prometheus/node-exporter/muster.prom"], check=True).stdout
             checked = self.rack.run("db", ["promtool", "check", "metrics"], stdin=said)
+        fired = self.rack.run("db", ["promtool", "test", "rules", "/dev/stdin"], stdin=(HERE / "fabric_rules.yml").read_text())
+        self.assertEqual(fired.returncode, 0, fired.stdout + fired.stderr)
             self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
         job.cancel()
         self.check_record(job)

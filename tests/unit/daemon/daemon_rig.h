@@ -59,6 +59,7 @@ class TestDaemon {
   // Of its loop's thread: see On.
   [[nodiscard]] Coordinators& coordinators() { return coordinators_; }
   [[nodiscard]] Agent& agent() { return agent_; }
+  [[nodiscard]] const NodeHealth& health() const { return health_; }
   [[nodiscard]] Beat* beat() { return beat_.get(); }
   [[nodiscard]] Loop& loop() { return loop_; }
   // What `ask` gives on the loop's thread.

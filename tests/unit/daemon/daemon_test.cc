@@ -77,6 +77,18 @@ TEST_F(DaemonTest, AFailureStopsBothNodesAndTheNextGenerationKnowsWhy) {
   EXPECT_THAT(members_[1].reports, HasSubstr("| ValueError: no such rank"));
 }
 
+TEST_F(DaemonTest, ANodeWhoseFabricIsSickIsNotHealthyUntilTheFabricIsWell) {
+  Join();
+  ExpectStart(1);
+  TestDaemon& daemon = *daemons_[0];
+  const auto healthy = [&daemon] { return daemon.health().healthy(); };
+  ASSERT_EQ(daemon.On(healthy), true);
+  daemon.On([&daemon] { daemon.agent().FabricSaid({}, "roce0 has had no link for 10 s"); });
+  EXPECT_EQ(daemon.On(healthy), false);
+  daemon.On([&daemon] { daemon.agent().FabricSaid({}, ""); });
+  EXPECT_EQ(daemon.On(healthy), true);
+}
+
 TEST_F(DaemonTest, BytesThatAreNoTextLoseNeitherTheReportNorTheNextStart) {
   Join();
   ExpectStart(1);
