@@ -32,6 +32,7 @@
 #include "daemon/config/config.h"
 #include "daemon/health/kernel_log.h"
 #include "daemon/metrics/metrics_file.h"
+#include "daemon/metrics/metrics_port.h"
 #include "daemon/metrics/metrics_text.h"
 #include "daemon/partner/tier.h"
 #include "daemon/rpc/link.h"
@@ -165,7 +166,8 @@ class QuickEnd {
 void WarnOfOpenPorts(const Config& config) {
   int64_t first = 1024;
   std::ifstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") >> first;
-  for (const int64_t port : {config.port, config.partner_memory > 0 ? config.partner_port : 0}) {
+  for (const int64_t port :
+       {config.port, config.partner_memory > 0 ? config.partner_port : 0, config.metrics_port}) {
     if (port < first) continue;
     spdlog::warn(
         "users' programs may take port {} while musterd restarts: give musterd a port below {} "
@@ -297,7 +299,7 @@ int Run(const Config& config) {
         queries.Ask(who, std::move(question), std::move(reply));
       });
   if (!server) return Fail(server.error().message);
-  const MetricsFile metrics(loop, config.metrics_file, [&] {
+  const auto figures = [&] {
     std::vector<GangMetrics> gangs;
     for (const auto& [gang, coordinator] : coordinators.gangs()) gangs.push_back(coordinator->Metrics());
     const auto work = [](const StoreUse& use) {
@@ -307,7 +309,15 @@ int Run(const Config& config) {
                         work(engine.writes()), work(engine.reads()), FabricMetricsOf(fabric),
                         std::chrono::duration<double>(loop.longest_turn()).count()},
                        gangs);
-  });
+  };
+  const MetricsFile metrics_file(loop, config.metrics_file, figures);
+  std::unique_ptr<MetricsPort> metrics_port;
+  if (config.metrics_port > 0) {
+    auto started = MetricsPort::Start(
+        loop, {config.metrics_address, static_cast<uint16_t>(config.metrics_port)}, figures);
+    if (!started) spdlog::warn("no figures by HTTP: {}", started.error().message);
+    if (started) metrics_port = *std::move(started);
+  }
   QuickEnd end(agent);
   if (Status started = agent.Start(); !started) return Fail(started.error().message);
   DropStartCode();

@@ -1,8 +1,11 @@
 #include "daemon/config/config.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -35,6 +38,12 @@ const char* AreExitCodes(const std::string& text) {
              ? nullptr
              : "give CODE=CLASS between commas, each CODE from 1 to 255 and once, CLASS user, "
                "infrastructure, preemption or time_limit";
+}
+const char* IsAddress(const std::string& text) {
+  std::array<char, sizeof(in6_addr)> unused{};
+  const bool good = ::inet_pton(AF_INET, text.c_str(), unused.data()) == 1 ||
+                    ::inet_pton(AF_INET6, text.c_str(), unused.data()) == 1;
+  return good ? nullptr : "give an address, as in 127.0.0.1, or ::1";
 }
 const char* IsNoOrAuto(const std::string& text) {
   return text == "no" || text == "auto" ? nullptr : "give no or auto";
@@ -153,6 +162,12 @@ std::vector<Key> Keys(Config& config) {
               "Figures for Prometheus, in the directory of node exporter's textfile collector; where that is "
               "missing nothing is written. Empty: none.",
               IsPathOrNothing),
+      NumberKey(
+          "metrics_port", KeyKind::kCount, &config.metrics_port, 0, 65'535,
+          "TCP port on which Prometheus can ask for the same figures by HTTP, at /metrics. Who reaches it "
+          "may read them. 0: none."),
+      TextKey("metrics_address", &config.metrics_address,
+              "This host's address for that port; 0.0.0.0: all of IPv4.", IsAddress),
       TextKey("slurm_helper", &config.slurm_helper,
               "The program muster-slurm, which speaks to slurmctld; empty: where it is installed.",
               IsPathOrNothing),

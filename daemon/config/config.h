@@ -46,6 +46,8 @@ struct Config {
   int64_t preflight_age_ms = 900'000;
   std::string fabric_settings = "/etc/muster/roce.yaml";  // "": members are told nothing of the fabric
   std::string metrics_file = "/var/lib/prometheus/node-exporter/muster.prom";  // "": none
+  int64_t metrics_port = 0;                                                    // 0: none
+  std::string metrics_address = "127.0.0.1";
   std::string slurm_helper;  // "": muster-slurm where it is installed
   int64_t slurm_timeout_ms = 10'000;
   int64_t slurm_requeue_timeout_ms = 300'000;

@@ -7,8 +7,9 @@ from rack import ClusterError, Options, Play, Rack
 
 NODES = ["n1", "n2", "n3"]
 ACCOUNTS: dict[str, Any] = {"physics": {"users": {"trainer": {}}}}
+METRICS_PORT = 305
 # A container cannot lock more memory than its host lets it.
-STORE = {"store": "rados:muster", "memlock_limit": "8MiB"}
+STORE = {"store": "rados:muster", "memlock_limit": "8MiB", "metrics_port": METRICS_PORT, "metrics_address": "0.0.0.0"}
 GROUPS = {
     "controller": ["ctl"],
     "login": ["login1"],
@@ -44,6 +45,8 @@ def variables(rack: Rack) -> dict[str, Any]:
         "ceph_settings": {"mon": {"mon_data_avail_warn": 2, "mon_data_avail_crit": 1}, "global": {"mon_target_pg_per_osd": 32}},
         "mariadb_buffer_pool_size": "64M",
         "monitoring_interval": "1s",
+        # Beside the file that node exporter reads.
+        "monitoring_scrape_configs": [{"job_name": "muster", "static_configs": [{"targets": [f"{node}:{METRICS_PORT}" for node in NODES]}]}],
         "slurm_controller_enforce": ["associations", "limits", "qos"],
         "slurm_tenancy_accounts": ACCOUNTS,
         # A container says that it has the host's processors and memory.

@@ -190,7 +190,8 @@ class Site(SiteTest):
             wait_until(lambda: not prometheus.unanswered(asked), 120, "an answer to every question")
         except ClusterError:
             self.fail(f"no answer to {prometheus.unanswered(asked)}")
-        self.assertEqual(prometheus.targets(), {("prometheus", "db"): "up"} | {("node", host): "up" for host in self.rack.hosts})
+        of_musterd = {("muster", f"{node}:{blank_site.METRICS_PORT}"): "up" for node in NODES}
+        self.assertEqual(prometheus.targets(), {("prometheus", "db"): "up"} | of_musterd | {("node", host): "up" for host in self.rack.hosts})
         self.assertEqual(set(prometheus.alerts().values()), {"ok"})
         self.rack.run("db", ["promtool", "check", "config", "/etc/prometheus/prometheus.yml"], check=True)
         for host in NODES:

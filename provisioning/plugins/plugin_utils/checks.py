@@ -24,7 +24,7 @@ _BOUNDS = {
 }
 # A musterd's ports are below this, so that no user's program can take them while it restarts (docs/install.md).
 _PRIVILEGED = 1024
-_PORTS = ("port", "partner_port")
+_PORTS = ("port", "partner_port", "metrics_port")
 # Directories that each host has for itself.
 _OWN = ("/tmp", "/var/tmp", "/run", "/dev/shm")  # noqa: S108
 _OWN_STORE = "/var/lib/muster"

@@ -56,6 +56,13 @@ TEST(Config, ReadsTextsCountsDurationsAndSizes) {
   EXPECT_EQ(config->max_shard_bytes, 1LL << 40);
 }
 
+TEST(Config, AnAddressIsOneOfIPv4OrIPv6) {
+  for (const char* good : {"127.0.0.1", "0.0.0.0", "\"::1\"", "\"fe80::1\""})
+    EXPECT_EQ(ErrorOf(std::string("metrics_address: ") + good + "\n"), "") << good;
+  for (const char* bad : {"localhost", "127.1", "10.0.0.1:305", "\"\""})
+    EXPECT_THAT(ErrorOf(std::string("metrics_address: ") + bad + "\n"), HasSubstr("muster.yaml:1")) << bad;
+}
+
 TEST(Config, ASizeWithoutAUnitIsBytesAndADurationOfZeroNeedsNone) {
   const auto config = ParseConfig("chunk_size: 65536\ntime_limit_margin: 0\n", "muster.yaml");
   ASSERT_TRUE(config) << config.error().message;
