@@ -69,12 +69,16 @@ class MusterOnly(unittest.TestCase):
     def shell(self, host: str, script: str) -> str:
         return self.rack.run(host, ["sh", "-ec", script], check=True).stdout
 
-    def test_00_without_a_store_nothing_is_touched(self) -> None:
+    def test_00_without_a_store_or_a_first_run_nothing_is_touched(self) -> None:
         self.configure({"log_level": "info"})
         self.addCleanup(self.configure, STORE)
         play = self.rack.playbooks.play("muster_only")
         self.assertNotEqual(play.code, 0)
         self.assertIn("store", play.output)
+        self.configure(STORE)
+        check = self.rack.playbooks.play("muster_only", "--check")
+        self.assertEqual(check.code, 2, check.output)
+        self.assertEqual(check.output.count("has no muster-client yet: --check tells what"), len(self.rack.hosts), check.output)
         self.assertEqual(self.etc(), self.before)
 
     def slurm_pids(self) -> dict[str, str]:
@@ -141,6 +145,8 @@ class MusterOnly(unittest.TestCase):
         old = field(package(PACKAGES, "muster"), "Version")
         with tempfile.TemporaryDirectory() as directory:
             for deb in PACKAGES.glob("*.deb"):
+                if "-dbgsym_" in deb.name:
+                    continue  # large, and on no machine
                 repack(deb, Path(directory), {old: version})
             self.rack.mirror.publish(Path(directory))
 

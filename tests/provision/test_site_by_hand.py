@@ -98,7 +98,7 @@ class ByHand(SiteTest):
         before = self.ceph("osd", "dump")
         hosts = ["ceph1", "ctl", "login1"]
         self.configure(groups=GROUPS | {"mon": hosts, "osd": hosts[:2]})
-        for task in ("packages : Install ceph", "ceph : Start the mon", "ceph : Start the manager", "ceph : Make the OSDs"):
+        for task in ("packages : Install chrony", "ceph : Start the mon", "ceph : Start the manager", "ceph : Make the OSDs"):
             killed = self.rack.playbooks.play("site", "--limit=" + ":".join(hosts), kill_at=f"TASK [muster.appliance.{task}")
             self.assertEqual(killed.code, -9, killed.output)
         self.play("site")
