@@ -1,5 +1,6 @@
 """What can be wrong on one host of a rack, what is only unusual there, and how each is planted and taken away."""
 
+import json
 import random
 import re
 import struct
@@ -7,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rack import Rack
+from vc.names import REPOSITORY
 
 CONTROLLER = "ctl"
 _NODES = ("n1", "n2", "n3")
+_DCB = REPOSITORY / "tests" / "unit" / "net" / "stand_in_dcb"
 _ALL = (CONTROLLER, *_NODES)
 _APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0"
 # Programs that are started from now on see another time; no clock is touched.
@@ -98,6 +101,32 @@ def _wrong_entry(host: str, rack: Rack) -> str:
     return random.choice([f"sed -i 's/^{right} {name}$/{wrong} {name}/' /etc/hosts", f"sed -i '1i {wrong} {name}' /etc/hosts"])
 
 
+# Of an adapter that DCB can set, which no machine has: eth0 is the fabric's, and `dcb` is a stand-in.
+_FABRIC = """
+printf 'networks: {network}\\nmtu: 1500\\n' >/etc/muster/roce.yaml
+echo '{state}' >/usr/local/lib/dcb.json
+cat >/usr/local/lib/stand_in_dcb <<'END'
+{dcb}
+END
+printf '#!/bin/sh\\nMUSTER_DCB_STATE=/usr/local/lib/dcb.json exec /usr/bin/python3 /usr/local/lib/stand_in_dcb "$@"\\n' >/usr/local/bin/dcb
+chmod 755 /usr/local/bin/dcb
+"""
+_NO_FABRIC = "rm -f /etc/muster/roce.yaml /usr/local/bin/dcb /usr/local/lib/dcb.json /usr/local/lib/stand_in_dcb"
+
+
+def _fabric(rack: Rack, **differs: object) -> str:
+    port = {"host": True, "dscp": [[26, 3], [48, 6]], "pfc": [priority == 3 for priority in range(8)]} | differs
+    network = f"{rack.network.subnet}.0/24"
+    return _FABRIC.format(network=network, state=json.dumps({"interfaces": {"eth0": port}}), dcb=_DCB.read_text())
+
+
+def _wrong_fabric(host: str, rack: Rack) -> str:
+    """One setting of an interface of the fabric."""
+    other = random.choice([priority for priority in range(8) if priority != 3])
+    wrong = random.choice([{"host": False}, {"dscp": [[26, other], [48, 6]]}, {"pfc": [priority == other for priority in range(8)]}])
+    return _fabric(rack, **wrong)
+
+
 FAULTS = {
     "munge key": Fault("munge-key-differs", _another_key),
     # Its fix, chronyc makestep, is for a clock that may be set.
@@ -108,15 +137,20 @@ FAULTS = {
     "memlock": Fault("memlock", _little_memlock),
     "disk full": Fault("disk-full", _full_disk, _ALL, mend="rm /var/lib/slurm/slurm*/large", after="umount -l /var/lib/slurm/slurm* 2>/dev/null || true"),
     "musterd down": Fault("unit-down", _stopped),
+    "fabric": Fault("fabric", _wrong_fabric, after=_NO_FABRIC),
     "wrong hosts entry": Fault("hosts-entry-wrong", _wrong_entry, _ALL),
 }
 
-# Not wrong: scripts for one host that plant it and take it away.
-UNUSUAL = {
-    "the clock, by a second": (_FAKE_TIME.format("+1s"), _TRUE_TIME),
-    "one more line of /etc/hosts": ("echo '10.0.0.1 elsewhere' >>/etc/hosts", "sed -i '/ elsewhere$/d' /etc/hosts"),
-    "a larger MTU on an unused port": (
-        "ip link add unused0 type veth peer name unused1; ip link set unused0 mtu 9000 up",
-        "ip link delete unused0",
-    ),
-}
+
+
+def unusual(rack: Rack) -> dict[str, tuple[str, str]]:
+    """Not wrong: scripts for one host that plant it and take it away."""
+    return {
+        "the clock, by a second": (_FAKE_TIME.format("+1s"), _TRUE_TIME),
+        "one more line of /etc/hosts": ("echo '10.0.0.1 elsewhere' >>/etc/hosts", "sed -i '/ elsewhere$/d' /etc/hosts"),
+        "a larger MTU on an unused port": (
+            "ip link add unused0 type veth peer name unused1; ip link set unused0 mtu 9000 up",
+            "ip link delete unused0",
+        ),
+        "a DSCP of others on the fabric": (_fabric(rack, dscp=[[10, 1], [26, 3], [48, 6]]), _NO_FABRIC),
+    }

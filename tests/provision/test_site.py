@@ -90,7 +90,6 @@ class SiteTest(unittest.TestCase):
 
 class Site(SiteTest):
     def test_a_check_predicts_what_a_run_changes(self) -> None:
-        self.assertEqual(set(self.play("site", "--check", "--diff").changed.values()), {0})
         partitions = {"main": "Nodes=ALL Default=YES State=UP", "one": "Nodes=n1 MaxTime=60"}
         config = STORE | {"log_level": "debug"}
         SiteTest.edits = {"slurm_controller_partitions": partitions, "muster_config": config, "slurm_controller_switches": switches("n3")}
@@ -197,11 +196,11 @@ class Site(SiteTest):
         self.assertEqual(prometheus.targets(), {("prometheus", "db"): "up"} | of_musterd | {("node", host): "up" for host in self.rack.hosts})
         self.assertEqual(set(prometheus.alerts().values()), {"ok"})
         self.rack.run("db", ["promtool", "check", "config", "/etc/prometheus/prometheus.yml"], check=True)
+        fired = self.rack.run("db", ["promtool", "test", "rules", "/dev/stdin"], stdin=(HERE / "fabric_rules.yml").read_text())
+        self.assertEqual(fired.returncode, 0, fired.stdout + fired.stderr)
         for host in NODES:
             said = self.rack.run(host, ["cat", "/var/lib/prometheus/node-exporter/muster.prom"], check=True).stdout
             checked = self.rack.run("db", ["promtool", "check", "metrics"], stdin=said)
-        fired = self.rack.run("db", ["promtool", "test", "rules", "/dev/stdin"], stdin=(HERE / "fabric_rules.yml").read_text())
-        self.assertEqual(fired.returncode, 0, fired.stdout + fired.stderr)
             self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
         job.cancel()
         self.check_record(job)
@@ -247,6 +246,32 @@ class Site(SiteTest):
         self.assertEqual(sorted(hostnames.stdout.split()), [*NODES, "n4"], hostnames.stderr)
         self.play("validate")
         self.assertEqual(set(self.play("site").changed.values()), {0})
+
+    def nodes_with_the_plugin(self) -> list[str]:
+        """By what slurmctld has sent them."""
+        line = ["grep", "--quiet", "spank_muster", "/run/slurm/conf/plugstack.conf"]
+        return [node for node in NODES if self.rack.run(node, line).returncode == 0]
+
+    def test_the_plugin_is_switched_off_and_on_for_all_nodes_where_slurmctld_runs(self) -> None:
+        self.assertEqual(self.nodes_with_the_plugin(), NODES)
+        self.rack.run("ctl", ["sh", "-ec", "muster node disable-plugin; scontrol reconfigure"], check=True)
+        wait_until(lambda: not self.nodes_with_the_plugin(), 60, "nodes without the plugin")
+        _, result = self.rack.playbooks.validate()
+        self.assertEqual([(found["id"], found["host"]) for found in result["findings"]], [("plugin-off", "ctl")])
+        self.rack.run("ctl", ["sh", "-ec", result["findings"][0]["fix"]], check=True)
+        wait_until(lambda: self.nodes_with_the_plugin() == NODES, 60, "nodes with the plugin")
+        self.play("validate")
+
+    def test_zz_uninstall_takes_muster_from_all_hosts_and_the_plugin_from_what_slurmctld_sends(self) -> None:
+        """The last one: it leaves a cluster without Muster."""
+        self.play("uninstall")
+        self.assertEqual(self.nodes_with_the_plugin(), [])
+        self.rack.wait_for_idle(NODES)
+        hostnames = self.rack.run("login1", ["srun", "-N3", "hostname"], user="trainer")
+        self.assertEqual((sorted(hostnames.stdout.split()), hostnames.stderr), (NODES, ""))
+        for host in self.rack.hosts:
+            left = self.rack.run(host, ["sh", "-c", "grep -rl spank_muster /etc/slurm; dpkg-query -W -f '${source:Package} ${Package}\n' | grep '^muster '"])
+            self.assertEqual(left.stdout, "", host)
 
     def test_a_disk_with_data_is_refused(self) -> None:
         self.rack.run("ceph1", ["sh", "-c", "echo mine >/srv/disk"], check=True)

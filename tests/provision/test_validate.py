@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
 from all_faults import ALL, note  # noqa: E402
-from faults import CONTROLLER, FAULTS, UNUSUAL, Fault  # noqa: E402
+from faults import CONTROLLER, FAULTS, Fault, unusual  # noqa: E402
 from rack import Rack, rack_of_test  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
 
@@ -132,12 +132,13 @@ class Validate(unittest.TestCase):
         self.check_found([(Fault("plugin-off", lambda _host, _rack: ""), host)])
 
     def test_what_is_only_unusual_is_not_named(self) -> None:
-        for begin, _ in UNUSUAL.values():
+        scripts = unusual(self.rack).values()
+        for begin, _ in scripts:
             self.shell("n1", begin)
         try:
             self.assertEqual(self.validate(), [])
         finally:
-            for _, end in UNUSUAL.values():
+            for _, end in scripts:
                 self.shell("n1", end)
         self.rack.wait_for_idle(NODES)
 
