@@ -53,8 +53,8 @@ void LocalGang::LinksTested(const LinksTestedPacket& tested) {
   if (test_->place() > 0) {
     // 1: the fabric is not good.
     if (tested.body.wait_status != 0 && tested.body.wait_status != 1 << 8)
-      spdlog::info("gang {}: the test of the links has ended here with {}: {}", job_.Id(),
-                   tested.body.wait_status, tested.text);
+      spdlog::info("gang {}: the test of the links has ended here with {}", job_.Id(),
+                   tested.body.wait_status);
     return test_.reset();
   }
   TellLinksTested(tested.body.wait_status, tested.text);

@@ -215,7 +215,7 @@ class Gang {
   void JoinTimedOut(Actions& out);
   [[nodiscard]] bool AllHere() const;
   [[nodiscard]] bool AllStopped() const;
-  [[nodiscard]] bool ActiveAway() const;
+  [[nodiscard]] bool AnyAway(const std::vector<uint32_t>& nodes) const;
   [[nodiscard]] std::vector<uint32_t> PresentNodes() const;
 
   // placement.cc

@@ -158,7 +158,7 @@ void Gang::Unkillable(uint32_t node, uint32_t count, Actions& out) {
 void Gang::WhenStopped(Actions& out) {
   if (state_ != State::kStopping || undecided_ || !AllStopped()) return;
   if (next_ == Next::kSucceed) return Finish(true, std::nullopt, 0, out);
-  if (next_ == Next::kRestart && ActiveAway()) return;  // it will be back, or silent
+  if (next_ == Next::kRestart && AnyAway(active_)) return;  // it will be back, or silent
   const Fault fault = fault_.value_or(Fault{.what = "unknown", .cause = CauseClass::kInfrastructure});
   last_fault_ = fault;
   std::string verdict = Judge(fault);

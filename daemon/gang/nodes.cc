@@ -217,9 +217,9 @@ bool Gang::AllStopped() const {
                      [&](const Node& n) { return n.stopped || n.lost || (present_only && !n.present); });
 }
 
-// A node of this generation whose musterd is just restarting, as it seems: worth waiting for.
-bool Gang::ActiveAway() const {
-  return std::any_of(active_.begin(), active_.end(), [&](uint32_t i) {
+// One whose musterd is just restarting, as it seems, will be back, or silent: worth waiting for.
+bool Gang::AnyAway(const std::vector<uint32_t>& nodes) const {
+  return std::any_of(nodes.begin(), nodes.end(), [&](uint32_t i) {
     return !nodes_[i].present && !nodes_[i].lost && nodes_[i].excluded.empty() && !nodes_[i].broken;
   });
 }

@@ -87,22 +87,15 @@ void Gang::TestSpoiled(uint32_t node, Actions& out) {
 
 void Gang::TestTimedOut(Actions& out) {
   if (state_ != State::kTesting || !test_runs_) return;
-  test_runs_ = false;
-  links_done_ = true;
-  const std::string text = fmt::format("the links are not tested: there is no verdict after {} s",
-                                       settings_.test_timeout_ms / 1000);
-  out.emplace_back(Note{"links", text});
-  out.emplace_back(ReportToJob{Speaker({}), fmt::format("muster: gang {}: {}\n", settings_.id, text)});
-  AfterTest(out);
+  On(LinksTested{.node = tested_.front(),
+                 .test = tests_,
+                 .error = fmt::format("there is no verdict after {} s", settings_.test_timeout_ms / 1000)},
+     out);
 }
 
 void Gang::AfterTest(Actions& out) {
   out.emplace_back(SetTimer{Timer::kTest, -1});
-  // One whose musterd is just restarting, as it seems, will be back, or silent.
-  const bool away = std::any_of(tested_.begin(), tested_.end(), [&](uint32_t i) {
-    return !nodes_[i].present && !nodes_[i].lost && nodes_[i].excluded.empty() && !nodes_[i].broken;
-  });
-  if (away) return;
+  if (AnyAway(tested_)) return;
   const Placement placement = Place(false);
   if (placement.why_not.empty() && !BatchHostLost()) return TestOrStart(placement, out);
   // As after a generation.
