@@ -16,7 +16,7 @@ ROLES = {
 }
 # Both, what else the playbooks install on blank machines, and what tests do.
 PACKAGES = ["munge", "slurmctld", "slurmd", "slurm-client", "libibverbs1", "chrony", "ceph-mon", "ceph-mgr", "ceph-osd", "libfaketime"]
-PACKAGES += ["mariadb-server", "slurmdbd", "prometheus", "prometheus-node-exporter", "rdma-core", "nftables"]
+PACKAGES += ["mariadb-server", "slurmdbd", "prometheus", "prometheus-node-exporter", "rdma-core", "ethtool", "nftables"]
 
 _SLURM_CONF = """\
 ClusterName={cluster}
