@@ -228,6 +228,7 @@ std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches
                            const std::vector<Measured>& measured, const Expected& expected) {
   std::vector<Suspect> suspects;
   std::vector<const Measured*> left;
+  left.reserve(measured.size());
   for (const Measured& one : measured) left.push_back(&one);
   // The worst first: who does not answer is not slow too.
   for (const Trouble trouble : {Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kNoRdma,

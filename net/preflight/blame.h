@@ -16,7 +16,7 @@ struct Measured {
   uint32_t from = 0;
   uint32_t to = 0;
   double mbit_s = 0;         // payload; 0: nothing has arrived
-  double latency_us = 0;     // half of a round trip; 0: unknown
+  double latency_us = 0;     // half of the shortest round trip; 0: unknown
   double other_out = 0;      // Mbit/s that the sender's link carried besides, out
   double other_in = 0;       // and the receiver's, in
   uint64_t packets = 0;      // sent, of that payload

@@ -17,7 +17,7 @@ double UsualRate(const std::vector<Measured>& measured);
 // Of the data's packets those over that direction of a node's link that had fewest.
 uint64_t FewestPackets(const std::vector<Measured>& measured, size_t nodes);
 
-// Half of a round trip, in us. A pair has the shorter one of its two measurements.
+// Half of the shortest round trip, in us. A pair has the shorter one of its two measurements.
 struct Latency {
   double usual_us = 0;    // the median of the pairs; 0: nobody knows
   double longest_us = 0;  // the longest of them

@@ -35,8 +35,8 @@ struct Sent {
   uint64_t packets = 0;
   uint64_t lost = 0;  // sent again, and not heard twice
   bool connected = false;
-  double mbit_s = 0;      // with RDMA; of TCP the receiver knows
-  double latency_us = 0;  // half of a round trip: of TCP the shortest, of RDMA writes the median; 0: unknown
+  double mbit_s = 0;        // with RDMA; of TCP the receiver knows
+  double latency_us = 0;    // half of the shortest round trip; 0: unknown
   double other_mbit_s = 0;  // what else goes out of this node's link, just before
   std::string error;
 };

@@ -24,8 +24,8 @@ class VerbsEndpoint {
 
   // Both sides, over the connected socket: kUnavailable when the other side has no endpoint, or does not answer in 2 s.
   Status Connect(int socket);
-  // The sender, before Write: how long a write of a few bytes takes, in us: half of a round trip, the median of as many as fit in `time`.
-  // The other side is in AnswerPings meanwhile. kUnavailable as for Write.
+  // The sender, before Write: how long a write of a few bytes takes, in us: half of the shortest round trip of as many as fit in `time`;
+  // 0: none did. The other side is in AnswerPings meanwhile. kUnavailable as for Write.
   Result<double> Ping(std::chrono::milliseconds time);
   // The receiver: answers until the socket has something to read or ends, or no ping came for 2 s after `time`.
   void AnswerPings(int socket, std::chrono::milliseconds time);
