@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/small_files.h"
+#include "daemon/cli/net_test_text.h"
 #include "net/fabric/devices.h"
 #include "net/preflight/probe_agent.h"
 #include "net/preflight/referee.h"
@@ -97,24 +98,6 @@ int64_t RateOf(const roce::Host& host, const roce::Settings& settings, const std
   return rails.front().interface.empty() ? 0 : static_cast<int64_t>(speed.value_or(0));
 }
 
-std::string Text(const json& verdict) {
-  std::string text;
-  for (const json& finding : verdict.at("findings")) {
-    text += fmt::format("{}\n  look: {}\n", finding.at("text").get<std::string>(),
-                        finding.at("fix").get<std::string>());
-  }
-  for (const json& node : verdict.at("missing"))
-    text += fmt::format("Node {} of the gang did not come.\n", node.get<uint32_t>());
-  for (const json& name : verdict.at("gone"))
-    text += fmt::format("{} ended in the middle of the test.\n", name.get<std::string>());
-  return text +
-         fmt::format("{} nodes, {} measurements of {} in {:.1f} s: a good link carries {:.0f} Mbit/s. {}\n",
-                     verdict.at("nodes").get<size_t>(), verdict.at("measurements").get<size_t>(),
-                     verdict.at("transport").get<std::string>(), verdict.at("seconds").get<double>(),
-                     verdict.at("mbit_s").get<double>(),
-                     verdict.at("ok").get<bool>() ? "No link is bad." : "The fabric is not good.");
-}
-
 int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions& test) {
   const auto listening = rendezvous::Listen(agent.port);
   if (!listening) return Fail(listening.error());
@@ -124,13 +107,13 @@ int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions&
   auto verdict = RunTest(*listening, test);
   own.wait();
   if (!verdict) return Fail(verdict.error());
-  for (const char* list : {"findings", "passing", "gone", "missing"}) {
+  for (const char* list : {"findings", "passing", "shared", "gone", "missing"}) {
     json& all = verdict->at(list);
     if (all.size() <= static_cast<size_t>(kMostNamed)) continue;
     (*verdict)["left_out"][list] = all.size() - static_cast<size_t>(kMostNamed);
     all.erase(all.begin() + kMostNamed, all.end());
   }
-  return Print(common, Answered{*verdict, verdict->at("ok").get<bool>() ? kGood : kBadFinding}, Text);
+  return Print(common, Answered{*verdict, verdict->at("ok").get<bool>() ? kGood : kBadFinding}, VerdictText);
 }
 
 }  // namespace

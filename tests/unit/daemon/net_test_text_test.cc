@@ -1,0 +1,51 @@
+#include "daemon/cli/net_test_text.h"
+
+#include <gtest/gtest.h>
+
+namespace muster::cli {
+namespace {
+
+using nlohmann::json;
+
+json Verdict() {
+  return {{"ok", true},
+          {"nodes", 3},
+          {"measurements", 6},
+          {"transport", "rdma"},
+          {"seconds", 0.62},
+          {"mbit_s", 19.4},
+          {"latency_us", 2.31},
+          {"longest_latency_us", 4.26},
+          {"longest_pair", {"n1", "n3"}},
+          {"findings", json::array()},
+          {"shared", json::array()},
+          {"gone", json::array()},
+          {"missing", json::array()}};
+}
+
+TEST(VerdictText, SaysWhatAGoodLinkCarriesAndHowFarNodesAreApart) {
+  EXPECT_EQ(VerdictText(Verdict()),
+            "Half of a round trip takes 2.3 us; between n1 and n3, the farthest, 4.3 us.\n"
+            "3 nodes, 6 measurements of rdma in 0.6 s: a good link carries 19 Mbit/s. No link is bad.\n");
+}
+
+TEST(VerdictText, NamesWhatIsBadFirstThenWhatMayHideMore) {
+  json verdict = Verdict();
+  verdict["ok"] = false;
+  verdict["findings"] = {{{"text", "n2 is slow"}, {"fix", "ethtool roce0"}}};
+  verdict["missing"] = {7};
+  verdict["gone"] = {"n4"};
+  verdict["shared"] = {"n1", "n3"};
+  verdict["latency_us"] = 0;
+  verdict["longest_pair"] = json::array();
+  EXPECT_EQ(
+      VerdictText(verdict),
+      "n2 is slow\n  look: ethtool roce0\n"
+      "Node 7 of the gang did not come.\n"
+      "n4 ended in the middle of the test.\n"
+      "Other traffic filled links, and a bad one may hide behind it: n1, n3\n"
+      "3 nodes, 6 measurements of rdma in 0.6 s: a good link carries 19 Mbit/s. The fabric is not good.\n");
+}
+
+}  // namespace
+}  // namespace muster::cli
