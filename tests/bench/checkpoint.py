@@ -258,7 +258,8 @@ def _compare(report: Report, torch: dict[str, list[float]]) -> None:
             report.row(f"{text}: {name}", torch[f"{kind}_{what}"])
             if kind != "muster":
                 report.numbers[f"{kind}_{what}_ratio"] = median(_ratios(torch[f"{kind}_{what}"], torch[f"muster_{what}"]))
-    report.numbers["torch_rounds"] = TORCH_ROUNDS
+    report.row("restored into memory that is new: Muster", torch["muster_new_restore"])
+    report.numbers |= {"torch_rounds": TORCH_ROUNDS, "muster_new_restore_ms": torch["muster_new_restore"][0]}
 
 
 def _train(cluster: Cluster, seconds: int) -> dict[str, float]:
