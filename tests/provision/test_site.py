@@ -87,6 +87,18 @@ class SiteTest(unittest.TestCase):
         done = self.rack.run("ceph1", ["timeout", "60", "ceph", *words, "--format=json"], check=True)
         return json.loads(done.stdout)
 
+    def wait_for_ceph(self) -> None:
+        health: dict[str, Any] = {}
+
+        def well() -> bool:
+            health.update(self.ceph("health", "detail"))
+            return bool(health["status"] == "HEALTH_OK")
+
+        try:
+            wait_until(well, 180, "Ceph's good health", interval=1)
+        except ClusterError as error:
+            raise ClusterError(f"{error}: {health}") from None
+
 
 class Site(SiteTest):
     def test_a_check_predicts_what_a_run_changes(self) -> None:

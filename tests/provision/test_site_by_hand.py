@@ -78,10 +78,7 @@ class ByHand(SiteTest):
             [host] = [node for node in nodes.values() if node["name"] == "n3"]
             return [(nodes[child]["name"], nodes[child]["status"]) for child in host["children"]]
 
-        def well() -> bool:
-            return bool(self.ceph("health")["status"] == "HEALTH_OK")
-
-        wait_until(well, 180, "Ceph's good health", interval=1)
+        self.wait_for_ceph()
         [(old, _)] = osds()
         before = {osd["osd"]: osd["uuid"] for osd in self.ceph("osd", "dump")["osds"]}
         self.rack.kill("n3")
@@ -90,7 +87,7 @@ class ByHand(SiteTest):
         after = {osd["osd"]: osd["uuid"] for osd in self.ceph("osd", "dump")["osds"]}
         self.assertEqual([status for _, status in osds()], ["up"], f"{old} is forgotten, and another one is there")
         self.assertNotEqual(after, before)
-        wait_until(well, 180, "Ceph's good health", interval=1)
+        self.wait_for_ceph()
         self.rack.wait_for_idle(NODES)
         self.assertEqual(set(self.play("site").changed.values()), {0})
 
@@ -102,7 +99,7 @@ class ByHand(SiteTest):
             killed = self.rack.playbooks.play("site", "--limit=" + ":".join(hosts), kill_at=f"TASK [muster.appliance.{task}")
             self.assertEqual(killed.code, -9, killed.output)
         self.play("site")
-        wait_until(lambda: self.ceph("health")["status"] == "HEALTH_OK", 180, "Ceph's good health", interval=1)
+        self.wait_for_ceph()
         after = self.ceph("osd", "dump")
         self.assertEqual([osd["uuid"] for osd in after["osds"] if osd["osd"] == 0], [osd["uuid"] for osd in before["osds"]])
         self.assertEqual([osd["up"] for osd in after["osds"]], [1, 1])
