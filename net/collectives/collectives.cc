@@ -1,8 +1,142 @@
 #include "net/collectives/collectives.h"
 
+#include <utility>
+
 #include "net/collectives/gloo_collectives.h"
+#include "net/collectives/group_members.h"
 
 namespace muster {
+namespace {
+
+std::string RankOf(int rank, int size) {
+  return "rank " + std::to_string(rank) + " of " + std::to_string(size);
+}
+
+}  // namespace
+
+Collectives::Collectives(const GroupOptions& options, std::unique_ptr<Members> members)
+    : rank_(options.rank),
+      size_(options.size),
+      end_timeout_(options.end_timeout),
+      members_(std::move(members)) {}
+
+Collectives::~Collectives() = default;
+
+Status Collectives::AllReduce(Numbers values, ReduceOp op) {
+  return Run({.kind = Operation::Kind::kAllReduce,
+              .type = values.type,
+              .op = op,
+              .count = values.count,
+              .bytes = values.count * BytesOf(values.type)},
+             values.data);
+}
+
+Status Collectives::ReduceScatter(Numbers values, ReduceOp op) {
+  return RunOnParts(Operation::Kind::kReduceScatter, values, op);
+}
+
+Status Collectives::AllGather(Numbers values) {
+  return RunOnParts(Operation::Kind::kAllGather, values, ReduceOp::kSum);
+}
+
+Status Collectives::Broadcast(std::span<std::byte> bytes, int root) {
+  if (root < 0 || root >= size_) {
+    return Error{Errc::kInvalid,
+                 "broadcast from rank " + std::to_string(root) + " in a group of " + std::to_string(size_)};
+  }
+  return Run(
+      {.kind = Operation::Kind::kBroadcast, .root = root, .count = bytes.size(), .bytes = bytes.size()},
+      bytes.data());
+}
+
+Status Collectives::Barrier() {
+  return Run({.kind = Operation::Kind::kBarrier}, nullptr);
+}
+
+Status Collectives::RunOnParts(Operation::Kind kind, Numbers values, ReduceOp op) {
+  if (values.count % static_cast<std::size_t>(size_) != 0) {
+    return Error{Errc::kInvalid, std::to_string(values.count) + " elements are not " + std::to_string(size_) +
+                                     " equal parts, one for each member"};
+  }
+  return Run({.kind = kind,
+              .type = values.type,
+              .op = op,
+              .count = values.count,
+              .bytes = values.count * BytesOf(values.type)},
+             values.data);
+}
+
+Status Collectives::Run(Operation operation, void* data) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return *failure_;
+    if (operation.kind != Operation::Kind::kBarrier && operation.bytes == 0) return {};
+    operation.number = ++operations_;
+    running_ = operation;
+  }
+  const Status carried = Carry(operation, data);
+  if (carried) {
+    const std::lock_guard lock(mutex_);
+    running_.reset();
+    recent_.Add(operation);
+    return {};
+  }
+  const std::string what = Describe(operation);
+  return GiveUp(what + ", " + RankOf(rank_, size_), what, carried.error());
+}
+
+Status Collectives::Heard() const {
+  if (members_ == nullptr) return {};
+  const std::optional<Failure> first = members_->Heard();
+  return first ? Status(Error{Errc::kUnavailable, Describe(*first)}) : Status();
+}
+
+Error Collectives::GiveUp(const std::string& heading, const std::string& what, const Error& why) {
+  const auto deadline = std::chrono::steady_clock::now() + end_timeout_;
+  std::string text = heading + ": " + why.message;
+  const auto add = [&text](const std::string& more) {
+    if (!more.empty()) text += "; " + more;
+  };
+  std::optional<Failure> first;
+  if (members_ != nullptr) first = members_->Tell(why.message);
+  Cut(why.message);
+  if (first) {
+    const std::string said = Describe(*first);
+    if (first->rank != rank_ && why.message != said && why.message != first->why) add("before that, " + said);
+    add(members_->Compare(what, deadline));
+  }
+  add(StuckAt(deadline));
+  const std::lock_guard lock(mutex_);
+  running_.reset();
+  if (failure_) return *failure_;
+  if (const std::string before = recent_.Describe(); !before.empty()) add("before it: " + before);
+  failure_ = Error{why.code, text};
+  return *failure_;
+}
+
+void Collectives::Abort(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = Error{Errc::kUnavailable, RankOf(rank_, size_) + " was told to stop" +
+                                             (running_ ? " in " + Describe(*running_) : "") + ": " + why};
+  }
+  const std::string told = "it was told to stop: " + why;
+  if (members_ != nullptr) (void)members_->Tell(told);
+  Cut(told);
+}
+
+Status Collectives::State() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return *failure_;
+    if (running_) return {};  // it sees for itself
+  }
+  Status found = Heard();
+  if (found) found = Look();
+  if (found) return {};
+  return GiveUp(RankOf(rank_, size_) + ", between operations", "no operation", found.error());
+}
 
 Result<std::unique_ptr<Collectives>> MakeCollectives(std::string_view backend, const GroupOptions& options) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {

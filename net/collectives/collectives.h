@@ -5,54 +5,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "net/collectives/operation.h"
 
 namespace muster {
 
-// Where a buffer lives. A backend works on one kind; a caller that has the other copies first.
+class Members;
+
+// Where a buffer lives.
 enum class MemoryKind {
   kHost,  // this process's memory
-  kCuda,  // memory of the current CUDA device
-};
-
-// A communicator of `size` members. Every member calls the same operations in the same order with buffers of
-// the same length; each call returns when this member's result is in its buffer.
-//
-// Buffers are in memory of kind memory(): a pointer into device memory is as good as one into host memory,
-// and this interface never reads through it.
-//
-// Results: the bits of a sum depend on nothing but the members' values, the count of them, and the length:
-// the order of the additions is fixed, so a run that is repeated gives the same bits, and every member gets
-// the same bits.
-//
-// Errors: when a member is lost, or the operation timeout passes, the call returns kUnavailable on every
-// other member within a bounded time, and the communicator is of no further use: all later calls fail at once
-// with that first reason.
-//
-// Not thread-safe: one operation at a time.
-class Collectives {
- public:
-  Collectives() = default;
-  Collectives(const Collectives&) = delete;
-  Collectives& operator=(const Collectives&) = delete;
-  virtual ~Collectives() = default;
-
-  [[nodiscard]] virtual int rank() const = 0;
-  [[nodiscard]] virtual int size() const = 0;
-  [[nodiscard]] virtual MemoryKind memory() const = 0;
-
-  // Replaces each member's values by the element-wise sum over all members.
-  [[nodiscard]] virtual Status AllReduceSum(std::span<float> values) = 0;
-
-  // Replaces each member's bytes by those of member `root`.
-  [[nodiscard]] virtual Status Broadcast(std::span<std::byte> bytes, int root) = 0;
-
-  // Returns when all members have called it.
-  [[nodiscard]] virtual Status Barrier() = 0;
+  kCuda,  // memory of the member's CUDA device; what was to be written there has been
 };
 
 // Who is in the communicator and how they find each other.
@@ -66,10 +35,115 @@ struct GroupOptions {
   std::string round;
   // The network interface for the data; empty: the one on the way to rank 0.
   std::string interface;
-  // All members have met by then, or creation fails.
+  // All members have met and are connected by then, or creation fails.
   std::chrono::milliseconds connect_timeout{60'000};
   // The most that one operation may take, which includes waiting for the slowest member.
   std::chrono::milliseconds operation_timeout{300'000};
+  // The most that a member takes for its end when it has failed or another one has: its error comes so much later.
+  std::chrono::milliseconds end_timeout{400};
+  // Where the caller's buffers live.
+  MemoryKind memory = MemoryKind::kHost;
+};
+
+// Numbers in memory of the communicator's kind.
+struct Numbers {
+  explicit Numbers(std::span<float> values)
+      : data(values.data()), count(values.size()), type(DataType::kFloat) {}
+  explicit Numbers(std::span<std::int64_t> values)
+      : data(values.data()), count(values.size()), type(DataType::kInt64) {}
+  Numbers(void* device_data, std::size_t device_count, DataType device_type)
+      : data(device_data), count(device_count), type(device_type) {}
+
+  void* data;
+  std::size_t count;
+  DataType type;
+};
+
+// A communicator of `size` members. Every member calls the same operations in the same order with buffers of
+// the same length and type; each call returns when this member's result is in its buffer.
+//
+// Buffers are in memory of kind memory(): a pointer into device memory is as good as one into host memory,
+// and this interface never reads through it.
+//
+// Results: every member gets the same bits.
+//
+// Errors: when a member is lost, or the operation timeout passes, the call returns kUnavailable on every
+// other member within a bounded time, and the communicator is of no further use: all later calls fail at once
+// with that first reason. So it is when members call different operations, or with different lengths or types. The
+// reason names the operation, its place in the communicator's sequence and the operations before it, the member that
+// failed first, and who has ended, says nothing or is in another operation.
+//
+// One operation at a time. Abort and State may be called from any thread at any time.
+class Collectives {
+ public:
+  Collectives(const Collectives&) = delete;
+  Collectives& operator=(const Collectives&) = delete;
+  virtual ~Collectives();
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] virtual MemoryKind memory() const = 0;
+
+  // Whether the bits of a sum depend on nothing but the members' values, the count of them, and the length.
+  // Then a run that is repeated gives the same bits, whatever nodes it has.
+  [[nodiscard]] virtual bool repeatable() const = 0;
+
+  // Replaces each member's values by their element-wise sum, or maximum, over all members.
+  [[nodiscard]] Status AllReduce(Numbers values, ReduceOp op);
+
+  // `values` has size() equal parts. Afterwards part rank() is reduced over all members; the others are undefined.
+  [[nodiscard]] Status ReduceScatter(Numbers values, ReduceOp op);
+
+  // `values` has size() equal parts. Each member gives part rank(), and gets all others.
+  [[nodiscard]] Status AllGather(Numbers values);
+
+  // Replaces each member's bytes by those of member `root`.
+  [[nodiscard]] Status Broadcast(std::span<std::byte> bytes, int root);
+
+  // Returns when all members have called it.
+  [[nodiscard]] Status Barrier();
+
+  // Ends the communicator: the operation under way returns with an error, here and on all other members.
+  void Abort(const std::string& why);
+
+  // Whether the communicator is still good: this member's part of it is, and no other member has said that it has failed.
+  // Returns at once, but when it finds a failure: then it ends the communicator, which takes up to the end timeout.
+  [[nodiscard]] Status State();
+
+ protected:
+  // `members`: how the others hear of a failure; nullptr where there are none, or the caller tells them.
+  Collectives(const GroupOptions& options, std::unique_ptr<Members> members);
+
+  // Does it, within the operation timeout. An error says why not; what was to be done is said by the caller.
+  [[nodiscard]] virtual Status Carry(const Operation& operation, void* data) = 0;
+  // What went wrong between operations. Any thread calls it.
+  [[nodiscard]] virtual Status Look() { return {}; }
+  // Makes an operation under way return; there will be no other. Returns soon. Any thread calls it, again and again.
+  virtual void Cut(const std::string& why) = 0;
+  // What of that is not done by then, in words.
+  [[nodiscard]] virtual std::string StuckAt(std::chrono::steady_clock::time_point) { return {}; }
+
+  // nullptr where there are none.
+  [[nodiscard]] Members* members() const { return members_.get(); }
+  // That another member has failed.
+  [[nodiscard]] Status Heard() const;
+  // This one has failed, doing `what` (as in "all-reduce 17 (...)"). All are told, and end. Gives the communicator's first
+  // reason, which says more of it and begins with `heading`.
+  [[nodiscard]] Error GiveUp(const std::string& heading, const std::string& what, const Error& why);
+
+ private:
+  [[nodiscard]] Status Run(Operation operation, void* data);
+  [[nodiscard]] Status RunOnParts(Operation::Kind kind, Numbers values, ReduceOp op);
+
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds end_timeout_;
+  const std::unique_ptr<Members> members_;
+  std::mutex mutex_;  // guards what follows
+  std::uint64_t operations_ = 0;
+  std::optional<Operation> running_;
+  RecentOperations recent_;
+  std::optional<Error> failure_;
 };
 
 // From RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MUSTER_GANG, MUSTER_GENERATION and GLOO_SOCKET_IFNAME.

@@ -1,21 +1,22 @@
 #include "net/collectives/gloo_collectives.h"
 
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <algorithm>
 #include <bit>
 #include <csignal>
 #include <exception>
-#include <functional>
-#include <optional>
 #include <utility>
 
 #include "net/collectives/gloo_mesh.h"
+#include "net/collectives/gloo_ring.h"
+#include "net/collectives/group_members.h"
 #include "net/collectives/local_address.h"
-#include "net/rendezvous/client.h"
-#include "net/rendezvous/rendezvous_server.h"
+#include "net/collectives/one_line.h"
 #include "net/rendezvous/socket.h"
 
 namespace muster {
@@ -23,13 +24,6 @@ namespace {
 
 // An IPv4 address as a socket for both families shows it.
 constexpr std::string_view kMapped = "::ffff:";
-
-void AddInto(void* out, const void* left, const void* right, std::size_t count) {
-  auto* sum = static_cast<float*>(out);
-  const auto* a = static_cast<const float*>(left);
-  const auto* b = static_cast<const float*>(right);
-  for (std::size_t i = 0; i < count; ++i) sum[i] = a[i] + b[i];
-}
 
 // Both algorithms add in an order that is fixed by the count of members and the length. Halving and doubling
 // takes log2(size) exchanges where the ring takes size - 1, for the same bytes, but only on powers of two
@@ -39,80 +33,84 @@ gloo::AllreduceOptions::Algorithm AlgorithmFor(int size) {
                                                           : gloo::AllreduceOptions::Algorithm::RING;
 }
 
+// Gloo's options take a buffer as elements of a C++ type.
+template <typename Options>
+void SetOutput(Options& options, const Operation& operation, void* data) {
+  switch (operation.type) {
+    case DataType::kInt64:
+      return options.setOutput(static_cast<std::int64_t*>(data), operation.count);
+    case DataType::kFloat:
+      return options.setOutput(static_cast<float*>(data), operation.count);
+  }
+}
+
 class GlooCollectives final : public Collectives {
  public:
   // `mesh` is null in a group of one.
-  GlooCollectives(const GroupOptions& options, std::shared_ptr<GlooMesh> mesh)
-      : rank_(options.rank),
-        size_(options.size),
+  GlooCollectives(const GroupOptions& options, std::unique_ptr<Members> members,
+                  std::shared_ptr<GlooMesh> mesh)
+      : Collectives(options, std::move(members)),
         timeout_(options.operation_timeout),
         mesh_(std::move(mesh)) {}
 
-  [[nodiscard]] int rank() const override { return rank_; }
-  [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] MemoryKind memory() const override { return MemoryKind::kHost; }
-
-  Status AllReduceSum(std::span<float> values) override {
-    if (values.empty()) return {};
-    return Run("all-reduce of " + std::to_string(values.size()) + " values", [&] {
-      gloo::AllreduceOptions operation(mesh_);
-      operation.setOutput(values.data(), values.size());
-      operation.setAlgorithm(AlgorithmFor(size_));
-      operation.setReduceFunction(&AddInto);
-      operation.setTimeout(timeout_);
-      gloo::allreduce(operation);
-    });
-  }
-
-  Status Broadcast(std::span<std::byte> bytes, int root) override {
-    if (root < 0 || root >= size_) {
-      return Error{Errc::kInvalid,
-                   "broadcast from rank " + std::to_string(root) + " in a group of " + std::to_string(size_)};
-    }
-    if (bytes.empty()) return {};
-    return Run("broadcast of " + std::to_string(bytes.size()) + " bytes from rank " + std::to_string(root),
-               [&] {
-                 gloo::BroadcastOptions operation(mesh_);
-                 operation.setOutput(reinterpret_cast<char*>(bytes.data()), bytes.size());
-                 operation.setRoot(root);
-                 operation.setTimeout(timeout_);
-                 gloo::broadcast(operation);
-               });
-  }
-
-  Status Barrier() override {
-    return Run("barrier", [&] {
-      gloo::BarrierOptions operation(mesh_);
-      operation.setTimeout(timeout_);
-      gloo::barrier(operation);
-    });
-  }
+  [[nodiscard]] bool repeatable() const override { return true; }
 
  private:
-  Status Run(const std::string& what, const std::function<void()>& operation) {
+  Status Carry(const Operation& operation, void* data) override {
     if (mesh_ == nullptr) return {};
-    if (!broken_.empty()) return Error{Errc::kUnavailable, broken_};
+    mesh_->SetDeadline(std::chrono::steady_clock::now() + timeout_);
     try {
-      operation();
+      Do(operation, data);
       return {};
     } catch (const std::exception& e) {
-      broken_ = what + ", rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
-                ": a member is lost or does not answer: " + e.what();
+      return Error{Errc::kUnavailable, "a member is lost or does not answer: " + OneLine(e.what())};
     }
-    // The members that wait for this one learn of the loss by its closing.
-    try {
-      mesh_->closeConnections();
-    } catch (const std::exception& e) {
-      broken_ += std::string("; closing: ") + e.what();
-    }
-    return Error{Errc::kUnavailable, broken_};
   }
 
-  const int rank_;
-  const int size_;
+  // The members that wait for this one learn of it by its closing.
+  void Cut(const std::string& why) override {
+    if (mesh_ != nullptr) mesh_->Cut(why);
+  }
+
+  // Gloo takes it for granted that members send what others wait for: a longer message ends the process, a shorter one
+  // passes for the whole. So what differs has another tag, and never meets.
+  void Do(const Operation& operation, void* data) {
+    const std::uint32_t tag = DigestOf(operation);
+    switch (operation.kind) {
+      case Operation::Kind::kAllReduce: {
+        gloo::AllreduceOptions options(mesh_);
+        SetOutput(options, operation, data);
+        options.setAlgorithm(AlgorithmFor(size()));
+        options.setReduceFunction(ReductionOf(operation.type, operation.op));
+        options.setTag(tag);
+        return gloo::allreduce(options);
+      }
+      case Operation::Kind::kReduceScatter:
+        return RingReduceScatter(*mesh_, operation, static_cast<std::byte*>(data));
+      case Operation::Kind::kAllGather: {
+        gloo::AllgatherOptions options(mesh_);
+        SetOutput(options, operation, data);
+        options.setTag(tag);
+        return gloo::allgather(options);
+      }
+      case Operation::Kind::kBroadcast: {
+        gloo::BroadcastOptions options(mesh_);
+        options.setOutput(static_cast<char*>(data), operation.bytes);
+        options.setRoot(operation.root);
+        options.setTag(tag);
+        return gloo::broadcast(options);
+      }
+      case Operation::Kind::kBarrier: {
+        gloo::BarrierOptions options(mesh_);
+        options.setTag(tag);
+        return gloo::barrier(options);
+      }
+    }
+  }
+
   const std::chrono::milliseconds timeout_;
-  std::shared_ptr<GlooMesh> mesh_;
-  std::string broken_;
+  const std::shared_ptr<GlooMesh> mesh_;
 };
 
 void IgnoreSigpipe() {
@@ -144,35 +142,19 @@ gloo::transport::tcp::attr Interface(const GroupOptions& options, std::string wa
   return attributes;
 }
 
-// Rank 0 serves, everybody connects; the server is needed until the first barrier is passed.
-Result<std::shared_ptr<GlooMesh>> Meet(const GroupOptions& options) {
-  const auto deadline = std::chrono::steady_clock::now() + options.connect_timeout;
-  std::unique_ptr<rendezvous::Server> server;
-  if (options.rank == 0) {
-    const auto members = static_cast<std::size_t>(options.size);
-    Result<std::unique_ptr<rendezvous::Server>> started =
-        rendezvous::Server::Start({.port = options.master_port,
-                                   .round = options.round,
-                                   .max_entries = members,
-                                   .max_connections = members + 64});
-    if (!started) return started.error();
-    server = std::move(*started);
-  }
-  Result<rendezvous::Client> store = rendezvous::Client::Connect({.host = options.master_addr,
-                                                                  .port = options.master_port,
-                                                                  .round = options.round,
-                                                                  .deadline = deadline});
-  if (!store) return store.error();
-  Result<std::string> way = store->LocalAddress();
+// Connects to the other members.
+Result<std::shared_ptr<GlooMesh>> Connect(const GroupOptions& options, rendezvous::Client& store,
+                                          rendezvous::Deadline deadline) {
+  IgnoreSigpipe();
+  Result<std::string> way = store.LocalAddress();
   if (!way) return way.error();
   try {
     auto mesh = std::make_shared<GlooMesh>(options.rank, options.size);
     auto device = gloo::transport::tcp::CreateDevice(Interface(options, std::move(*way)));
-    if (Status connected = mesh->Connect(*store, std::move(device), options.connect_timeout); !connected) {
+    if (Status connected = mesh->Connect(store, std::move(device), deadline); !connected) {
       return connected.error();
     }
     gloo::BarrierOptions barrier(mesh);
-    barrier.setTimeout(options.connect_timeout);
     gloo::barrier(barrier);
     return mesh;
   } catch (const std::exception& e) {
@@ -183,15 +165,28 @@ Result<std::shared_ptr<GlooMesh>> Meet(const GroupOptions& options) {
 
 }  // namespace
 
+Result<std::unique_ptr<Collectives>> MakeGlooCollectives(const GroupOptions& options,
+                                                         rendezvous::Client& store,
+                                                         rendezvous::Deadline deadline) {
+  Result<std::shared_ptr<GlooMesh>> mesh = Connect(options, store, deadline);
+  if (!mesh) return mesh.error();
+  return std::unique_ptr<Collectives>(std::make_unique<GlooCollectives>(options, nullptr, std::move(*mesh)));
+}
+
 Result<std::unique_ptr<Collectives>> MakeGlooCollectives(const GroupOptions& options) {
-  std::shared_ptr<GlooMesh> mesh;
-  if (options.size > 1) {
-    IgnoreSigpipe();
-    Result<std::shared_ptr<GlooMesh>> met = Meet(options);
-    if (!met) return met.error();
-    mesh = std::move(*met);
+  if (options.memory != MemoryKind::kHost)
+    return Error{Errc::kInvalid, "collectives: gloo works on host memory only"};
+  if (options.size == 1) {
+    return std::unique_ptr<Collectives>(std::make_unique<GlooCollectives>(options, nullptr, nullptr));
   }
-  return std::unique_ptr<Collectives>(std::make_unique<GlooCollectives>(options, std::move(mesh)));
+  const auto deadline = std::chrono::steady_clock::now() + options.connect_timeout;
+  Result<std::unique_ptr<Members>> members = Members::Meet(options, 1, deadline);
+  if (!members) return members.error();
+  Result<std::shared_ptr<GlooMesh>> mesh = Connect(options, (*members)->store(), deadline);
+  if (!mesh) return mesh.error();
+  if (Status listens = (*members)->Listen(); !listens) return listens.error();
+  return std::unique_ptr<Collectives>(
+      std::make_unique<GlooCollectives>(options, std::move(*members), std::move(*mesh)));
 }
 
 }  // namespace muster

@@ -1,13 +1,15 @@
 #include "net/collectives/gloo_mesh.h"
 
-#include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <future>
 #include <string>
 #include <utility>
+
+#include "net/collectives/gloo_transport.h"
 
 namespace muster {
 namespace {
@@ -46,10 +48,10 @@ std::vector<int> MeshPeers(int rank, int size) {
 }
 
 Status GlooMesh::Connect(rendezvous::Client& store, std::shared_ptr<gloo::transport::Device> device,
-                         std::chrono::milliseconds timeout) {
+                         rendezvous::Deadline deadline) {
   const std::vector<int> peers = MeshPeers(rank, size);
   auto transport = device->createContext(rank, size);
-  transport->setTimeout(timeout);
+  transport->setTimeout(TimeUntil(deadline));
   std::string addresses;
   for (const int peer : peers) {
     auto& pair = transport->createPair(peer);
@@ -73,8 +75,23 @@ Status GlooMesh::Connect(rendezvous::Client& store, std::shared_ptr<gloo::transp
   }
   for (std::future<void>& connection : connections) connection.get();
   device_ = std::move(device);
-  transportContext_ = std::move(transport);
+  transportContext_ = std::make_shared<CuttableTransport>(std::move(transport), deadline);
   return {};
+}
+
+void GlooMesh::SetDeadline(rendezvous::Deadline deadline) {
+  static_cast<CuttableTransport&>(*transportContext_).SetDeadline(deadline);
+}
+
+void GlooMesh::Cut(const std::string& why) {
+  for (const int peer : MeshPeers(rank, size)) {
+    try {
+      getPair(peer)->close();
+    } catch (const std::exception&) {
+      continue;  // it has failed already
+    }
+  }
+  static_cast<CuttableTransport&>(*transportContext_).Cut(why);
 }
 
 }  // namespace muster

@@ -5,6 +5,7 @@
 #include <gloo/transport/device.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -25,7 +26,14 @@ class GlooMesh : public gloo::Context {
   // Publishes this member's addresses, reads its peers', connects. Gloo's part throws; the caller turns that
   // into an error value.
   [[nodiscard]] Status Connect(rendezvous::Client& store, std::shared_ptr<gloo::transport::Device> device,
-                               std::chrono::milliseconds timeout);
+                               rendezvous::Deadline deadline);
+
+  // By when all that is begun from now on must be done; at first that of Connect. Gloo's own timeouts do not count.
+  void SetDeadline(rendezvous::Deadline deadline);
+
+  // Ends all connections: who waits here gets an exception that says `why`, who waits elsewhere one that says that
+  // this member has closed. Any thread may call it, once it is connected.
+  void Cut(const std::string& why);
 };
 
 }  // namespace muster

@@ -36,9 +36,9 @@ Error Invalid(std::string why) {
 
 // The rules on what each type carries, the same for both directions.
 Status Check(std::uint32_t type, std::size_t key_bytes, std::size_t value_bytes, std::uint64_t patience_ms) {
-  if (type < 1 || type > 5) return Invalid("unknown type " + std::to_string(type));
+  if (type < 1 || type > 6) return Invalid("unknown type " + std::to_string(type));
   const auto kind = static_cast<MessageType>(type);
-  const bool request = kind == MessageType::kSet || kind == MessageType::kGet;
+  const bool request = kind == MessageType::kSet || kind == MessageType::kGet || kind == MessageType::kWill;
   if (request && key_bytes == 0) return Invalid("a request without a key");
   if (!request && key_bytes != 0) return Invalid("a reply with a key");
   if (key_bytes > kMaxKeyBytes) {

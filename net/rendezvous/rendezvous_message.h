@@ -6,12 +6,14 @@
 //   offset  size  field
 //   0       4     magic, "MRDV"
 //   4       1     version, 1
-//   5       1     type: 1 set, 2 get (requests); 3 stored, 4 value, 5 refused (replies)
+//   5       1     type: 1 set, 2 get, 6 will (requests); 3 stored, 4 value, 5 refused (replies)
 //   6       2     key length, at most kMaxKeyBytes; replies have no key
 //   8       4     value length, at most kMaxValueBytes; a get has no value
 //   12      4     patience in milliseconds: how long a get waits for its key; 0 in all others
 //
-// A reply of type 5 carries the reason as text in its value. A connection carries one request at a time.
+// A reply of type 5 carries the reason as text in its value. A connection carries one request at a time: a request that
+// comes while a get waits ends that wait, and only the later one is answered. A will is a set that the store makes when
+// the connection has ended, unless somebody has written the key by then. A connection has one: the last.
 #pragma once
 
 #include <chrono>
@@ -30,7 +32,14 @@ inline constexpr std::size_t kHeaderBytes = 16;
 inline constexpr std::size_t kMaxKeyBytes = 512;
 inline constexpr std::size_t kMaxValueBytes = 64 * 1024;
 
-enum class MessageType : std::uint8_t { kSet = 1, kGet = 2, kStored = 3, kValue = 4, kRefused = 5 };
+enum class MessageType : std::uint8_t {
+  kSet = 1,
+  kGet = 2,
+  kStored = 3,
+  kValue = 4,
+  kRefused = 5,
+  kWill = 6
+};
 
 struct Message {
   MessageType type = MessageType::kRefused;

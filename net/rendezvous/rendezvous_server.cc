@@ -8,8 +8,10 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <list>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -26,7 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // One member's connection. It has one request in work at most: bytes that follow it wait in `in`, which stays
-// below one message because reading stops while a reply is due.
+// below one message because reading stops while a reply is due, and a request ends the wait of a get before it.
 struct Connection {
   UniqueFd fd;
   std::vector<std::byte> in;
@@ -34,6 +36,8 @@ struct Connection {
   std::size_t sent = 0;
   std::string waiting_for;  // key of a get that has no value yet
   Deadline patience;
+  std::string will_key;  // empty: it has none
+  std::string will_value;
   bool close_after_reply = false;
   bool dead = false;
 
@@ -109,6 +113,11 @@ class Server::Impl {
 
   [[nodiscard]] std::uint16_t port() const { return port_; }
 
+  [[nodiscard]] bool LeftBy(Deadline deadline) {
+    std::unique_lock lock(served_mutex_);
+    return served_changed_.wait_until(lock, deadline, [this] { return served_ == 0; });
+  }
+
  private:
   void Run() {
     for (;;) {
@@ -124,10 +133,24 @@ class Server::Impl {
         if (entries[index++].revents != 0) Serve(connection);
       }
       GiveUpOnLate();
-      if (connections_.remove_if([](const Connection& connection) { return connection.dead; }) > 0) {
-        out_of_descriptors_ = false;
-      }
+      Bury();
       if (entries[1].revents != 0) Accept();
+      const std::lock_guard lock(served_mutex_);
+      served_ = connections_.size();
+      served_changed_.notify_all();
+    }
+  }
+
+  void Bury() {
+    std::list<Connection> dead;
+    for (auto next = connections_.begin(); next != connections_.end();) {
+      const auto connection = next++;
+      if (connection->dead) dead.splice(dead.end(), connections_, connection);
+    }
+    if (!dead.empty()) out_of_descriptors_ = false;
+    for (Connection& connection : dead) {
+      if (connection.will_key.empty() || entries_.contains(connection.will_key) || StoreIsFull()) continue;
+      Store(std::move(connection.will_key), std::move(connection.will_value));
     }
   }
 
@@ -165,13 +188,8 @@ class Server::Impl {
     } else {
       Fill(connection);
     }
-    // Bytes behind a request that was answered: nothing would wake us for them, so look now.
-    while (!connection.dead && !connection.replying() && !connection.waiting() && HandleOne(connection)) {
-      Flush(connection);
-    }
-    // Bytes behind a request that still waits: a peer that does not keep to one request at a time. Left in
-    // the socket they would wake this thread for ever, so it goes.
-    if (connection.waiting() && !connection.in.empty()) connection.dead = true;
+    // Bytes behind a request: nothing would wake us for them, so look now.
+    while (!connection.dead && !connection.replying() && HandleOne(connection)) Flush(connection);
   }
 
   // Whether there was a request, or something that cannot become one.
@@ -192,8 +210,10 @@ class Server::Impl {
   }
 
   void Handle(Connection& connection, Message request) {
-    const bool is_set = request.type == MessageType::kSet;
-    if (!is_set && request.type != MessageType::kGet) {
+    connection.waiting_for.clear();
+    const bool is_request = request.type == MessageType::kSet || request.type == MessageType::kGet ||
+                            request.type == MessageType::kWill;
+    if (!is_request) {
       connection.close_after_reply = true;
       return Refuse(connection, "a reply where a request belongs");
     }
@@ -201,7 +221,11 @@ class Server::Impl {
       return Refuse(connection,
                     "this store serves round '" + options_.round + "', not key '" + request.key + "'");
     }
-    return is_set ? Set(connection, request) : Get(connection, request);
+    if (request.type == MessageType::kGet) return Get(connection, request);
+    if (request.type == MessageType::kSet) return Set(connection, request);
+    connection.will_key = std::move(request.key);
+    connection.will_value = std::move(request.value);
+    Reply(connection, MessageType::kStored, {});
   }
 
   void Set(Connection& connection, Message& request) {
@@ -212,17 +236,23 @@ class Server::Impl {
                                     "' is already written with another value; "
                                     "do two processes have the same RANK?");
     }
-    if (entries_.size() >= options_.max_entries) {
+    if (StoreIsFull()) {
       return Refuse(connection, "the store is full (" + std::to_string(options_.max_entries) + " entries)");
     }
     Reply(connection, MessageType::kStored, {});
+    Store(std::move(request.key), std::move(request.value));
+  }
+
+  [[nodiscard]] bool StoreIsFull() const { return entries_.size() >= options_.max_entries; }
+
+  void Store(std::string key, std::string value) {
     for (Connection& other : connections_) {
-      if (other.waiting_for == request.key) {
-        Reply(other, MessageType::kValue, request.value);
+      if (other.waiting_for == key) {
+        Reply(other, MessageType::kValue, value);
         Flush(other);
       }
     }
-    entries_.emplace(std::move(request.key), std::move(request.value));
+    entries_.emplace(std::move(key), std::move(value));
   }
 
   void Get(Connection& connection, Message& request) {
@@ -247,13 +277,19 @@ class Server::Impl {
   std::list<Connection> connections_;
   std::map<std::string, std::string> entries_;
   bool out_of_descriptors_ = false;  // until a connection ends: the listener would wake us for nothing
-  std::thread thread_;               // last: it uses all of the above
+  std::mutex served_mutex_;          // guards `served_`
+  std::condition_variable served_changed_;
+  std::size_t served_ = 0;  // connections
+  std::thread thread_;      // last: it uses all of the above
 };
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 std::uint16_t Server::port() const {
   return impl_->port();
+}
+bool Server::LeftBy(Deadline deadline) {
+  return impl_->LeftBy(deadline);
 }
 
 Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {

@@ -1,5 +1,5 @@
-// The key-value store through which the members of one round find each other; rank 0 runs it for as long as
-// the members connect. It holds small values in memory and serves one round only.
+// The key-value store through which the members of one round find each other, and tell one another why they end. Rank 0
+// runs it. It holds small values in memory and serves one round only.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "net/rendezvous/socket.h"
 
 namespace muster::rendezvous {
 
@@ -35,6 +36,9 @@ class Server {
   ~Server();
 
   [[nodiscard]] std::uint16_t port() const;
+
+  // Waits until nobody is connected, which says that all have read their answers. False: somebody still is at `deadline`.
+  [[nodiscard]] bool LeftBy(Deadline deadline);
 
  private:
   class Impl;

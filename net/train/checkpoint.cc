@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "wire/status_codes.h"
 
@@ -18,30 +19,23 @@ static_assert(std::endian::native == std::endian::little, "checkpoints are writt
 constexpr const char* kState = "state";
 constexpr const char* kLoss = "loss";
 
-// A broadcast of one number from `root`.
-Result<std::uint64_t> Share(Collectives& group, std::uint64_t number, int root) {
-  std::array<std::byte, sizeof(number)> bytes{};
-  std::memcpy(bytes.data(), &number, sizeof(number));
-  if (Status sent = group.Broadcast(bytes, root); !sent) return sent.error();
-  std::memcpy(&number, bytes.data(), sizeof(number));
-  return number;
-}
-
 std::string Name(std::uint64_t step) {
   return step == MUSTER_LATEST ? "no checkpoint" : "step " + std::to_string(step);
 }
 
 // All members must start from the same step; one that does not would never be noticed again.
 Status Agree(Collectives& group, std::uint64_t mine) {
-  Result<std::uint64_t> first = Share(group, mine, 0);
-  if (!first) return first.error();
-  std::array<float, 1> different = {mine == *first ? 0.0F : 1.0F};
-  if (Status summed = group.AllReduceSum(different); !summed) return summed;
-  if (different[0] == 0) return {};
-  return Error{Errc::kConflict, "restore: " + std::to_string(static_cast<int>(different[0])) +
-                                    " members would start from another step than rank 0; rank 0 from " +
-                                    Name(*first) + ", rank " + std::to_string(group.rank()) + " from " +
-                                    Name(mine)};
+  std::vector<std::int64_t> steps(static_cast<std::size_t>(group.size()));
+  steps[static_cast<std::size_t>(group.rank())] = std::bit_cast<std::int64_t>(mine);
+  if (Status gathered = group.AllGather(Numbers(steps)); !gathered) return gathered;
+  for (std::size_t rank = 1; rank < steps.size(); ++rank) {
+    if (steps[rank] == steps[0]) continue;
+    return Error{Errc::kConflict, "restore: the members would start from different steps: rank 0 from " +
+                                      Name(std::bit_cast<std::uint64_t>(steps[0])) + ", rank " +
+                                      std::to_string(rank) + " from " +
+                                      Name(std::bit_cast<std::uint64_t>(steps[rank]))};
+  }
+  return {};
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -151,7 +150,8 @@ class Trainer {
     const std::span<float> tail = std::span(exchange_).last(kSharedFloats);
     auto values = std::bit_cast<std::array<float, kSharedFloats>>(shared);
     std::copy(values.begin(), values.end(), tail.begin());
-    if (Status reduced = context_.group.AllReduceSum(exchange_); !reduced) return reduced;
+    if (Status reduced = context_.group.AllReduce(Numbers(exchange_), ReduceOp::kSum); !reduced)
+      return reduced;
     std::copy(tail.begin(), tail.end(), values.begin());
     shared = std::bit_cast<Shared>(values);
     return {};
@@ -195,13 +195,16 @@ class Trainer {
   // Members that have drifted apart would have saved slices of different models.
   Status CheckSame() {
     const std::span<const float> parameters = state_.parameters();
-    const std::uint64_t mine = XXH3_64bits(parameters.data(), parameters.size_bytes());
-    std::array<std::byte, sizeof(mine)> bytes{};
-    std::memcpy(bytes.data(), &mine, sizeof(mine));
-    if (Status sent = context_.group.Broadcast(bytes, 0); !sent) return sent;
-    if (std::memcmp(bytes.data(), &mine, sizeof(mine)) == 0) return {};
-    return Error{Errc::kCorrupt, fmt::format("after step {} the weights of rank {} are not those of rank 0",
-                                             state_.step, context_.group.rank())};
+    std::vector<std::int64_t> digests(static_cast<std::size_t>(context_.group.size()));
+    const auto mine = static_cast<std::size_t>(context_.group.rank());
+    digests[mine] = std::bit_cast<std::int64_t>(XXH3_64bits(parameters.data(), parameters.size_bytes()));
+    if (Status gathered = context_.group.AllGather(Numbers(digests)); !gathered) return gathered;
+    for (std::size_t rank = 1; rank < digests.size(); ++rank) {
+      if (digests[rank] == digests[0]) continue;
+      return Error{Errc::kCorrupt, fmt::format("after step {} the weights of rank {} are not those of rank 0",
+                                               state_.step, rank)};
+    }
+    return {};
   }
 
   void Log() {

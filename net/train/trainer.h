@@ -44,7 +44,7 @@ struct TrainContext {
 
 // Trains to the last step, from the newest checkpoint if there is one. The weights that come out are a
 // function of options, text and size of the group: bit for bit the same whether the run was interrupted or
-// not. A lost member is kUnavailable; a checkpoint that is not committed at the end is an error too.
+// not, where the group's sums are repeatable(). A lost member is kUnavailable; a checkpoint that is not committed at the end is an error too.
 [[nodiscard]] Result<Outcome> Train(const TrainOptions& options, const Corpus& corpus,
                                     const TrainContext& context);
 

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <csignal>
@@ -60,7 +61,8 @@ TEST(Collectives, AnAllReduceAddsUpTheValuesOfAllMembers) {
     InGroup(size, [size](Collectives& group) {
       for (const std::size_t count : {0U, 1U, 7U, 1000U, 100'000U}) {
         std::vector<float> values(count, static_cast<float>(group.rank() + 1));
-        if (Status summed = group.AllReduceSum(values); !summed) return Fail(summed.error().message);
+        if (Status summed = group.AllReduce(Numbers(values), ReduceOp::kSum); !summed)
+          return Fail(summed.error().message);
         const float expected = static_cast<float>(size * (size + 1)) / 2;
         for (const float value : values) {
           if (value != expected) return Fail("a sum is " + std::to_string(value));
@@ -83,7 +85,8 @@ TEST(Collectives, ASumHasTheSameBitsOnEveryMemberAndInEveryRun) {
       InGroup(size, [&](Collectives& group) {
         for (std::size_t run = 0; run < kRuns; ++run) {
           std::vector<float> values = Values(group.rank(), kCount);
-          if (Status summed = group.AllReduceSum(values); !summed) return Fail(summed.error().message);
+          if (Status summed = group.AllReduce(Numbers(values), ReduceOp::kSum); !summed)
+            return Fail(summed.error().message);
           const std::size_t place =
               slot + run * static_cast<std::size_t>(size) + static_cast<std::size_t>(group.rank());
           std::memcpy(shared.values().data() + place * kCount, values.data(), kCount * sizeof(float));
@@ -96,6 +99,72 @@ TEST(Collectives, ASumHasTheSameBitsOnEveryMemberAndInEveryRun) {
           std::memcmp(shared.values().data(), shared.values().data() + i * kCount, kCount * sizeof(float)), 0)
           << size << " members, result " << i;
     }
+  }
+}
+
+TEST(Collectives, AMaximumIsTakenOfEveryType) {
+  for (const int size : {1, 3, 4}) {
+    InGroup(size, [size](Collectives& group) {
+      std::vector<float> floats = {static_cast<float>(-group.rank()), static_cast<float>(group.rank())};
+      if (Status done = group.AllReduce(Numbers(floats), ReduceOp::kMax); !done)
+        return Fail(done.error().message);
+      if (floats != std::vector<float>{0, static_cast<float>(size - 1)})
+        return Fail("another maximum of floats");
+      const std::int64_t large = std::int64_t{1} << 60;
+      std::vector<std::int64_t> numbers = {large + group.rank(), -group.rank()};
+      if (Status done = group.AllReduce(Numbers(numbers), ReduceOp::kMax); !done)
+        return Fail(done.error().message);
+      if (numbers != std::vector<std::int64_t>{large + size - 1, 0})
+        return Fail("another maximum of integers");
+      numbers = {large / 8, group.rank()};
+      if (Status done = group.AllReduce(Numbers(numbers), ReduceOp::kSum); !done)
+        return Fail(done.error().message);
+      return numbers == std::vector<std::int64_t>{large / 8 * size, size * (size - 1) / 2}
+                 ? 0
+                 : Fail("another sum");
+    });
+  }
+}
+
+TEST(Collectives, AnAllGatherBringsEveryPartToEveryMember) {
+  for (const int size : {1, 2, 3, 5, 8}) {
+    InGroup(size, [size](Collectives& group) {
+      for (const std::size_t each : {1U, 7U, 30'000U}) {
+        std::vector<std::int64_t> values(each * static_cast<std::size_t>(size), -1);
+        const auto mine = values.begin() + static_cast<std::ptrdiff_t>(each) * group.rank();
+        std::fill_n(mine, each, 10 + group.rank());
+        if (Status gathered = group.AllGather(Numbers(values)); !gathered)
+          return Fail(gathered.error().message);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          if (values[i] != 10 + static_cast<std::int64_t>(i / each))
+            return Fail("a part is another member's");
+        }
+      }
+      std::vector<float> uneven(static_cast<std::size_t>(size) + 1);
+      if (size > 1 && group.AllGather(Numbers(uneven)).ok())
+        return Fail("parts of different lengths were taken");
+      return group.Barrier().ok() ? 0 : Fail("a refused call has ended the group");
+    });
+  }
+}
+
+TEST(Collectives, AReduceScatterLeavesEachMemberItsPartOfTheSum) {
+  for (const int size : {1, 2, 3, 5, 8}) {
+    InGroup(size, [size](Collectives& group) {
+      for (const std::size_t each : {1U, 7U, 30'000U}) {
+        std::vector<float> values(each * static_cast<std::size_t>(size));
+        for (std::size_t i = 0; i < values.size(); ++i)
+          values[i] = static_cast<float>(i / each * 100) + static_cast<float>(group.rank());
+        if (Status done = group.ReduceScatter(Numbers(values), ReduceOp::kSum); !done)
+          return Fail(done.error().message);
+        const float expected = static_cast<float>(group.rank() * 100 * size + size * (size - 1) / 2);
+        for (std::size_t i = 0; i < each; ++i) {
+          if (values[each * static_cast<std::size_t>(group.rank()) + i] != expected)
+            return Fail("another sum");
+        }
+      }
+      return 0;
+    });
   }
 }
 
@@ -137,11 +206,12 @@ TEST(Collectives, ALostMemberIsAnErrorOnAllOthersWithinABoundedTime) {
       if (!group) return Fail(group.error().message);
       std::vector<float> values(100'000, 1);
       for (int round = 0; round < 3; ++round) {
-        if (Status summed = (*group)->AllReduceSum(values); !summed) return Fail(summed.error().message);
+        if (Status summed = (*group)->AllReduce(Numbers(values), ReduceOp::kSum); !summed)
+          return Fail(summed.error().message);
       }
       if (rank == 1) ::raise(SIGKILL);
       const auto start = std::chrono::steady_clock::now();
-      const Status lost = (*group)->AllReduceSum(values);
+      const Status lost = (*group)->AllReduce(Numbers(values), ReduceOp::kSum);
       if (lost) return Fail("the all-reduce succeeded without a member");
       if (std::chrono::steady_clock::now() - start > seconds(5)) return Fail("the error came late");
       if (lost.error().code != Errc::kUnavailable) return Fail("code: " + lost.error().message);
@@ -174,10 +244,134 @@ TEST(Collectives, AMemberThatDoesNotAnswerIsAnErrorAtTheOperationTimeout) {
     }
     std::vector<float> values(1000, 1);
     const auto start = std::chrono::steady_clock::now();
-    const Status summed = (*group)->AllReduceSum(values);
+    const Status summed = (*group)->AllReduce(Numbers(values), ReduceOp::kSum);
     std::atomic_ref<std::uint32_t>(*given_up).fetch_add(1);
     if (summed) return Fail("nobody answered, and yet it succeeded");
     return std::chrono::steady_clock::now() - start < seconds(5) ? 0 : Fail("the error came late");
+  });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+}
+
+TEST(Collectives, AnErrorNamesTheOperationAndThoseBeforeIt) {
+  const std::uint16_t port = FreePort();
+  const std::vector<int> statuses = RunMembers(2, [&](int rank) {
+    GroupOptions options = LoopbackGroup(rank, 2, port);
+    options.end_timeout = seconds(20);
+    Result<std::unique_ptr<Collectives>> group = MakeCollectives("gloo", options);
+    if (!group) return Fail(group.error().message);
+    std::vector<float> values(1000, 1);
+    std::vector<std::byte> bytes(8);
+    if (!(*group)->Broadcast(bytes, 0).ok() || !(*group)->Barrier().ok()) return Fail("the first two failed");
+    if (rank == 1) ::raise(SIGKILL);
+    const Status lost = (*group)->AllReduce(Numbers(values), ReduceOp::kSum);
+    if (lost) return Fail("the all-reduce succeeded without a member");
+    const std::string& why = lost.error().message;
+    return why.starts_with("all-reduce 3 (sum of 1000 floats, 4000 bytes), rank 0 of 2: a member is lost") &&
+                   why.ends_with(
+                       "; rank 1 has ended; before it: barrier 2, broadcast 1 (8 bytes from rank 0)")
+               ? 0
+               : Fail(why);
+  });
+  EXPECT_TRUE(Succeeded(statuses[0]));
+}
+
+// Each member of a group calls what differs from the others' call: it fails everywhere, and says on all what rank 0 and the
+// first other one have called.
+void ExpectDifference(int size, const std::function<Status(Collectives&)>& call, const std::string& of_rank_0,
+                      const std::string& of_another) {
+  const std::uint16_t port = FreePort();
+  const std::vector<int> statuses = RunMembers(size, [&](int rank) {
+    GroupOptions options = LoopbackGroup(rank, size, port);
+    options.operation_timeout = milliseconds(500);
+    options.end_timeout = seconds(20);
+    Result<std::unique_ptr<Collectives>> group = MakeCollectives("gloo", options);
+    if (!group) return Fail(group.error().message);
+    const Status done = call(**group);
+    if (done) return Fail("it succeeded all the same");
+    const std::string said = "; rank 0 is in " + of_rank_0 + ", but rank 1 in " + of_another;
+    return done.error().message.ends_with(said) ? 0 : Fail(done.error().message);
+  });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true))) << size << " members, " << of_rank_0;
+}
+
+TEST(Collectives, MembersThatCallDifferentOperationsHearOfIt) {
+  for (const int size : {2, 3, 4}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      const std::string what = op == ReduceOp::kSum ? "sum" : "maximum";
+      ExpectDifference(
+          size,
+          [op](Collectives& group) {
+            std::vector<float> values(group.rank() == 0 ? 1000 : 10, 1);
+            return group.AllReduce(Numbers(values), op);
+          },
+          "all-reduce 1 (" + what + " of 1000 floats, 4000 bytes)",
+          "all-reduce 1 (" + what + " of 10 floats, 40 bytes)");
+    }
+    ExpectDifference(
+        size,
+        [](Collectives& group) {
+          std::vector<float> values(group.rank() == 0 ? 12 : 1'200'000, 1);
+          return group.AllGather(Numbers(values));
+        },
+        "all-gather 1 (12 floats, 48 bytes)", "all-gather 1 (1200000 floats, 4800000 bytes)");
+    ExpectDifference(
+        size,
+        [](Collectives& group) {
+          std::vector<float> floats(24);
+          std::vector<std::int64_t> numbers(12);
+          return group.ReduceScatter(group.rank() == 0 ? Numbers(floats) : Numbers(numbers), ReduceOp::kMax);
+        },
+        "reduce-scatter 1 (maximum of 24 floats, 96 bytes)",
+        "reduce-scatter 1 (maximum of 12 int64s, 96 bytes)");
+    ExpectDifference(
+        size,
+        [](Collectives& group) {
+          std::vector<std::byte> bytes(8);
+          return group.rank() == 0 ? group.Barrier() : group.Broadcast(bytes, 0);
+        },
+        "barrier 1", "broadcast 1 (8 bytes from rank 0)");
+  }
+  // Of more than two, those that get what they expect go on.
+  ExpectDifference(
+      2,
+      [](Collectives& group) {
+        std::vector<std::byte> bytes(8);
+        return group.Broadcast(bytes, group.rank() == 0 ? 0 : 1);
+      },
+      "broadcast 1 (8 bytes from rank 0)", "broadcast 1 (8 bytes from rank 1)");
+}
+
+TEST(Collectives, AnotherThreadCanEndAnOperation) {
+  const std::uint16_t port = FreePort();
+  SharedFloats shared(1);
+  auto* ended = reinterpret_cast<std::uint32_t*>(shared.values().data());
+  const std::vector<int> statuses = RunMembers(2, [&](int rank) {
+    Result<std::unique_ptr<Collectives>> group = MakeCollectives("gloo", LoopbackGroup(rank, 2, port));
+    if (!group) return Fail(group.error().message);
+    if (!(*group)->State()) return Fail("it is not good from the start");
+    std::thread other;
+    if (rank == 0) {
+      other = std::thread([&] {
+        std::this_thread::sleep_for(milliseconds(50));
+        (*group)->Abort("a test wants it");
+      });
+    } else {  // comes when the other has ended it
+      while (std::atomic_ref<std::uint32_t>(*ended).load() == 0) std::this_thread::sleep_for(milliseconds(1));
+    }
+    std::vector<float> values(1000, 1);
+    const auto start = std::chrono::steady_clock::now();
+    const Status summed = (*group)->AllReduce(Numbers(values), ReduceOp::kSum);
+    const bool late = std::chrono::steady_clock::now() - start > seconds(10);
+    if (other.joinable()) other.join();
+    std::atomic_ref<std::uint32_t>(*ended).store(1);
+    if (summed) return Fail("nobody answered, and yet it succeeded");
+    if (late) return Fail("the error came late");
+    const Status state = (*group)->State();
+    const std::string& why = summed.error().message;
+    if (state || state.error().message != why) return Fail("the state is another one");
+    if (rank == 1) return 0;
+    return why.starts_with("rank 0 of 2 was told to stop") && why.ends_with(": a test wants it") ? 0
+                                                                                                 : Fail(why);
   });
   EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
@@ -217,13 +411,14 @@ TEST(Collectives, ABackendThatIsNotThereIsRefusedWithThoseThatAre) {
   ASSERT_FALSE(group.ok());
   EXPECT_THAT(group.error().message, HasSubstr("this build has: gloo"));
   EXPECT_FALSE(MakeCollectives("gloo", {.rank = 2, .size = 2}).ok());
+  EXPECT_FALSE(MakeCollectives("gloo", {.memory = MemoryKind::kCuda}).ok());
 }
 
 TEST(Collectives, AGroupOfOneNeedsNoNetwork) {
   Result<std::unique_ptr<Collectives>> group = MakeCollectives("gloo", {});
   ASSERT_TRUE(group.ok());
   std::vector<float> values = {1, 2};
-  EXPECT_TRUE((*group)->AllReduceSum(values).ok());
+  EXPECT_TRUE((*group)->AllReduce(Numbers(values), ReduceOp::kSum).ok());
   EXPECT_EQ(values, (std::vector<float>{1, 2}));
   EXPECT_TRUE((*group)->Barrier().ok());
   EXPECT_EQ((*group)->memory(), MemoryKind::kHost);

@@ -28,7 +28,7 @@ TEST(RendezvousMessage, ComesBackAsItWasSent) {
        {kSetMessage, Message{MessageType::kSet, zeros, std::string(kMaxValueBytes, 'x'), {}},
         Message{MessageType::kGet, std::string(kMaxKeyBytes, 'k'), "", milliseconds(0xffffffff)},
         Message{MessageType::kStored, "", "", {}}, Message{MessageType::kValue, "", "v", {}},
-        Message{MessageType::kRefused, "", "why", {}}}) {
+        Message{MessageType::kRefused, "", "why", {}}, Message{MessageType::kWill, "key", "value", {}}}) {
     std::vector<std::byte> bytes = Bytes(message);
     const std::size_t length = bytes.size();
     bytes.push_back(std::byte{7});  // the next message's
@@ -59,7 +59,7 @@ TEST(RendezvousMessage, IsRefusedByItsHeaderAlone) {
   };
   for (const Case& c :
        {Case{0, std::byte{'X'}, "magic"}, Case{4, std::byte{2}, "version 2"}, Case{5, std::byte{0}, "type 0"},
-        Case{5, std::byte{6}, "type 6"}, Case{5, std::byte{2}, "a value where none"},
+        Case{5, std::byte{7}, "type 7"}, Case{5, std::byte{2}, "a value where none"},
         Case{5, std::byte{4}, "a reply with a key"}, Case{6, std::byte{0xff}, "the limit is 512"},
         Case{8, std::byte{0xff}, "the limit is 65536"}, Case{15, std::byte{1}, "patience"}}) {
     std::vector<std::byte> bytes = Bytes(kSetMessage);

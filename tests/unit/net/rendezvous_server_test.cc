@@ -145,12 +145,112 @@ TEST_F(RendezvousServer, ATruncatedMessageEndsItsConnectionOnly) {
   ExpectStillServing();
 }
 
-TEST_F(RendezvousServer, ARequestBehindOneThatWaitsClosesTheConnection) {
+TEST_F(RendezvousServer, ARequestEndsTheWaitOfTheOneBeforeIt) {
+  Client client = Connect();
+  ASSERT_TRUE(client.Watch("never").ok());
+  EXPECT_TRUE(client.Set("k", "v").ok());
+  EXPECT_TRUE(Connect().Set("never", "x").ok());
+  EXPECT_EQ(*client.Get("k"), "v") << "not the answer to the first request";
+}
+
+TEST_F(RendezvousServer, RequestsInOneBreathAreAnsweredButForThoseThatWait) {
   std::vector<std::byte> bytes = *Encode({MessageType::kGet, "gang.7/k", "", seconds(20)});
   const std::vector<std::byte> once = bytes;
-  bytes.insert(bytes.end(), once.begin(), once.end());
-  EXPECT_EQ(Answer(bytes), "");
+  for (int i = 0; i < 1000; ++i) bytes.insert(bytes.end(), once.begin(), once.end());
+  const std::vector<std::byte> last = *Encode({MessageType::kValue, "", "v", {}});
+  bytes.insert(bytes.end(), last.begin(), last.end());
+  EXPECT_THAT(Answer(bytes), HasSubstr("a reply where a request belongs"));
   ExpectStillServing();
+}
+
+TEST_F(RendezvousServer, AWatchedKeyIsSeenWhenItHasCome) {
+  Client client = Connect();
+  ASSERT_TRUE(client.Watch("k").ok());
+  Result<std::optional<std::string>> watched = client.Watched();
+  ASSERT_TRUE(watched.ok());
+  EXPECT_FALSE(watched->has_value());
+  EXPECT_TRUE(Connect().Set("k", "v").ok());
+  const Deadline deadline = In(seconds(20));
+  while (watched && !watched->has_value() && std::chrono::steady_clock::now() < deadline)
+    watched = client.Watched();
+  ASSERT_TRUE(watched.ok());
+  EXPECT_EQ(*watched, "v");
+  EXPECT_EQ(*client.Get("k"), "v");
+}
+
+TEST_F(RendezvousServer, AValueThatWasOnItsWayIsNotTakenForAnotherAnswer) {
+  Client client = Connect();
+  ASSERT_TRUE(client.Watch("k").ok());
+  EXPECT_TRUE(Connect().Set("k", "v").ok());
+  const Status other = client.Set("k", "w");
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.error().message, HasSubstr("already written"));
+  EXPECT_TRUE(client.good());
+  EXPECT_EQ(*client.Get("k"), "v");
+}
+
+TEST_F(RendezvousServer, AWillIsWrittenWhenTheConnectionEnds) {
+  Client heir = Connect();
+  {
+    Client client = Connect();
+    EXPECT_TRUE(client.Will("a", "first").ok());
+    EXPECT_TRUE(client.Will("k", "gone").ok());
+    heir.SetDeadline(In(milliseconds(0)), seconds(20));
+    EXPECT_FALSE(heir.Get("k").ok());
+  }
+  heir.SetDeadline(In(seconds(20)), seconds(20));
+  EXPECT_EQ(*heir.Get("k"), "gone");
+  heir.SetDeadline(In(milliseconds(0)), seconds(20));
+  EXPECT_FALSE(heir.Get("a").ok()) << "the last will counts";
+}
+
+TEST_F(RendezvousServer, AWillDoesNotReplaceWhatIsWritten) {
+  Client heir = Connect();
+  {
+    Client client = Connect();
+    EXPECT_TRUE(client.Will("k", "gone").ok());
+    EXPECT_TRUE(client.Set("k", "v").ok());
+    EXPECT_TRUE(client.Set("other", "").ok());
+  }
+  EXPECT_TRUE(Connect().Will("last", "").ok());
+  EXPECT_EQ(*heir.Get("last"), "") << "both connections have ended by now";
+  EXPECT_EQ(*heir.Get("k"), "v");
+}
+
+TEST_F(RendezvousServer, AWillBeyondWhatTheStoreHoldsIsLost) {
+  Client client = Connect();
+  for (const char* key : {"a", "b", "c"}) EXPECT_TRUE(client.Set(key, "").ok());
+  EXPECT_TRUE(Connect().Will("k", "gone").ok());
+  client.SetDeadline(In(milliseconds(0)), seconds(20));
+  EXPECT_FALSE(client.Get("k").ok());
+}
+
+TEST_F(RendezvousServer, AWillForAnotherRoundIsRefused) {
+  Client old = Connect(seconds(20), "gang.6");
+  EXPECT_FALSE(old.Will("k", "v").ok());
+  EXPECT_TRUE(old.good()) << "it was answered";
+}
+
+TEST_F(RendezvousServer, ItKnowsWhenEverybodyHasLeft) {
+  {
+    Client client = Connect();
+    EXPECT_TRUE(client.Set("k", "v").ok());
+    EXPECT_FALSE(server_->LeftBy(In(milliseconds(0))));
+  }
+  EXPECT_TRUE(server_->LeftBy(In(seconds(20))));
+}
+
+TEST_F(RendezvousServer, AClientWhoseServerHasEndedIsNotGood) {
+  Client client = Connect();
+  EXPECT_TRUE(client.good());
+  ASSERT_TRUE(client.Watch("k").ok());
+  server_.reset();
+  Result<std::optional<std::string>> watched = client.Watched();
+  const Deadline deadline = In(seconds(20));
+  while (watched && std::chrono::steady_clock::now() < deadline) watched = client.Watched();
+  ASSERT_FALSE(watched.ok());
+  EXPECT_FALSE(client.good());
+  EXPECT_FALSE(client.Set("k", "v").ok());
 }
 
 TEST(RendezvousClient, ConnectingToNobodyFailsAtTheDeadlineAndNamesTheEndpoint) {

@@ -1,0 +1,19 @@
+// What Gloo lacks for this mesh: reductions of every type and operation, and a reduce-scatter on a ring.
+#pragma once
+
+#include <cstddef>
+
+#include "net/collectives/gloo_mesh.h"
+#include "net/collectives/operation.h"
+
+namespace muster {
+
+// Reduces `count` elements of `left` and `right` into `out`, which may be either of them.
+using Reduction = void (*)(void* out, const void* left, const void* right, std::size_t count);
+[[nodiscard]] Reduction ReductionOf(DataType type, ReduceOp op);
+
+// Part r of `data` goes round the ring once and ends, reduced, on member r. The order of the reductions depends on
+// the count of members alone. Throws as Gloo's own operations do.
+void RingReduceScatter(GlooMesh& mesh, const Operation& operation, std::byte* data);
+
+}  // namespace muster
