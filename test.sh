@@ -24,7 +24,8 @@ Installs what is needed, builds, and runs all tests, or those that have one of t
   vm       RDMA, and the fabric's settings, in virtual machines with kernels of their own
   unit     fast, no network, optimised build
   frameworks
-           random states of PyTorch, sharded in every way, are saved and loaded by gangs of other sizes
+           random states of PyTorch, sharded in every way, are saved and loaded by gangs of other sizes; NCCL's headers
+           and libraries, without a GPU
   sim      the state machines among simulated nodes: thousands of fault schedules
   asan     the unit tests under the address and undefined-behaviour sanitizers
   tsan     the unit tests under the thread sanitizer

@@ -138,26 +138,44 @@ frameworks_python() {
     printf '%s' "/usr/local/lib/muster-tests/${digest:0:16}/bin/python3"
 }
 
-# Makes that environment. It is whole or not there: it gets its name when everything is installed.
+# nccl_releases: a directory with NCCL and CUDA's headers, for each release that tests/frameworks/nccl.txt lists.
+nccl_releases() {
+    local digest
+    digest=$(sha256sum <"$root/tests/frameworks/nccl.txt")
+    printf '%s' "/usr/local/lib/muster-tests/nccl-${digest:0:16}"
+}
+
+# Makes that environment.
 install_frameworks() {
-    local python directory log=$root/build/frameworks.log
+    local python
     python=$(frameworks_python)
-    directory=${python%/bin/python3}
-    [[ ! -x $python ]] || return 0
+    install_whole "${python%/bin/python3}" tests/frameworks/requirements.txt "1 GB" make_frameworks
+}
+
+# Makes that directory.
+install_nccl() {
+    install_whole "$(nccl_releases)" tests/frameworks/nccl.txt "450 MB" make_nccl
+}
+
+# install_whole DIRECTORY LIST SIZE COMMAND: has COMMAND make the directory of what LIST has. It is whole or not there: it
+# gets its name when everything is installed.
+install_whole() {
+    local directory=$1 list=$2 size=$3 make=$4 log=$root/build/frameworks.log
+    [[ ! -d $directory ]] || return 0
     mkdir -p "$root/build" "${directory%/*}"
     exec 7<"${directory%/*}"
     if ! flock --nonblock 7; then
         say "     another run is installing in ${directory%/*}; waiting for it"
         flock 7
     fi
-    if [[ ! -x $python ]]; then
+    if [[ ! -d $directory ]]; then
         : >"$log"
-        say "     installing what tests/frameworks/requirements.txt lists in $directory, about 1 GB (log: $log)"
+        say "     installing what $list lists in $directory, about $size (log: $log)"
         rm -rf "$directory.new" # of one that was interrupted
-        if ! run_logged "$log" make_frameworks "$directory.new"; then
+        if ! run_logged "$log" "$make" "$directory.new"; then
             rm -rf "$directory.new"
             show_failure "pip install" "$log"
-            die "the packages of tests/frameworks/requirements.txt could not be installed; they come from the network, once"
+            die "the packages of $list could not be installed; they come from the network, once"
         fi
         mv "$directory.new" "$directory"
     fi
@@ -172,6 +190,19 @@ make_frameworks() {
         "$1/bin/python" -m pip install --disable-pip-version-check --no-input --no-cache-dir \
             --requirement "$root/tests/frameworks/requirements.txt" &&
         "$1/bin/python" -m pip check --disable-pip-version-check
+}
+
+make_nccl() {
+    local python release packages
+    umask 022
+    unset PYTHONPATH PYTHONHOME
+    python=$(frameworks_python) # Debian's own has no pip
+    while read -r release packages; do
+        [[ $release != "#"* ]] || continue
+        # shellcheck disable=SC2086 # several packages
+        "$python" -m pip install --disable-pip-version-check --no-input --no-cache-dir --no-deps \
+            --target "$1/$release" $packages || return
+    done <"$root/tests/frameworks/nccl.txt"
 }
 
 # build PRESET [TARGET...]: in build/, or build-PRESET/ for the presets other than dev.

@@ -11,7 +11,7 @@ status=0   # 1 when a test has failed
 # The labels, and what has them. Those of the first kind need the product alone, those of the second kind other programs.
 cluster_labels=(check lint cluster chaos demo fabric package provision vm)
 program_labels=(unit frameworks sim asan tsan fuzz)
-frameworks_labels=(check cluster unit frameworks) # whose tests need tests/frameworks/requirements.txt
+frameworks_labels=(check cluster unit frameworks) # whose tests need what tests/frameworks/requirements.txt lists
 
 begin_tests() {
     trap end_tests EXIT
@@ -70,6 +70,9 @@ install_for() {
             break
         fi
     done
+    if in_list frameworks "$@"; then
+        install_nccl
+    fi
 }
 
 # in_list WORD LIST...
@@ -124,7 +127,7 @@ build_tests() {
         check | lint | fabric | package | provision | vm) dev+=(product) ;;
         cluster | chaos | demo) dev+=(product cluster_programs) ;;
         unit) dev+=(unit_tests) ;;
-        frameworks) dev+=(muster_python) ;;
+        frameworks) dev+=(muster_python nccl_load) ;;
         sim) dev+=(sim_test) ;;
         asan) asan+=(unit_tests) ;;
         fuzz) asan+=(fuzzers) ;;

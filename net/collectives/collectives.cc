@@ -4,6 +4,7 @@
 
 #include "net/collectives/gloo_collectives.h"
 #include "net/collectives/group_members.h"
+#include "net/collectives/nccl_collectives.h"
 
 namespace muster {
 namespace {
@@ -144,8 +145,9 @@ Result<std::unique_ptr<Collectives>> MakeCollectives(std::string_view backend, c
                                      " is not in a group of " + std::to_string(options.size)};
   }
   if (backend == "gloo") return MakeGlooCollectives(options);
+  if (backend == "nccl") return MakeNcclCollectives(options);
   return Error{Errc::kInvalid,
-               "collectives: no backend '" + std::string(backend) + "'; this build has: gloo"};
+               "collectives: no backend '" + std::string(backend) + "'; this build has: gloo, nccl"};
 }
 
 }  // namespace muster

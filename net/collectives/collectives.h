@@ -41,8 +41,12 @@ struct GroupOptions {
   std::chrono::milliseconds operation_timeout{300'000};
   // The most that a member takes for its end when it has failed or another one has: its error comes so much later.
   std::chrono::milliseconds end_timeout{400};
-  // Where the caller's buffers live.
+  // Where the caller's buffers live, and the place of this member's CUDA device among those that the process sees.
   MemoryKind memory = MemoryKind::kHost;
+  int device = 0;
+  // For the backend on NCCL: the libraries, as dlopen takes them.
+  std::string nccl_library = "libnccl.so.2";
+  std::string cuda_library = "libcuda.so.1";
 };
 
 // Numbers in memory of the communicator's kind.
@@ -146,13 +150,14 @@ class Collectives {
   std::optional<Error> failure_;
 };
 
-// From RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MUSTER_GANG, MUSTER_GENERATION and GLOO_SOCKET_IFNAME.
+// From RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, MUSTER_GANG, MUSTER_GENERATION and GLOO_SOCKET_IFNAME.
 // Without RANK and WORLD_SIZE: a group of one. kInvalid names the variable that is missing or malformed.
 [[nodiscard]] Result<GroupOptions> GroupOptionsFromEnvironment();
 
-// Meets the other members and returns when all are connected. `backend`: "gloo" (host memory, TCP). kInvalid
-// for a name that this build does not have. A backend on sockets sets SIGPIPE to be ignored where it was at
-// its default: a lost peer is an error here, not the end of the process.
+// Meets the other members and returns when all are connected. `backend`: "gloo" (host memory, TCP) or "nccl" (CUDA
+// devices; host memory goes by way of the device). kInvalid for a name that this build does not have. A backend on
+// sockets sets SIGPIPE to be ignored where it was at its default: a lost peer is an error here, not the end of the
+// process.
 [[nodiscard]] Result<std::unique_ptr<Collectives>> MakeCollectives(std::string_view backend,
                                                                    const GroupOptions& options);
 

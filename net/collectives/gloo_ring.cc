@@ -21,7 +21,7 @@ void Add(void* out, const void* left, const void* right, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) sum[i] = a[i] + b[i];
 }
 
-// Integers wrap around.
+// Integers wrap around, as NCCL's do.
 void AddIntegers(void* out, const void* left, const void* right, std::size_t count) {
   Add<std::uint64_t>(out, left, right, count);
 }

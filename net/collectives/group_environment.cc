@@ -37,9 +37,12 @@ Result<GroupOptions> GroupOptionsFromEnvironment() {
   if (!rank) return rank.error();
   const Result<int> port = Number("MASTER_PORT", 1, std::numeric_limits<std::uint16_t>::max(), 0);
   if (!port) return port.error();
+  const Result<int> device = Number("LOCAL_RANK", 0, kMaxSize, 0);
+  if (!device) return device.error();
   GroupOptions options;
   options.rank = *rank;
   options.size = *size;
+  options.device = *device;
   options.master_addr = Variable("MASTER_ADDR");
   options.master_port = static_cast<std::uint16_t>(*port);
   options.interface = Variable("GLOO_SOCKET_IFNAME");

@@ -20,7 +20,7 @@ struct Failure {
   int rank = 0;
   std::string why;
 };
-// As in "rank 1 has failed: a cable was pulled".
+// As in "rank 1 has failed: NCCL 2.27.3 was not done within 1000 ms".
 [[nodiscard]] std::string Describe(const Failure& failure);
 
 // A member's connection to the others, through the rendezvous at rank 0, which rank 0 serves for as long as its own one of

@@ -1,4 +1,4 @@
-// Texts from elsewhere, as from another member.
+// Texts from elsewhere: another member, NCCL.
 #pragma once
 
 #include <string>

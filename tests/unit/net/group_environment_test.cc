@@ -15,7 +15,7 @@ class GroupEnvironment : public testing::Test {
   void SetUp() override { Clear(); }
   void TearDown() override { Clear(); }
   static void Clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MUSTER_GANG",
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MUSTER_GANG",
                              "MUSTER_GENERATION", "GLOO_SOCKET_IFNAME"}) {
       ::unsetenv(name);
     }
@@ -37,6 +37,7 @@ TEST_F(GroupEnvironment, WithNothingSetTheGroupIsOne) {
 TEST_F(GroupEnvironment, AMemberReadsItsPlaceAndItsRound) {
   Set("RANK", "2");
   Set("WORLD_SIZE", "4");
+  Set("LOCAL_RANK", "1");
   Set("MASTER_ADDR", "n0");
   Set("MASTER_PORT", "29500");
   Set("MUSTER_GANG", "12.0");
@@ -46,6 +47,7 @@ TEST_F(GroupEnvironment, AMemberReadsItsPlaceAndItsRound) {
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(options->rank, 2);
   EXPECT_EQ(options->size, 4);
+  EXPECT_EQ(options->device, 1);
   EXPECT_EQ(options->master_addr, "n0");
   EXPECT_EQ(options->master_port, 29500);
   EXPECT_EQ(options->interface, "eth1");

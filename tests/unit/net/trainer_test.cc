@@ -53,6 +53,7 @@ struct Generation {
   std::function<std::string(int rank)> directory;           // empty: not started by Muster
   std::function<bool(int rank, int asked)> stop_requested;  // asked once a step
   int members = kMembers;
+  std::string collectives = "gloo";
 };
 
 std::vector<int> RunGeneration(const Generation& generation, const Check& check) {
@@ -69,8 +70,10 @@ std::vector<int> RunGeneration(const Generation& generation, const Check& check)
     if (!checkpoints) return Fail(checkpoints.error().message);
     if ((*checkpoints == nullptr) == static_cast<bool>(generation.directory))
       return Fail("in a gang or not?");
-    Result<std::unique_ptr<Collectives>> group =
-        MakeCollectives("gloo", test::LoopbackGroup(rank, members, port));
+    GroupOptions group_options = test::LoopbackGroup(rank, members, port);
+    group_options.nccl_library = STAND_IN_NCCL;
+    group_options.cuda_library = STAND_IN_NCCL;
+    Result<std::unique_ptr<Collectives>> group = MakeCollectives(generation.collectives, group_options);
     if (!group) return Fail(group.error().message);
     std::vector<std::string> said;
     int asked = 0;
@@ -124,6 +127,32 @@ TEST(Trainer, ARunThatLostAMemberEndsWithTheBitsOfOneThatDidNot) {
   const std::vector<float> healed = TrainToTheEnd({.directory = In(directory)}, "resumed from step 4");
   EXPECT_TRUE(SameBits(clean, healed));
   EXPECT_FALSE(clean.empty());
+}
+
+TEST(Trainer, TheWeightsOverNcclAreThoseOverGlooAlsoAfterALoss) {
+  // The stand-in for NCCL adds in Gloo's order.
+  const std::vector<float> gloo = TrainToTheEnd({});
+  EXPECT_TRUE(SameBits(gloo, TrainToTheEnd({.collectives = "nccl"})));
+  const ScratchDirectory directory;
+  Generation faulty{.directory = In(directory),
+                    .stop_requested =
+                        [](int rank, int asked) {
+                          if (rank == 1 && asked == 7) ::raise(SIGKILL);
+                          return false;
+                        },
+                    .collectives = "nccl"};
+  const std::vector<int> statuses =
+      RunGeneration(faulty, [](int, const Result<Outcome>& outcome, const std::vector<std::string>&) {
+        if (outcome || outcome.error().code != Errc::kUnavailable) return Fail("no error without a member");
+        return outcome.error().message.find("NCCL 2.27.3") != std::string::npos
+                   ? 0
+                   : Fail(outcome.error().message);
+      });
+  EXPECT_TRUE(Succeeded(statuses[0]));
+  EXPECT_FALSE(Succeeded(statuses[1]));
+  EXPECT_TRUE(Succeeded(statuses[2]));
+  EXPECT_TRUE(SameBits(
+      gloo, TrainToTheEnd({.directory = In(directory), .collectives = "nccl"}, "resumed from step 4")));
 }
 
 TEST(Trainer, AGangThatShrinksAndGrowsGoesOnWithTheSameWeights) {
