@@ -80,8 +80,10 @@ Status Run(const CommandLine& command, bool& in_gang) {
   if (!checkpoints) return checkpoints.error();
   in_gang = *checkpoints != nullptr;
   if (!in_gang && group_options->rank == 0) Say("not started by Muster: training without checkpoints");
-  Result<std::unique_ptr<Collectives>> group = MakeCollectives(command.backend, *group_options);
+  Result<std::unique_ptr<Collectives>> group = MakeCollectives(command.collectives, *group_options);
   if (!group) return group.error();
+  if (!(*group)->repeatable() && group_options->rank == 0)
+    Say(fmt::format("sums over {}: other nodes may give other bits", command.collectives));
   const TrainContext context{**group, checkpoints->get(), &Say, [] { return stop_requested != 0; }};
   Result<Outcome> outcome = Train(command.train, *corpus, context);
   if (!outcome) return outcome.error();

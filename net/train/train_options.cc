@@ -32,7 +32,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       ->check(count(0));
   app.add_option("--log-every", train.log_every, "steps between lines; 0: none")->check(count(0));
   app.add_option("--params-out", command.parameters_out, "file for the final weights, raw float32");
-  app.add_option("--backend", command.backend, "collectives to use");
+  app.add_option("--collectives", command.collectives, "what carries them: gloo, or nccl on CUDA devices");
   try {
     app.parse(argc, argv);
     if (train.model.width % train.model.heads != 0) {

@@ -12,7 +12,7 @@ struct CommandLine {
   TrainOptions train;
   std::string text;
   std::string parameters_out;  // empty: not written
-  std::string backend = "gloo";
+  std::string collectives = "gloo";
 };
 
 // What to run, or the exit status when that is settled: 0 after --help, 2 after a usage error, which has been

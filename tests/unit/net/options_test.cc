@@ -13,6 +13,11 @@ Parsed Parse(std::vector<const char*> arguments) {
   return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
 }
 
+TEST(Options, TheCollectivesAreGlooUnlessOthersAreAskedFor) {
+  EXPECT_EQ(Parse({"--text", "t"}).command->collectives, "gloo");
+  EXPECT_EQ(Parse({"--text", "t", "--collectives", "nccl"}).command->collectives, "nccl");
+}
+
 TEST(Options, ReachTheirPlaces) {
   const Parsed parsed = Parse(
       {"--text",      "t", "--width",      "64", "--depth", "3",   "--heads", "2", "--context",          "16",
