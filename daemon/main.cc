@@ -35,7 +35,7 @@
 #include "daemon/metrics/metrics_port.h"
 #include "daemon/metrics/metrics_text.h"
 #include "daemon/partner/tier.h"
-#include "daemon/rpc/link.h"
+#include "daemon/rpc/grpc_link.h"
 #include "daemon/service/checkpoint_exchange.h"
 #include "daemon/service/coordinators.h"
 #include "daemon/service/queries.h"
@@ -271,6 +271,7 @@ int Run(const Config& config) {
                            sampler,
                            chores,
                            health,
+                           OpenLink,
                            beat->get(),
                            &kernel_log,
                            take_over,

@@ -16,7 +16,7 @@
 #include "daemon/agent/node_health.h"
 #include "daemon/config/config.h"
 #include "daemon/lease/witnesses.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 
 namespace muster {
 
@@ -67,6 +67,7 @@ struct AgentContext {
   // For what takes long and nobody waits for: memory that is let go (let_go.h), a job that is ended.
   std::shared_ptr<Worker> chores;
   NodeHealth& health;
+  DialLink dial;                    // opens links to coordinators
   Beat* beat = nullptr;             // null in tests that need no leases
   KernelLog* kernel_log = nullptr;  // may be null
   std::function<void(const GangJob& job, TakeOverRequest request)> take_over;  // may be empty
@@ -80,7 +81,6 @@ struct AgentContext {
   // Null in tests where there is memory enough.
   std::shared_ptr<MemoryGrants> memory = nullptr;
   const watch::FabricWatch* fabric = nullptr;  // null in tests that have none
-  DialLink dial = OpenLink;
   std::map<uint32_t, GoodLinks> good_links{};  // by uid
 };
 

@@ -18,8 +18,8 @@
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/auth_session.h"
+#include "daemon/link/link.h"
 #include "daemon/partner/gang_partner.h"
-#include "daemon/rpc/link.h"
 
 namespace muster {
 namespace {

@@ -15,7 +15,7 @@
 #include "daemon/hang/stacks.h"
 #include "daemon/health/kernel_log.h"
 #include "daemon/health/process_usage.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 #include "daemon/watch/fabric_watch.h"
 
 namespace muster {

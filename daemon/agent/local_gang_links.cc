@@ -11,7 +11,7 @@
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 
 namespace muster {
 

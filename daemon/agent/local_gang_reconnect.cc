@@ -8,7 +8,7 @@
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/hang/suspended.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 
 namespace muster {
 namespace {

@@ -13,8 +13,8 @@
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/send.h"
+#include "daemon/link/link.h"
 #include "daemon/proto/node_table.h"
-#include "daemon/rpc/link.h"
 #include "daemon/slurm/local_job.h"
 
 namespace muster {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/link/link.h"
 #include "daemon/proto/node_table.h"
-#include "daemon/rpc/link.h"
 
 namespace muster {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "daemon/coordinator/roles.h"
 #include "daemon/health/kernel_fact.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 #include "daemon/slurm/topology.h"
 
 namespace muster {

@@ -11,7 +11,7 @@
 #include "daemon/beat/key.h"
 #include "daemon/beat/probe.h"
 #include "daemon/coordinator/coordinator.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 
 namespace muster {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "daemon/coordinator/coordinator.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 
 namespace muster {
 namespace {

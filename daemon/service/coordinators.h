@@ -10,7 +10,7 @@
 #include "base/loop.h"
 #include "daemon/agent/agent_context.h"
 #include "daemon/coordinator/coordinator.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 
 namespace muster {
 

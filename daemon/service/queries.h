@@ -8,7 +8,7 @@
 #include "base/worker.h"
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 #include "daemon/service/coordinators.h"
 
 namespace muster {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "daemon/proto/node_table.h"
+#include "daemon/rpc/grpc_link.h"
 
 namespace muster {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/worker.h"
+#include "daemon/link/link.h"
 #include "daemon/proto/muster.pb.h"
-#include "daemon/rpc/link.h"
 
 namespace muster {
 

@@ -9,12 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <optional>
-
-#include "daemon/beat/key.h"
 
 namespace muster {
 namespace {
@@ -52,6 +49,10 @@ UniqueFd NewBell() {
 }
 
 }  // namespace
+
+std::string BeatNet::HostOf(uint32_t node) {
+  return fmt::format("127.0.0.{}", node + 1);
+}
 
 // ---- time
 
@@ -208,192 +209,48 @@ void BeatNet::SetFilter(Filter filter) {
 
 // ---- links
 
-// End 0 has dialled, end 1 has been dialled.
-struct BeatNet::Pair {
-  struct Word {
-    std::string payload;
-    bool end = false;  // the last one: the other end has closed
-  };
-  std::array<uint32_t, 2> nodes{};
-  std::array<std::shared_ptr<End>, 2> ends;
-  std::array<LinkEvents, 2> events;
-  std::array<bool, 2> over{};              // has been told that it is closed
-  std::array<bool, 2> closed{};            // sends nothing more
-  std::array<std::deque<Word>, 2> on_way;  // by sender
-  bool connected = false;
-  std::string key = MakeBeatKey();
-};
-
-class BeatNet::End final : public Link {
- public:
-  End(BeatNet& net, const std::shared_ptr<Pair>& pair, size_t side)
-      : net_(net), pair_(pair), side_(side), key_(pair->key) {}
-  void Send(std::string payload) override {
-    if (const auto pair = pair_.lock()) net_.Send(*pair, side_, std::move(payload));
-  }
-  void Close(const std::string& why) override {
-    if (const auto pair = pair_.lock()) net_.Close(*pair, side_, why, false);
-  }
-  void CloseWhenSent(const std::string& why) override {
-    if (const auto pair = pair_.lock()) net_.Close(*pair, side_, why, true);
-  }
-  [[nodiscard]] std::string key() const override { return key_; }
-
- private:
-  BeatNet& net_;
-  const std::weak_ptr<Pair> pair_;
-  const size_t side_;
-  const std::string key_;
-};
-
-BeatNet::~BeatNet() = default;
-
-std::string BeatNet::HostOf(uint32_t node) {
-  return fmt::format("127.0.0.{}", node + 1);
-}
-
 DialLink BeatNet::DialFrom(uint32_t node) {
-  return [this, node](const std::string& host, const std::string& /*address*/, LinkEvents events,
-                      const RunElsewhere& /*elsewhere*/) -> std::shared_ptr<Link> {
-    auto pair = std::make_shared<Pair>();
-    in_addr_t address = ::inet_addr(host.c_str());
-    pair->nodes = {node, ntohl(address) - INADDR_LOOPBACK};
-    pair->events[0] = std::move(events);
-    for (const size_t side : {0, 1}) pair->ends[side] = std::make_shared<End>(*this, pair, side);
-    std::shared_ptr<Link> mine = pair->ends[0];
-    const std::lock_guard lock(mutex_);
-    Forget();
-    pairs_.push_back(pair);
-    Flush(*pair);
-    return mine;
-  };
+  return links_.DialFrom(HostOf(node));
 }
 
-std::shared_ptr<void> BeatNet::Listen(uint32_t node, Server::Accept accept) {
-  auto listener = std::make_shared<Listener>();
-  listener->accept = std::move(accept);
-  listener->port.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+std::shared_ptr<void> BeatNet::Listen(uint32_t node, AcceptLink accept) {
+  UniqueFd port(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
-  ::setsockopt(listener->port.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  ::setsockopt(port.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   const sockaddr_in address = AddressOf(node, port_);
-  EXPECT_EQ(::bind(listener->port.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0)
+  EXPECT_EQ(::bind(port.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0)
       << std::strerror(errno);
-  EXPECT_EQ(::listen(listener->port.get(), SOMAXCONN), 0);
-  const std::lock_guard lock(mutex_);
-  listeners_[node] = listener;
-  return {listener.get(), [this, node, keep = listener](void*) mutable {
-            const std::lock_guard inner(mutex_);
-            listeners_.erase(node);
-            keep.reset();
-            for (const auto& pair : pairs_) {
-              if (pair->nodes[1] != node || !pair->connected) continue;
-              pair->events[1] = {};  // its daemon is no more
-              pair->over[1] = true;
-              pair->ends[1].reset();
-              if (!std::exchange(pair->closed[1], true)) pair->on_way[1].push_back({"", true});
-              Flush(*pair);
-            }
-          }};
-}
-
-bool BeatNet::Held(const Pair& pair) const {
-  const Nodes nodes = Between(pair.nodes[0], pair.nodes[1]);
-  return pair.nodes[0] != pair.nodes[1] && (cut_.contains(nodes) || held_.contains(nodes));
-}
-
-void BeatNet::Send(Pair& pair, size_t from, std::string payload) {
-  const std::lock_guard lock(mutex_);
-  if (pair.closed[from]) return;
-  pair.on_way[from].push_back({std::move(payload)});
-  Flush(pair);
-}
-
-void BeatNet::Close(Pair& pair, size_t from, const std::string& why, bool sent_first) {
-  const std::lock_guard lock(mutex_);
-  if (std::exchange(pair.closed[from], true)) return;
-  if (!sent_first) pair.on_way[from].clear();
-  pair.on_way[from].push_back({"", true});
-  if (!std::exchange(pair.over[from], true) && pair.events[from].closed) pair.events[from].closed(why);
-  Flush(pair);
-}
-
-void BeatNet::Connect(Pair& pair) {
-  const auto listener = listeners_.find(pair.nodes[1]);
-  if (pair.closed[0]) {
-    pair.closed[1] = pair.over[1] = true;
-  } else if (listener == listeners_.end()) {
-    pair.closed[0] = pair.closed[1] = pair.over[1] = true;
-    if (!std::exchange(pair.over[0], true)) pair.events[0].closed("nobody listens");
-  } else {
-    pair.connected = true;
-    pair.events[1] = listener->second->accept(pair.ends[1]);
-  }
-}
-
-void BeatNet::Flush(Pair& pair) {
-  if (Held(pair)) return;
-  if (!pair.connected && !pair.closed[1]) Connect(pair);
-  if (!pair.connected) return;
-  for (const size_t from : {0, 1}) {
-    const size_t to = 1 - from;
-    while (!pair.on_way[from].empty()) {
-      const Pair::Word word = std::move(pair.on_way[from].front());
-      pair.on_way[from].pop_front();
-      ++activity_;
-      if (pair.over[to]) continue;
-      if (!word.end) {
-        pair.events[to].message(word.payload);
-      } else {
-        pair.over[to] = pair.closed[to] = true;
-        pair.events[to].closed("the other end has closed");
-      }
-    }
-  }
-}
-
-void BeatNet::FlushAll() {
-  for (const auto& pair : pairs_) Flush(*pair);
-}
-
-// Those that nobody is to be told anything of any more.
-void BeatNet::Forget() {
-  std::erase_if(pairs_, [](const std::shared_ptr<Pair>& pair) {
-    return pair->over[0] && pair->over[1] && pair->on_way[0].empty() && pair->on_way[1].empty();
-  });
+  EXPECT_EQ(::listen(port.get(), SOMAXCONN), 0);
+  return std::make_shared<Listener>(
+      Listener{std::move(port), links_.Listen(HostOf(node), std::move(accept))});
 }
 
 void BeatNet::Cut(uint32_t a, uint32_t b) {
-  const std::lock_guard lock(mutex_);
-  cut_.insert(Between(a, b));
+  {
+    const std::lock_guard lock(mutex_);
+    if (!cut_.insert(Between(a, b)).second) return;
+  }
+  HoldLinks(a, b);
 }
 
 void BeatNet::Mend(uint32_t a, uint32_t b) {
-  const std::lock_guard lock(mutex_);
-  cut_.erase(Between(a, b));
-  FlushAll();
+  {
+    const std::lock_guard lock(mutex_);
+    if (cut_.erase(Between(a, b)) == 0) return;
+  }
+  ReleaseLinks(a, b);
 }
 
 void BeatNet::HoldLinks(uint32_t a, uint32_t b) {
-  const std::lock_guard lock(mutex_);
-  held_.insert(Between(a, b));
+  links_.Hold(HostOf(a), HostOf(b));
 }
 
 void BeatNet::ReleaseLinks(uint32_t a, uint32_t b) {
-  const std::lock_guard lock(mutex_);
-  held_.erase(Between(a, b));
-  FlushAll();
+  links_.Release(HostOf(a), HostOf(b));
 }
 
 bool BeatNet::SayToAgent(uint32_t coordinator, uint32_t node, std::string payload) {
-  const std::lock_guard lock(mutex_);
-  for (auto pair = pairs_.rbegin(); pair != pairs_.rend(); ++pair) {
-    Pair& p = **pair;
-    if (p.nodes[0] != node || p.nodes[1] != coordinator || !p.connected || p.over[0]) continue;
-    p.on_way[1].push_back({std::move(payload)});
-    Flush(p);
-    return true;
-  }
-  return false;
+  return links_.SayFor(HostOf(coordinator), HostOf(node), std::move(payload));
 }
 
 }  // namespace muster

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,7 +23,7 @@
 #include "daemon/beat/beat_clock.h"
 #include "daemon/beat/beat_socket.h"
 #include "daemon/lease/datagram.h"
-#include "daemon/rpc/link.h"
+#include "tests/unit/daemon/link_net.h"
 
 namespace muster {
 
@@ -32,7 +31,7 @@ namespace muster {
 class BeatNet {
  public:
   explicit BeatNet(uint16_t port) : port_(port) {}
-  ~BeatNet();
+  ~BeatNet() = default;
   BeatNet(const BeatNet&) = delete;
   BeatNet& operator=(const BeatNet&) = delete;
 
@@ -46,7 +45,7 @@ class BeatNet {
   DialLink DialFrom(uint32_t node);
   // Links to this node are accepted until what is returned is destroyed; then they end. Its TCP port accepts meanwhile, too,
   // as far as the kernel goes.
-  std::shared_ptr<void> Listen(uint32_t node, Server::Accept accept);
+  std::shared_ptr<void> Listen(uint32_t node, AcceptLink accept);
 
   // ---- for the test
   [[nodiscard]] lease::Nanos now() const { return now_; }
@@ -54,7 +53,7 @@ class BeatNet {
   // Whether no beats' thread has anything to do at this time.
   [[nodiscard]] bool Idle();
   // Grows with all that any of them does, and with all that goes over links.
-  [[nodiscard]] uint64_t activity() const { return activity_; }
+  [[nodiscard]] uint64_t activity() const { return activity_ + links_.activity(); }
 
   // When the newest beat of a node has come to another one.
   [[nodiscard]] lease::Nanos last_beat(uint32_t node) const { return last_beat_[node]; }
@@ -76,36 +75,24 @@ class BeatNet {
  private:
   class Clock;
   class Socket;
-  class End;
-  struct Pair;
   using Nodes = std::pair<uint32_t, uint32_t>;
   static Nodes Between(uint32_t a, uint32_t b) { return {std::min(a, b), std::max(a, b)}; }
   struct Listener {
-    Server::Accept accept;
     UniqueFd port;
+    std::shared_ptr<void> links;
   };
 
   void Datagram(uint32_t from, std::span<const uint8_t> bytes, uint32_t to);
-  void Send(Pair& pair, size_t from, std::string payload);
-  void Close(Pair& pair, size_t from, const std::string& why, bool sent_first);
-  void Flush(Pair& pair);
-  void Connect(Pair& pair);
-  [[nodiscard]] bool Held(const Pair& pair) const;
-  void FlushAll();
-  void Forget();
 
   const uint16_t port_;
   std::atomic<lease::Nanos> now_{1'000'000 * lease::kMillisecond};
   std::atomic<uint64_t> activity_{0};
   std::array<std::atomic<lease::Nanos>, kNodes> last_beat_{};
 
-  // Of links: their callbacks only post to loops, and are called with it.
+  LinkNet links_;
   std::mutex mutex_;
   std::set<Nodes> cut_;
-  std::set<Nodes> held_;
   Filter filter_;
-  std::map<uint32_t, std::shared_ptr<Listener>> listeners_;
-  std::list<std::shared_ptr<Pair>> pairs_;
   std::map<uint32_t, Socket*> sockets_;
 
   std::mutex clocks_mutex_;

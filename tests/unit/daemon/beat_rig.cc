@@ -74,8 +74,9 @@ void BeatRig::TearDown() {
 void BeatRig::StartDaemon(uint32_t node) {
   daemons_[node] = std::make_unique<TestDaemon>(
       BeatNet::HostOf(node), BeatNet::HostOf(node), port_->port(), directory_.path(), EngineOptions(), store_,
-      TestBeat{times_, net_->NewClock(), net_->NewSocket(node), net_->DialFrom(node),
-               [this, node](Server::Accept accept) { return net_->Listen(node, std::move(accept)); }});
+      TestLinks{net_->DialFrom(node),
+                [this, node](AcceptLink accept) { return net_->Listen(node, std::move(accept)); }},
+      TestBeat{times_, net_->NewClock(), net_->NewSocket(node)});
 }
 
 void BeatRig::EndDaemon(uint32_t node) {

@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "ceph/catalog/catalog.h"
+#include "daemon/agent/port_lease.h"
 #include "daemon/coordinator/record.h"
 #include "tests/unit/ceph/memory_store.h"
+#include "tests/unit/ceph/temporary_directory.h"
 #include "tests/unit/daemon/beat_net.h"
 #include "tests/unit/daemon/daemon_rig.h"
 

@@ -3,19 +3,16 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "base/clock.h"
 #include "tests/unit/daemon/packet_builder.h"
-#include "tests/unit/daemon/private_munge.h"
 
 namespace muster {
 namespace {
@@ -75,30 +72,7 @@ std::map<std::string, std::string> ReadEnvironment(int fd, uint32_t bytes) {
 
 }  // namespace
 
-bool NameNodes() {
-  static const bool named = [] {
-    std::ofstream("/run/hosts") << "127.0.0.1 localhost n1\n127.0.0.2 n2\n";
-    return ::mount("/run/hosts", "/etc/hosts", nullptr, MS_BIND, nullptr) == 0;
-  }();
-  return named;
-}
-
-void DaemonFixture::SetUp() {
-  PrivateMunge& munge = PrivateMunge::Get();
-  if (!munge.problem().empty()) GTEST_SKIP() << munge.problem();
-  ASSERT_TRUE(NameNodes());
-  auto lease = PortLease::Take(18'000, 18'999, 1);
-  ASSERT_TRUE(lease) << lease.error().message;
-  lease_ = *std::move(lease);
-}
-
-void DaemonFixture::StartDaemon(uint32_t node, const EngineOptions& engine) {
-  daemons_[node] =
-      std::make_unique<TestDaemon>(fmt::format("n{}", node + 1), fmt::format("127.0.0.{}", node + 1),
-                                   lease_->port(), directory_.path(), engine, store_);
-}
-
-AgentContext TestDaemon::ContextOfAgent(const std::string& name, const std::optional<TestBeat>& beat) {
+AgentContext TestDaemon::ContextOfAgent(const std::string& name, DialLink dial) {
   AgentContext context{.loop = loop_,
                        .config = config_,
                        .self = name,
@@ -109,12 +83,12 @@ AgentContext TestDaemon::ContextOfAgent(const std::string& name, const std::opti
                        .dialer = dialer_,
                        .sampler = sampler_,
                        .chores = std::make_shared<Worker>(),
-                       .health = health_};
+                       .health = health_,
+                       .dial = std::move(dial)};
   context.commands = &exchange_;
   context.memory = std::make_shared<MemoryGrants>(0);
-  if (!beat) return context;
+  if (!beat_) return context;
   context.beat = beat_.get();
-  context.dial = beat->dial;
   context.take_over = [this](const GangJob& job, TakeOverRequest request) {
     coordinators_.TakeOver(job, std::move(request));
   };
@@ -126,7 +100,7 @@ AgentContext TestDaemon::ContextOfAgent(const std::string& name, const std::opti
 }
 
 TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
-                       const EngineOptions& engine, std::shared_ptr<Store> store,
+                       const EngineOptions& engine, std::shared_ptr<Store> store, const TestLinks& links,
                        const std::optional<TestBeat>& beat)
     : config_(ConfigOf(name, address, port, directory, engine)),
       store_(store ? std::move(store) : MustOpen(config_.store)),
@@ -135,16 +109,10 @@ TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, con
       coordinators_({loop_, config_, name, store_, &reader_, beat_.get()}),
       health_(loop_, {}, [](const HealthOptions&) { return HealthReport{}; }),
       exchange_(loop_, config_, store_, engine_),
-      agent_(ContextOfAgent(name, beat)) {
-  const auto accept = [this](std::shared_ptr<Link> link) { return coordinators_.Accept(std::move(link)); };
-  if (beat) {
-    coordinators_.SetAgent([this](const std::string& gang) { return agent_.CoordinatorOf(gang); });
-    listener_ = beat->listen(accept);
-  } else {
-    auto server = Server::Start({fmt::format("{}:{}", address, port), name, ::geteuid()}, accept, {});
-    EXPECT_TRUE(server) << server.error().message;
-    server_ = *std::move(server);
-  }
+      agent_(ContextOfAgent(name, links.dial)) {
+  if (beat) coordinators_.SetAgent([this](const std::string& gang) { return agent_.CoordinatorOf(gang); });
+  listener_ =
+      links.listen([this](std::shared_ptr<Link> link) { return coordinators_.Accept(std::move(link)); });
   const Status started = agent_.Start();
   EXPECT_TRUE(started) << started.error().message;
   thread_ = std::thread([this] { loop_.Run(); });
@@ -159,13 +127,6 @@ std::string TestSupervisor::Message::Text() const {
   if (type == wire::Type::kReport) return packet.substr(sizeof(wire::Report));
   if (type == wire::Type::kRefused) return packet.substr(sizeof(wire::Refused));
   return "";
-}
-
-void TwoDaemons::SetUp() {
-  DaemonFixture::SetUp();
-  if (IsSkipped() || HasFatalFailure()) return;
-  StartDaemon(0);
-  StartDaemon(1);
 }
 
 wire::SupervisorHello StepHello(uint32_t job, uint32_t node, uint32_t nodes) {

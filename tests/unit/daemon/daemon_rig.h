@@ -20,28 +20,27 @@
 #include "ceph/engine/engine.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
-#include "daemon/agent/port_lease.h"
 #include "daemon/beat/beat.h"
 #include "daemon/config/config.h"
-#include "daemon/rpc/link.h"
+#include "daemon/link/link.h"
 #include "daemon/service/checkpoint_exchange.h"
 #include "daemon/service/coordinators.h"
-#include "tests/unit/ceph/temporary_directory.h"
 #include "wire/wire.h"
 
 namespace muster {
 
-// Gives the process names for its nodes: n1 is 127.0.0.1, n2 127.0.0.2. After PrivateMunge, in its namespace.
-bool NameNodes();
+// What joins a node's daemon to the others.
+struct TestLinks {
+  DialLink dial;
+  // Links are accepted as long as what it returns lives.
+  std::function<std::shared_ptr<void>(AcceptLink)> listen;
+};
 
-// A node's leases, and what joins its daemon to the others in the place of UDP and gRPC.
+// A node's leases, and what is in the place of UDP.
 struct TestBeat {
   lease::Times times;
   std::shared_ptr<BeatClock> clock;
   std::shared_ptr<BeatSocket> socket;
-  DialLink dial;
-  // Links are accepted as long as what it returns lives.
-  std::function<std::shared_ptr<void>(Server::Accept)> listen;
 };
 
 // What musterd's main does, on a thread. Its end is a clean stop.
@@ -50,7 +49,7 @@ class TestDaemon {
   // `directory` holds the node's own files, and the store, which all nodes share, where `store` is null. Without `beat` it
   // has no leases.
   TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
-             const EngineOptions& engine, std::shared_ptr<Store> store,
+             const EngineOptions& engine, std::shared_ptr<Store> store, const TestLinks& links,
              const std::optional<TestBeat>& beat = std::nullopt);
   ~TestDaemon();
   TestDaemon(const TestDaemon&) = delete;
@@ -78,7 +77,7 @@ class TestDaemon {
   }
 
  private:
-  AgentContext ContextOfAgent(const std::string& name, const std::optional<TestBeat>& beat);
+  AgentContext ContextOfAgent(const std::string& name, DialLink dial);
   Config config_;
   std::shared_ptr<Store> store_;
   Loop loop_;
@@ -91,28 +90,8 @@ class TestDaemon {
   NodeHealth health_;
   CheckpointExchange exchange_;
   Agent agent_;
-  std::unique_ptr<Server> server_;
-  std::shared_ptr<void> listener_;  // in its place
+  std::shared_ptr<void> listener_;
   std::thread thread_;
-};
-
-// A test with a MUNGE of its own, a store and a port that are free, and no daemon yet. Skipped where there is no MUNGE.
-class DaemonFixture : public ::testing::Test {
- protected:
-  void SetUp() override;
-  // Node 0 is n1, node 1 is n2. Where both are, the second coordinates: the batch host is the last candidate.
-  void StartDaemon(uint32_t node, const EngineOptions& engine = {});
-
-  TemporaryDirectory directory_;
-  std::shared_ptr<Store> store_;  // of daemons that are started from now on; null: a directory
-  std::optional<PortLease> lease_;
-  std::unique_ptr<TestDaemon> daemons_[2];
-};
-
-// With a daemon on each of the two nodes.
-class TwoDaemons : public DaemonFixture {
- protected:
-  void SetUp() override;
 };
 
 // What the task of a node says first, of a step of `nodes` nodes with one task on each.

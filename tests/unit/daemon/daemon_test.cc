@@ -7,7 +7,7 @@
 #include <functional>
 #include <initializer_list>
 
-#include "tests/unit/daemon/daemon_rig.h"
+#include "tests/unit/daemon/daemon_fixture.h"
 
 namespace muster {
 namespace {

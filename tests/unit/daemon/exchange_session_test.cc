@@ -21,7 +21,7 @@
 #include "daemon/cli/checkpoint_output.h"
 #include "daemon/cli/checkpoint_transfer.h"
 #include "tests/unit/ceph/memory_store.h"
-#include "tests/unit/daemon/daemon_rig.h"
+#include "tests/unit/daemon/daemon_fixture.h"
 #include "tests/unit/daemon/packet_builder.h"
 #include "tests/unit/daemon/packet_socket.h"
 

@@ -14,6 +14,7 @@
 #include "ceph/muster.h"
 #include "daemon/service/checkpoint_changes.h"
 #include "tests/unit/ceph/memory_store.h"
+#include "tests/unit/daemon/daemon_fixture.h"
 #include "tests/unit/daemon/test_member.h"
 
 namespace muster {

@@ -1,5 +1,5 @@
 // Links and questions between daemons: real gRPC on the loopback, a real munged.
-#include "daemon/rpc/link.h"
+#include "daemon/rpc/grpc_link.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>

@@ -11,6 +11,7 @@
 #include "ceph/catalog/object_names.h"
 #include "ceph/muster.h"
 #include "tests/unit/ceph/memory_store.h"
+#include "tests/unit/daemon/daemon_fixture.h"
 #include "tests/unit/daemon/test_member.h"
 
 namespace muster {

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "ceph/muster.h"
-#include "tests/unit/daemon/daemon_rig.h"
+#include "tests/unit/daemon/daemon_fixture.h"
 #include "tests/unit/daemon/fixtures.h"
 #include "tests/unit/daemon/fixtures/wire_v1/first_version.h"
 #include "tests/unit/daemon/packet_socket.h"

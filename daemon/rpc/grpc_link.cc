@@ -1,4 +1,4 @@
-#include "daemon/rpc/link.h"
+#include "daemon/rpc/grpc_link.h"
 
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
@@ -252,7 +252,7 @@ class ServerLink final : public Link,
                          public grpc::ServerBidiReactor<Envelope, Envelope>,
                          public std::enable_shared_from_this<ServerLink> {
  public:
-  ServerLink(const ServerOptions& options, const Server::Accept& accept)
+  ServerLink(const ServerOptions& options, const AcceptLink& accept)
       : options_(options), accept_(accept), codec_(Direction::kToAgent, Direction::kToCoordinator) {}
 
   void Begin() {
@@ -363,7 +363,7 @@ class ServerLink final : public Link,
   }
 
   const ServerOptions& options_;
-  const Server::Accept& accept_;
+  const AcceptLink& accept_;
   LinkEvents events_;
   mutable std::mutex mutex_;
   Codec codec_;
@@ -376,7 +376,7 @@ class ServerLink final : public Link,
 
 class NodeService final : public v1::Node::CallbackService {
  public:
-  NodeService(const ServerOptions& options, Server::Accept accept)
+  NodeService(const ServerOptions& options, AcceptLink accept)
       : options_(options), accept_(std::move(accept)) {}
 
   grpc::ServerBidiReactor<Envelope, Envelope>* Attend(grpc::CallbackServerContext* /*context*/) override {
@@ -387,7 +387,7 @@ class NodeService final : public v1::Node::CallbackService {
 
  private:
   const ServerOptions& options_;
-  Server::Accept accept_;
+  AcceptLink accept_;
 };
 
 // A question that waits for its answer. When nobody will give one any more, because the daemon is stopping, the
@@ -413,7 +413,7 @@ class OpenCall {
 
 class QueryService final : public v1::Query::CallbackService {
  public:
-  QueryService(const ServerOptions& options, Server::Ask ask) : options_(options), ask_(std::move(ask)) {}
+  QueryService(const ServerOptions& options, AnswerQuestion ask) : options_(options), ask_(std::move(ask)) {}
 
   grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context, const v1::Question* question,
                                 v1::Answer* answer) override {
@@ -438,12 +438,12 @@ class QueryService final : public v1::Query::CallbackService {
 
  private:
   const ServerOptions& options_;
-  Server::Ask ask_;
+  AnswerQuestion ask_;
 };
 
 class GrpcServer final : public Server {
  public:
-  GrpcServer(ServerOptions options, Accept accept, Ask ask)
+  GrpcServer(ServerOptions options, AcceptLink accept, AnswerQuestion ask)
       : options_(std::move(options)), node_(options_, std::move(accept)), query_(options_, std::move(ask)) {}
   ~GrpcServer() override {
     if (server_) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
@@ -487,7 +487,8 @@ std::shared_ptr<Link> OpenLink(const std::string& node, const std::string& addre
   return link;
 }
 
-Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Accept accept, Ask ask) {
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, AcceptLink accept,
+                                              AnswerQuestion ask) {
   auto server = std::make_unique<GrpcServer>(options, std::move(accept), std::move(ask));
   if (Status listening = server->Listen(); !listening) return listening.error();
   return std::unique_ptr<Server>(std::move(server));
