@@ -9,6 +9,23 @@
 #include <utility>
 
 namespace muster {
+namespace {
+
+class SteadyClock final : public LoopClock {
+ public:
+  [[nodiscard]] Time Now() const override { return std::chrono::steady_clock::now(); }
+  [[nodiscard]] int WaitMs(Time due) const override {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Now());
+    return left.count() < 0 ? 0 : static_cast<int>(std::min<int64_t>(left.count(), 60'000));
+  }
+};
+
+}  // namespace
+
+LoopClock& SteadyLoopClock() {
+  static SteadyClock clock;
+  return clock;
+}
 
 Mailbox::Mailbox() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
@@ -37,11 +54,13 @@ void Mailbox::Close() {
   dropped.swap(posted_);
 }
 
-Loop::Loop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), mailbox_(std::make_shared<Mailbox>()) {
+Loop::Loop(LoopClock& clock)
+    : clock_(clock), epoll_(::epoll_create1(EPOLL_CLOEXEC)), mailbox_(std::make_shared<Mailbox>()) {
   if (!epoll_.valid()) throw std::system_error(errno, std::generic_category(), "epoll_create1");
   Watch(mailbox_->wake_.get(), EPOLLIN, [this](uint32_t) {
     for (auto& work : mailbox_->Take()) work();
   });
+  clock_.Serve(mailbox_);
 }
 
 Loop::~Loop() {
@@ -64,15 +83,15 @@ void Loop::Unwatch(int fd) {
 }
 
 Loop::TimerId Loop::After(std::chrono::milliseconds delay, std::function<void()> fire) {
-  return At(Clock::now() + delay, std::move(fire));
+  return At(Now() + delay, std::move(fire));
 }
 
 Loop::TimerId Loop::AfterPeriod(std::chrono::milliseconds period, std::function<void()> fire) {
-  const auto passed = Clock::now() - made_ + period / 2;
+  const auto passed = Now() - made_ + period / 2;
   return At(made_ + (passed / period + 1) * period, std::move(fire));
 }
 
-Loop::TimerId Loop::At(Clock::time_point when, std::function<void()> fire) {
+Loop::TimerId Loop::At(Time when, std::function<void()> fire) {
   const TimerId id = next_timer_++;
   timers_.emplace(std::pair{when, id}, std::move(fire));
   timer_times_.emplace(id, when);
@@ -91,13 +110,11 @@ void Loop::Stop() {
 }
 
 int Loop::NextTimeout() const {
-  if (timers_.empty()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
-  return left.count() < 0 ? 0 : static_cast<int>(std::min<int64_t>(left.count(), 60'000));
+  return timers_.empty() ? -1 : clock_.WaitMs(timers_.begin()->first.first);
 }
 
 void Loop::FireTimers() {
-  const auto now = Clock::now();
+  const Time now = Now();
   while (!timers_.empty() && timers_.begin()->first.first <= now) {
     auto node = timers_.extract(timers_.begin());
     timer_times_.erase(node.key().second);
@@ -109,7 +126,7 @@ void Loop::Run() {
   std::array<epoll_event, 64> events{};
   while (!stopped_) {
     const int n = ::epoll_wait(epoll_.get(), events.data(), events.size(), NextTimeout());
-    const auto woken = Clock::now();
+    const auto woken = std::chrono::steady_clock::now();
     for (int i = 0; i < n; ++i) {
       // A handler may unwatch descriptors that are later in this batch.
       const auto it = watches_.find(events[static_cast<size_t>(i)].data.fd);
@@ -118,7 +135,7 @@ void Loop::Run() {
       ready(events[static_cast<size_t>(i)].events);
     }
     FireTimers();
-    longest_turn_ = std::max(longest_turn_, Clock::now() - woken);
+    longest_turn_ = std::max(longest_turn_, std::chrono::steady_clock::now() - woken);
   }
   mailbox_->Close();
 }

@@ -31,13 +31,29 @@ class Mailbox {
   std::vector<std::function<void()>> posted_;
 };
 
+// What loops' timers go by. Thread-safe. It lives longer than its loops.
+class LoopClock {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  virtual ~LoopClock() = default;
+  [[nodiscard]] virtual Time Now() const = 0;
+  // For how many ms of real time a loop with nothing to do before `due` may wait, -1: for ever. It looks again then.
+  [[nodiscard]] virtual int WaitMs(Time due) const = 0;
+  // A loop goes by it. Once the clock has moved by itself, something is to be posted there.
+  virtual void Serve(const std::shared_ptr<Mailbox>& /*loop*/) {}
+};
+
+// That of the machine.
+LoopClock& SteadyLoopClock();
+
 // Everything but Post, Stop and the mailbox belongs to the thread that calls Run (or to the time before Run).
 class Loop {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Time = LoopClock::Time;
   using TimerId = uint64_t;  // 0 is never one
 
-  Loop();
+  explicit Loop(LoopClock& clock = SteadyLoopClock());
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -46,6 +62,8 @@ class Loop {
   void Watch(int fd, uint32_t events, std::function<void(uint32_t)> ready);
   void Unwatch(int fd);
 
+  // By the clock that the timers go by.
+  [[nodiscard]] Time Now() const { return clock_.Now(); }
   TimerId After(std::chrono::milliseconds delay, std::function<void()> fire);
   // At the next multiple of `period` since this loop was made: timers of one period, or of multiples of it, fire in one
   // wake-up. After between one half and one and a half periods.
@@ -61,22 +79,23 @@ class Loop {
   // Runs until Stop. Once.
   void Run();
   void Stop();
-  // The longest time so far between two waits, in which nothing else was attended to.
-  [[nodiscard]] Clock::duration longest_turn() const { return longest_turn_; }
+  // The longest real time so far between two waits, in which nothing else was attended to.
+  [[nodiscard]] std::chrono::steady_clock::duration longest_turn() const { return longest_turn_; }
 
  private:
-  TimerId At(Clock::time_point when, std::function<void()> fire);
+  TimerId At(Time when, std::function<void()> fire);
   [[nodiscard]] int NextTimeout() const;
   void FireTimers();
 
-  const Clock::time_point made_ = Clock::now();
+  LoopClock& clock_;
+  const Time made_ = clock_.Now();
   UniqueFd epoll_;
   std::shared_ptr<Mailbox> mailbox_;
   bool stopped_ = false;
-  Clock::duration longest_turn_{};
+  std::chrono::steady_clock::duration longest_turn_{};
   std::unordered_map<int, std::function<void(uint32_t)>> watches_;
-  std::map<std::pair<Clock::time_point, TimerId>, std::function<void()>> timers_;
-  std::unordered_map<TimerId, Clock::time_point> timer_times_;
+  std::map<std::pair<Time, TimerId>, std::function<void()>> timers_;
+  std::unordered_map<TimerId, Time> timer_times_;
   TimerId next_timer_ = 1;
 };
 

@@ -51,7 +51,7 @@ struct RecordedCoordinator {
 struct GoodLinks {
   std::string test;
   bool full = false;
-  Loop::Clock::time_point at;
+  Loop::Time at;
 };
 
 struct AgentContext {

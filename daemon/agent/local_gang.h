@@ -75,7 +75,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
 
  private:
   struct Awaited {
-    Loop::Clock::time_point until;
+    Loop::Time until;
     bool was_suspended = false;  // when it was looked at last
     bool presumed = false;       // to be where it was: it is suspended
   };

@@ -49,7 +49,7 @@ void LocalGang::LinksTested(const LinksTestedPacket& tested) {
   context_.good_links.erase(job_.uid);
   if (tested.body.wait_status == 0)
     context_.good_links[job_.uid] = {fmt::format("{} {}.{}", job_.Id(), term_, test_->test()), test_->full(),
-                                     Loop::Clock::now()};
+                                     context_.loop.Now()};
   if (test_->place() > 0) {
     // 1: the fabric is not good.
     if (tested.body.wait_status != 0 && tested.body.wait_status != 1 << 8)

@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kLook{1000};
 }  // namespace
 
 void LocalGang::ExpectReconnects(const GangState& state) {
-  const auto until = Loop::Clock::now() + std::chrono::milliseconds(context_.config.reconnect_ms);
+  const auto until = context_.loop.Now() + std::chrono::milliseconds(context_.config.reconnect_ms);
   for (const uint32_t task : state.tasks) {
     Member& member = members_[task];
     const auto supervisor = state.supervisors.find(task);
@@ -43,8 +43,8 @@ void LocalGang::ExpectReconnects(const GangState& state) {
 // they were, for this node would be lost to it else.
 void LocalGang::AwaitSupervisors() {
   reconnect_timer_ = 0;
-  const auto now = Loop::Clock::now();
-  auto next = Loop::Clock::time_point::max();
+  const auto now = context_.loop.Now();
+  auto next = Loop::Time::max();
   for (auto& [task, member] : members_) {
     if (!member.awaited) continue;
     if (member.supervisor > 0 && hang::IsSuspended(member.supervisor)) {
@@ -60,7 +60,7 @@ void LocalGang::AwaitSupervisors() {
       next = std::min({next, now + kLook, member.awaited->until});
     }
   }
-  if (next != Loop::Clock::time_point::max()) {
+  if (next != Loop::Time::max()) {
     reconnect_timer_ = context_.loop.After(std::chrono::ceil<std::chrono::milliseconds>(next - now),
                                            [this] { AwaitSupervisors(); });
   }

@@ -197,7 +197,7 @@ void LocalGang::Register() {
   if (const auto links = context_.good_links.find(job_.uid); links != context_.good_links.end()) {
     r->set_links_test(links->second.test);
     r->set_links_full(links->second.full);
-    const auto age = Loop::Clock::now() - links->second.at;
+    const auto age = context_.loop.Now() - links->second.at;
     r->set_links_age_ms(
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(age).count()));
   }

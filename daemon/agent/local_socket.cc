@@ -113,7 +113,7 @@ Status LocalSocket::StartDoor() {
     return Error{Errc::kUnavailable, fmt::format("socket {}: {}", path_, std::strerror(errno))};
   const UniqueFd its(ends[1]);
   control_.reset(ends[0]);
-  door_started_ = std::chrono::steady_clock::now();
+  door_started_ = loop_.Now();
   const auto pid = StartHelper(door_, {path_}, {{its.get(), kDoorControl}});
   if (!pid) return Error{pid.error().code, fmt::format("socket {}: {}", path_, pid.error().message)};
   ReapLater(loop_, *pid);
@@ -184,7 +184,7 @@ void LocalSocket::DoorEnded(const std::string& why) {
     ++users_;
     connection->orphan_ = true;
   }
-  const bool again = std::chrono::steady_clock::now() - door_started_ < kDoorLater;
+  const bool again = loop_.Now() - door_started_ < kDoorLater;
   resume_ = loop_.After(again ? kDoorLater : kDoorAgain, [this] {
     resume_ = 0;
     if (Status started = StartDoor(); !started) return DoorEnded(started.error().message);

@@ -119,7 +119,7 @@ class LocalSocket {
   std::shared_ptr<Worker> chores_;
   Handlers handlers_;
   UniqueFd control_;
-  std::chrono::steady_clock::time_point door_started_;
+  Loop::Time door_started_;
   bool listens_ = false;
   std::unordered_map<int, std::shared_ptr<LocalConnection>> connections_;
   std::unordered_map<uid_t, size_t> per_user_;  // but root

@@ -15,7 +15,7 @@ NodeHealth::NodeHealth(Loop& loop, HealthOptions options, Checker checker)
     : loop_(loop), options_(std::move(options)), checker_(std::move(checker)) {}
 
 void NodeHealth::Check(Done done) {
-  if (!checking_ && checked_ && std::chrono::steady_clock::now() - last_at_ < kFresh) {
+  if (!checking_ && checked_ && loop_.Now() - last_at_ < kFresh) {
     loop_.Post([done = std::move(done), report = last_] { done(report); });
     return;
   }
@@ -37,7 +37,7 @@ void NodeHealth::Finished(const HealthReport& report) {
   checking_ = false;
   checked_ = true;
   last_ = report;
-  last_at_ = std::chrono::steady_clock::now();
+  last_at_ = loop_.Now();
   options_.last_counters = report.counters;
   for (const HealthFinding& finding : report.findings) {
     spdlog::warn("this node: {} {}{}", finding.subject, finding.what,

@@ -45,7 +45,7 @@ class NodeHealth {
   std::vector<Done> waiting_;
   bool checking_ = false;
   HealthReport last_;
-  std::chrono::steady_clock::time_point last_at_;
+  Loop::Time last_at_;
   bool checked_ = false;
   bool fabric_sick_ = false;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);

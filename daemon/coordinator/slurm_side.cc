@@ -138,12 +138,12 @@ void Coordinator::Do(const gang::LoseNode& action) {
 // successor by then, does not wait for a store that does not answer.
 void Coordinator::SetDownByQuorum(const gang::LoseNode& action, const std::shared_ptr<bool>& settled) {
   const auto lease = std::chrono::milliseconds(config_.lease_ms);
-  const auto due = Loop::Clock::now() + 2 * lease;
+  const auto due = loop_.Now() + 2 * lease;
   loop_.After(2 * lease, [weak = weak_from_this(), action, settled, lease, due] {
     const auto self = weak.lock();
     if (!self || *settled || self->deposed_ || !self->gang_->nodes()[action.node].lost) return;
     // A host that has stood still does not know yet whom they follow.
-    const bool late = Loop::Clock::now() > due + lease;
+    const bool late = self->loop_.Now() > due + lease;
     if (late || !self->quorum_) return self->SetDownByQuorum(action, settled);
     *settled = true;
     self->SetDown(action, {});

@@ -165,7 +165,7 @@ void MetricsPort::Read(Id id, Connection& connection) {
   }
   const int status = StatusOfRequest(std::string_view(connection.request).substr(0, end + 2));
   if (status != kOk) return Answer(id, connection, status, "");
-  if (text_at_ != Loop::Clock::time_point() && Loop::Clock::now() - text_at_ < options_.fresh)
+  if (text_at_ != Loop::Time() && loop_.Now() - text_at_ < options_.fresh)
     return Answer(id, connection, kOk, text_);
   connection.step = Step::kWaits;
   loop_.Watch(connection.fd.get(), 0, [this, id](uint32_t) { Ready(id); });
@@ -183,7 +183,7 @@ void MetricsPort::Ask() {
 void MetricsPort::Gathered(std::string text) {
   asked_ = false;
   text_ = std::move(text);
-  text_at_ = Loop::Clock::now();
+  text_at_ = loop_.Now();
   std::vector<Id> waiting;
   for (const auto& [id, connection] : connections_) {
     if (connection.step == Step::kWaits) waiting.push_back(id);

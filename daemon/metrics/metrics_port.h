@@ -80,7 +80,7 @@ class MetricsPort {
   Id next_ = 1;
   bool asked_ = false;
   std::string text_;
-  Loop::Clock::time_point text_at_;
+  Loop::Time text_at_;
 
   std::thread thread_;
 };

@@ -34,7 +34,7 @@ class Requeue : public std::enable_shared_from_this<Requeue> {
         set_down_(std::move(set_down)),
         done_(std::move(done)),
         over_(std::move(over)),
-        end_(Loop::Clock::now() + request_.deadline) {}
+        end_(loop_.Now() + request_.deadline) {}
 
   // DOWN comes before the requeue: slurmctld sends the job's end to all its nodes at once and looks at no answer before
   // the last one, which of a dead node comes after MessageTimeout. But first it is asked whether the job may be
@@ -77,7 +77,7 @@ class Requeue : public std::enable_shared_from_this<Requeue> {
       if (ok.value("released", false)) return self.Released();
       self.state_ = ok.value("state", "");
       milliseconds pause =
-          std::clamp(std::chrono::duration_cast<milliseconds>(Loop::Clock::now() - self.asked_) / 4,
+          std::clamp(std::chrono::duration_cast<milliseconds>(self.loop_.Now() - self.asked_) / 4,
                      kFirstPause, kLongestPause);
       if (ok.value("pending", false)) {
         self.settled_ = true;
@@ -94,7 +94,7 @@ class Requeue : public std::enable_shared_from_this<Requeue> {
 
   void Released() {
     std::exchange(done_, [](const Status&) {})({});
-    end_ = Loop::Clock::now() + kWatch;
+    end_ = loop_.Now() + kWatch;
     Watch(false);
   }
 
@@ -141,7 +141,7 @@ class Requeue : public std::enable_shared_from_this<Requeue> {
   }
 
   void Later(milliseconds pause, std::function<void(Requeue&)> then) {
-    if (Loop::Clock::now() + pause > end_) {
+    if (loop_.Now() + pause > end_) {
       return End(
           Error{Errc::kUnavailable, fmt::format("job {} has not come back into the queue within {} ms: {}",
                                                 request_.job_id, request_.deadline.count(), state_)});
@@ -158,8 +158,8 @@ class Requeue : public std::enable_shared_from_this<Requeue> {
   std::function<void(const std::string&, std::function<void(Status)>)> set_down_;
   std::function<void(Status)> done_;
   std::function<void()> over_;
-  Loop::Clock::time_point end_;
-  const Loop::Clock::time_point asked_ = Loop::Clock::now();
+  Loop::Time end_;
+  const Loop::Time asked_ = loop_.Now();
   bool settled_ = false;
   int launched_ = 0;
   int freed_ = 0;

@@ -46,7 +46,7 @@ class Slurm::Impl {
 
   // What counts against the limit is what may have set a node DOWN.
   void NodeDown(uint32_t job_id, const std::string& node, const std::string& reason, Done done) {
-    const auto now = Loop::Clock::now();
+    const auto now = loop_.Now();
     while (!downs_.empty() && downs_.front() + std::chrono::minutes(1) <= now) downs_.pop_front();
     if (downs_.size() >= static_cast<size_t>(std::max<int64_t>(options_.node_downs_per_minute, 0))) {
       return loop_.Post(
@@ -97,8 +97,8 @@ class Slurm::Impl {
                         std::move(over));
   }
 
-  void SetDown(Loop::Clock::time_point now, uint32_t job_id, const std::string& node,
-               const std::string& reason, Done done) {
+  void SetDown(Loop::Time now, uint32_t job_id, const std::string& node, const std::string& reason,
+               Done done) {
     helper_.Ask({{"do", "node_down"}, {"job", job_id}, {"node", node}, {"reason", slurm::CleanText(reason)}},
                 options_.timeout, [this, now, done = std::move(done)](const Result<json>& answer) {
                   const bool unknown = !answer && answer.error().code == Errc::kUnavailable;
@@ -114,7 +114,7 @@ class Slurm::Impl {
   Loop& loop_;
   const SlurmOptions options_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);
-  std::deque<Loop::Clock::time_point> downs_;
+  std::deque<Loop::Time> downs_;
   slurm::HelperProcess helper_;
   const slurm::RequeueFiles files_;
   slurm::Comments comments_;

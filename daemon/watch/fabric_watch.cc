@@ -83,11 +83,11 @@ void FabricWatch::Sample() {
   const bool begin = !std::exchange(watching_, true);
   if (std::exchange(sampling_, true)) {
     if (begin) watching_ = false;  // the sample under way is of the time before: begin with the next
-    if (Loop::Clock::now() - sampling_since_ > kStuck && !std::exchange(said_stuck_, true))
+    if (loop_.Now() - sampling_since_ > kStuck && !std::exchange(said_stuck_, true))
       spdlog::warn("the fabric: reading its ports has taken {} s so far: a driver hangs", kStuck.count());
     return;
   }
-  sampling_since_ = Loop::Clock::now();
+  sampling_since_ = loop_.Now();
   worker_.Do([this, begin, options = options_, readers = readers_, alive = std::weak_ptr<int>(alive_),
               mailbox = loop_.mailbox()] {
     if (begin) readers->Find(options);

@@ -79,7 +79,7 @@ class FabricWatch {
   UniqueFd links_;
   bool watching_ = false;  // gangs were here at the last tick
   bool sampling_ = false;
-  Loop::Clock::time_point sampling_since_;
+  Loop::Time sampling_since_;
   bool said_stuck_ = false;
   std::map<std::string, PortWatch> ports_;
   std::vector<Event> events_;         // of the last minute, oldest first

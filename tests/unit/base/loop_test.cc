@@ -11,12 +11,14 @@
 #include <thread>
 
 #include "base/worker.h"
+#include "tests/support/virtual_clock.h"
 
 namespace muster {
 namespace {
 
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 UniqueFd ReadyFd() {
   return UniqueFd(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -37,10 +39,37 @@ TEST(Loop, TimersFireInTheOrderOfTheirTimesAndThoseOfOneTimeInTheOrderSet) {
 
 TEST(Loop, ATimerDoesNotFireEarly) {
   Loop loop;
-  const auto begin = Loop::Clock::now();
+  const auto begin = loop.Now();
   loop.After(milliseconds(15), [&] { loop.Stop(); });
   loop.Run();
-  EXPECT_GE(Loop::Clock::now() - begin, milliseconds(15));
+  EXPECT_GE(loop.Now() - begin, milliseconds(15));
+}
+
+TEST(Loop, TimeIsTheClocksAndATimerWaitsUntilItHasMovedSoFar) {
+  VirtualClock clock;
+  Loop loop(clock);
+  const Loop::Time begin = loop.Now();
+  std::vector<int> fired;
+  std::promise<void> first;
+  loop.After(std::chrono::hours(1), [&] {
+    fired.push_back(1);
+    first.set_value();
+  });
+  loop.After(std::chrono::hours(2), [&] {
+    fired.push_back(2);
+    loop.Stop();
+  });
+  std::thread thread([&] { loop.Run(); });
+  clock.Move(std::chrono::hours(1) - std::chrono::nanoseconds(1));
+  std::promise<std::vector<int>> before;
+  loop.Post([&] { loop.Post([&] { before.set_value(fired); }); });  // behind a look at the timers
+  EXPECT_THAT(before.get_future().get(), IsEmpty());
+  clock.Move(std::chrono::nanoseconds(1));
+  first.get_future().wait();
+  clock.Move(std::chrono::hours(1));
+  thread.join();
+  EXPECT_THAT(fired, ElementsAre(1, 2));
+  EXPECT_EQ(loop.Now() - begin, std::chrono::hours(2));
 }
 
 TEST(Loop, TheLongestTurnIsThatOfWhatHoldsItUp) {

@@ -101,9 +101,10 @@ AgentContext TestDaemon::ContextOfAgent(const std::string& name, DialLink dial) 
 
 TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
                        const EngineOptions& engine, std::shared_ptr<Store> store, const TestLinks& links,
-                       const std::optional<TestBeat>& beat)
+                       const std::optional<TestBeat>& beat, LoopClock& clock)
     : config_(ConfigOf(name, address, port, directory, engine)),
       store_(store ? std::move(store) : MustOpen(config_.store)),
+      loop_(clock),
       engine_(store_, engine),
       beat_(beat ? MustBeat(*beat, &config_, loop_) : nullptr),
       coordinators_({loop_, config_, name, store_, &reader_, beat_.get()}),

@@ -50,7 +50,7 @@ class TestDaemon {
   // has no leases.
   TestDaemon(std::string name, std::string address, uint16_t port, const std::string& directory,
              const EngineOptions& engine, std::shared_ptr<Store> store, const TestLinks& links,
-             const std::optional<TestBeat>& beat = std::nullopt);
+             const std::optional<TestBeat>& beat = std::nullopt, LoopClock& clock = SteadyLoopClock());
   ~TestDaemon();
   TestDaemon(const TestDaemon&) = delete;
   TestDaemon& operator=(const TestDaemon&) = delete;
