@@ -32,7 +32,13 @@ class MemoryStore final : public Store {
     const std::lock_guard lock(mutex_);
     lost_answers_ = count;
   }
-  // The stored bytes of an object, to be changed by a test; nullptr when it is not there.
+  // What `look` gives of the objects; nobody changes them meanwhile.
+  template <typename Look>
+  auto Locked(Look look) {
+    const std::lock_guard lock(mutex_);
+    return look(objects_);
+  }
+  // While nobody uses the store: the stored bytes of an object, to be changed by a test; nullptr when it is not there.
   std::string* Bytes(const std::string& name) {
     const auto found = objects_.find(name);
     return found == objects_.end() ? nullptr : &found->second;

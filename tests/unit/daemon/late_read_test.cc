@@ -87,7 +87,7 @@ class LateReads : public TwoDaemons {
   // The second member asks for the first's shard, and its musterd is not answered before the chunk is gone.
   void AskSlowly(uint64_t step, uint64_t generation) {
     const std::string object = ChunkOf(step, generation);
-    ASSERT_NE(memory_->Bytes(object), nullptr) << object;
+    ASSERT_TRUE(memory_->Locked([&](auto& objects) { return objects.contains(object); })) << object;
     slow_ = object;
     memory_->SetFault([this, object](const std::string& operation, const std::string& name) -> Status {
       if (operation != "read" || name != object) return {};
@@ -181,9 +181,8 @@ TEST_F(LateReads, WhatIsSavedAnewWhileItIsReadIsReadAnew) {
 // Nor does it send the gang back, though it is of the step from which that started, when it is damaged.
 TEST_F(LateReads, WhatThisGenerationHasSavedIsTheProgramsOwnQuestion) {
   Commit(10, "anew of step ");
-  std::string* object = memory_->Bytes(ChunkOf(10, 2));
-  ASSERT_NE(object, nullptr);
-  object->front() ^= 1;
+  const std::string object = ChunkOf(10, 2);
+  memory_->Locked([&](auto& objects) { objects.at(object).front() ^= 1; });
   EXPECT_THAT(second_->Restore(0), HasSubstr(std::to_string(MUSTER_E_CORRUPT) + ": "));
   ExpectNothingHappened(11);
 }

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -56,13 +58,20 @@ class StoreTrouble : public TwoDaemons {
       return Error{code, "the store refuses"};
     });
   }
-  std::string* ObjectOf(uint64_t step, uint32_t rank) {
-    for (const auto& [name, bytes] : memory_->objects()) {
-      const auto of = ParseObjectName("name-elastic", name);
-      if (of && of->step == step && name.ends_with("/" + std::to_string(rank) + ".0"))
-        return memory_->Bytes(name);
-    }
-    return nullptr;
+  // Calls `look` with the bytes of a shard's object; false when it is not there.
+  bool WithObjectOf(uint64_t step, uint32_t rank, const std::function<void(std::string&)>& look) {
+    return memory_->Locked([&](std::map<std::string, std::string>& objects) {
+      for (auto& [name, bytes] : objects) {
+        const auto of = ParseObjectName("name-elastic", name);
+        if (!of || of->step != step || !name.ends_with("/" + std::to_string(rank) + ".0")) continue;
+        look(bytes);
+        return true;
+      }
+      return false;
+    });
+  }
+  bool HasObjectOf(uint64_t step, uint32_t rank) {
+    return WithObjectOf(step, rank, [](const std::string& /*bytes*/) {});
   }
 
   const std::shared_ptr<MemoryStore> memory_ = std::make_shared<MemoryStore>();
@@ -76,9 +85,7 @@ TEST_F(StoreTrouble, ACheckpointThatCannotBeMarkedBadAtOnceLeavesTheOneBeforeIt)
   first_->Die();
   ExpectStop();
   ASSERT_EQ(Run(), 20U);
-  std::string* object = ObjectOf(20, 1);
-  ASSERT_NE(object, nullptr);
-  object->front() ^= 1;
+  ASSERT_TRUE(WithObjectOf(20, 1, [](std::string& bytes) { bytes.front() ^= 1; }));
   const auto times = std::make_shared<std::atomic<int>>(2);
   RefuseChanges(times, Errc::kUnavailable);
   EXPECT_THAT(first_->Restore(1), HasSubstr(std::to_string(MUSTER_E_CORRUPT) + ": "));
@@ -126,8 +133,8 @@ TEST_F(StoreTrouble, WhatACommitMayStillListWhenTheGangEndsIsNotRemoved) {
   first_.reset();
   second_.reset();
   std::this_thread::sleep_for(std::chrono::seconds(4));  // the end removes after two
-  EXPECT_NE(ObjectOf(11, 0), nullptr);
-  EXPECT_NE(ObjectOf(11, 1), nullptr);
+  EXPECT_TRUE(HasObjectOf(11, 0));
+  EXPECT_TRUE(HasObjectOf(11, 1));
 }
 
 TEST_F(StoreTrouble, AConnectionThatComesAgainHasNoMoreSavesOnTheirWayThanOneThatStays) {

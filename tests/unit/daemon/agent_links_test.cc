@@ -1,0 +1,148 @@
+// A node's agent as its coordinator sees it, message by message, on joined links and in time that the test moves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/worker.h"
+#include "daemon/proto/muster.pb.h"
+#include "tests/support/virtual_clock.h"
+#include "tests/unit/ceph/memory_store.h"
+#include "tests/unit/ceph/temporary_directory.h"
+#include "tests/unit/daemon/daemon_rig.h"
+#include "tests/unit/daemon/link_net.h"
+#include "tests/unit/daemon/link_peer.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using Kind = v1::AgentMessage::KindCase;
+using wire::Type;
+
+constexpr int kExitSeven = 7 << 8;
+
+// The daemon is that of n1, the test is the coordinator on n2.
+class AgentLinks : public ::testing::Test {
+ protected:
+  AgentLinks() {
+    listener_ = net_.Listen("n2", [this](std::shared_ptr<Link> link) {
+      coordinator_.Opened(std::move(link));
+      return coordinator_.Events();
+    });
+    daemon_ = std::make_unique<TestDaemon>(
+        "n1", "127.0.0.1", uint16_t{1}, directory_.path(), EngineOptions(), std::make_shared<MemoryStore>(),
+        TestLinks{net_.DialFrom("n1"),
+                  [this](AcceptLink accept) { return net_.Listen("n1", std::move(accept)); }},
+        std::nullopt, clock_);
+  }
+
+  std::optional<v1::AgentMessage> Take(Kind kind) {
+    return coordinator_.Take([kind](const v1::AgentMessage& message) { return message.kind_case() == kind; });
+  }
+  static v1::CoordinatorMessage Message() {
+    v1::CoordinatorMessage message;
+    message.set_term(1);
+    message.set_gang("12.0");
+    return message;
+  }
+  void Join() { ASSERT_TRUE(member_.Join(daemon_->socket(), "n[1-2]", "")); }
+  void Start(uint64_t generation) {
+    auto message = Message();
+    v1::Start* start = message.mutable_start();
+    start->set_term(1);
+    start->set_generation(generation);
+    start->set_key("job-12.0");
+    for (const uint32_t node : {0, 1}) {
+      v1::NodeSpec* spec = start->add_nodes();
+      spec->set_name(node == 0 ? "n1" : "n2");
+      spec->set_node(node);
+      spec->add_ranks(node);
+      spec->add_tasks(node);
+      spec->set_lease_port(19'500);
+    }
+    coordinator_.Send(message);
+  }
+
+  VirtualClock clock_;
+  LinkNet net_;
+  TemporaryDirectory directory_;
+  LinkPeer<v1::AgentMessage> coordinator_;
+  std::shared_ptr<void> listener_;
+  std::unique_ptr<TestDaemon> daemon_;
+  TestSupervisor member_{StepHello(12, 0, 2)};
+};
+
+TEST_F(AgentLinks, ANodeSaysWhatItHasRunsWhatItIsToldAndSaysHowThatEnded) {
+  Join();
+  const auto registered = Take(Kind::kRegister);
+  ASSERT_TRUE(registered);
+  EXPECT_EQ(registered->register_().node_name(), "n1");
+  EXPECT_EQ(registered->register_().members_size(), 1);
+  EXPECT_EQ(registered->register_().coordinator(), 1U);
+  Start(1);
+  const auto start = member_.Next(Type::kStart);
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->environment.at("RANK"), "0");
+  member_.Executed(1);
+  const auto executed = Take(Kind::kExecuted);
+  ASSERT_TRUE(executed);
+  EXPECT_EQ(executed->executed().generation(), 1U);
+  member_.Exited(1, kExitSeven);
+  const auto exited = Take(Kind::kExited);
+  ASSERT_TRUE(exited);
+  EXPECT_EQ(exited->exited().status(), kExitSeven);
+  auto stop = Message();
+  stop.mutable_stop()->set_generation(1);
+  coordinator_.Send(stop);
+  ASSERT_TRUE(member_.Next(Type::kStop));
+  member_.Stopped(1);
+  const auto stopped = Take(Kind::kStopped);
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(stopped->stopped().generation(), 1U);
+}
+
+TEST_F(AgentLinks, ALinkThatEndsIsDialledAgainWhenItsTimeHasComeAndNotBefore) {
+  Join();
+  ASSERT_TRUE(Take(Kind::kRegister));
+  for (const milliseconds pause : {milliseconds(50), milliseconds(100), milliseconds(200)}) {
+    const int before = coordinator_.opened();
+    coordinator_.Close();
+    daemon_->On([] {});  // its loop has come to that
+    clock_.Move(pause - std::chrono::nanoseconds(1));
+    daemon_->On([] {});
+    EXPECT_EQ(coordinator_.opened(), before);
+    clock_.Move(std::chrono::nanoseconds(1));
+    ASSERT_TRUE(coordinator_.WaitOpened(before + 1));
+    ASSERT_TRUE(Take(Kind::kRegister));
+  }
+}
+
+TEST_F(AgentLinks, ACoordinatorThatSaysNothingForTenSecondsIsHungUpOn) {
+  Join();
+  ASSERT_TRUE(Take(Kind::kRegister));
+  clock_.Move(std::chrono::seconds(10) - std::chrono::nanoseconds(1));
+  daemon_->On([] {});
+  EXPECT_TRUE(coordinator_.open());
+  clock_.Move(std::chrono::nanoseconds(1));
+  EXPECT_TRUE(coordinator_.Closed());
+}
+
+TEST_F(AgentLinks, ACoordinatorThatHasSaidSomethingIsKept) {
+  Join();
+  ASSERT_TRUE(Take(Kind::kRegister));
+  coordinator_.Send(Message());
+  daemon_->On([] {});
+  clock_.Move(std::chrono::seconds(30));
+  daemon_->On([] {});
+  daemon_->On([] {});
+  EXPECT_TRUE(coordinator_.open());
+  EXPECT_EQ(coordinator_.opened(), 1);
+}
+
+}  // namespace
+}  // namespace muster

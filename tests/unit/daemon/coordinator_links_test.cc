@@ -1,0 +1,218 @@
+// Coordinators as agents see them, message by message, on joined links and in time that the test moves.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/loop.h"
+#include "base/worker.h"
+#include "daemon/config/config.h"
+#include "daemon/proto/muster.pb.h"
+#include "daemon/proto/node_table.h"
+#include "daemon/service/coordinators.h"
+#include "tests/support/virtual_clock.h"
+#include "tests/unit/ceph/memory_store.h"
+#include "tests/unit/daemon/link_net.h"
+#include "tests/unit/daemon/link_peer.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = v1::CoordinatorMessage::KindCase;
+
+constexpr char kSelf[] = "n2";
+constexpr char kGang[] = "12.0";
+constexpr int kExitSeven = 7 << 8;
+
+// The daemon of n2, which coordinates; the test has the agents of n1 and n2.
+class CoordinatorLinks : public ::testing::Test {
+ protected:
+  CoordinatorLinks() {
+    config_.node_name = kSelf;
+    coordinators_ =
+        std::make_unique<Coordinators>(CoordinatorContext{loop_, config_, kSelf, store_, &reader_});
+    listener_ = net_.Listen(
+        kSelf, [this](std::shared_ptr<Link> link) { return coordinators_->Accept(std::move(link)); });
+    thread_ = std::thread([this] { loop_.Run(); });
+  }
+  ~CoordinatorLinks() override {
+    loop_.Stop();
+    thread_.join();
+    listener_.reset();
+    coordinators_.reset();
+  }
+
+  void Dial(uint32_t node) {
+    agents_[node].Opened(
+        net_.DialFrom(fmt::format("n{}", node + 1))(kSelf, "n2:1", agents_[node].Events(), {}));
+  }
+  static v1::AgentMessage Message() {
+    v1::AgentMessage message;
+    message.set_gang(kGang);
+    return message;
+  }
+  void Register(uint32_t node, const std::string& options = "") {
+    auto message = Message();
+    v1::Register* r = message.mutable_register_();
+    r->set_job_id(12);
+    r->set_uid(1000);
+    r->set_gid(1000);
+    r->set_node(node);
+    r->set_node_count(2);
+    r->set_task_count(2);
+    r->set_node_name(fmt::format("n{}", node + 1));
+    r->set_node_list("n[1-2]");
+    r->set_options(options);
+    r->set_coordinator(1);
+    r->set_lease_port(19'000);
+    r->add_members()->set_task(node);
+    agents_[node].Send(message);
+  }
+  void Join(const std::string& options = "") {
+    for (const uint32_t node : {0, 1}) {
+      Dial(node);
+      Register(node, options);
+    }
+  }
+  std::optional<v1::CoordinatorMessage> Take(uint32_t node, Kind kind) {
+    return agents_[node].Take(
+        [kind](const v1::CoordinatorMessage& message) { return message.kind_case() == kind; });
+  }
+  void ExpectStart(uint64_t generation) {
+    for (const uint32_t node : {0, 1}) {
+      auto message = Take(node, Kind::kStart);
+      ASSERT_TRUE(message) << "node " << node;
+      ASSERT_TRUE(UnpackNodes(message->mutable_start()));
+      EXPECT_EQ(message->start().generation(), generation);
+      EXPECT_EQ(message->start().nodes_size(), 2);
+    }
+    for (const uint32_t node : {0, 1}) {
+      auto executed = Message();
+      executed.mutable_executed()->set_generation(generation);
+      executed.mutable_executed()->add_tasks(node);
+      agents_[node].Send(executed);
+    }
+  }
+  void Exited(uint32_t node, uint64_t generation, int status) {
+    auto message = Message();
+    v1::MemberExited* exited = message.mutable_exited();
+    exited->set_task(node);
+    exited->set_generation(generation);
+    exited->set_status(status);
+    exited->set_pid(4711);
+    exited->set_program("train");
+    agents_[node].Send(message);
+  }
+  void Stopped(uint32_t node, uint64_t generation) {
+    auto message = Message();
+    message.mutable_stopped()->set_generation(generation);
+    message.mutable_stopped()->set_lease_port(19'100);
+    agents_[node].Send(message);
+  }
+  template <typename Asked>
+  auto On(Asked asked) {
+    std::promise<decltype(asked())> answer;
+    loop_.Post([&] { answer.set_value(asked()); });
+    return answer.get_future().get();
+  }
+  std::string State() {
+    return On([this] {
+      const auto coordinator = coordinators_->Find(kGang);
+      return coordinator ? coordinator->Record().state : std::string("not there");
+    });
+  }
+  VirtualClock clock_;
+  LinkNet net_;
+  Loop loop_{clock_};
+  Config config_;
+  std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+  Worker reader_;
+  std::unique_ptr<Coordinators> coordinators_;
+  std::shared_ptr<void> listener_;
+  std::array<LinkPeer<v1::CoordinatorMessage>, 2> agents_;
+  std::thread thread_;
+};
+
+TEST_F(CoordinatorLinks, AGangStartsWhenAllAreThereAndAFailureStopsAllOfItBeforeTheNextGeneration) {
+  Join();
+  ExpectStart(1);
+  Exited(0, 1, kExitSeven);
+  for (const uint32_t node : {0, 1}) {
+    const auto stop = Take(node, Kind::kStop);
+    ASSERT_TRUE(stop) << "node " << node;
+    EXPECT_EQ(stop->stop().generation(), 1U);
+  }
+  for (const uint32_t node : {0, 1}) Stopped(node, 1);
+  ExpectStart(2);
+  for (const uint32_t node : {0, 1}) Exited(node, 2, 0);
+  for (const uint32_t node : {0, 1}) {
+    const auto finish = Take(node, Kind::kFinish);
+    ASSERT_TRUE(finish) << "node " << node;
+    EXPECT_TRUE(finish->finish().succeeded());
+  }
+}
+
+TEST_F(CoordinatorLinks, TheJoinTimeoutIsOneOfTheLoopsClock) {
+  Dial(1);
+  Register(1, "join=1h");
+  ASSERT_TRUE(Take(1, Kind::KIND_NOT_SET));
+  EXPECT_EQ(State(), "joining");
+  clock_.Move(std::chrono::hours(1) - std::chrono::milliseconds(1));
+  EXPECT_EQ(State(), "joining");
+  clock_.Move(std::chrono::milliseconds(1));
+  const auto report = Take(1, Kind::kReport);
+  ASSERT_TRUE(report);
+  EXPECT_THAT(report->report().text(), HasSubstr("these have not joined: n1"));
+  const auto finish = Take(1, Kind::kFinish);
+  ASSERT_TRUE(finish);
+  EXPECT_FALSE(finish->finish().succeeded());
+}
+
+TEST_F(CoordinatorLinks, ALinkWhoseFirstMessageIsNoRegistrationIsClosed) {
+  Dial(0);
+  Stopped(0, 1);
+  EXPECT_TRUE(agents_[0].Closed());
+  EXPECT_TRUE(On([this] { return coordinators_->gangs().empty(); }));
+}
+
+TEST_F(CoordinatorLinks, ANodeThatIsNotOfTheStepIsRefusedAndTheOthersStart) {
+  Dial(0);
+  auto stranger = Message();
+  stranger.mutable_register_()->set_job_id(12);
+  stranger.mutable_register_()->set_uid(1000);
+  stranger.mutable_register_()->set_node(0);
+  stranger.mutable_register_()->set_node_count(2);
+  stranger.mutable_register_()->set_task_count(2);
+  stranger.mutable_register_()->set_node_name("n9");
+  stranger.mutable_register_()->set_node_list("n[1-2]");
+  stranger.mutable_register_()->set_coordinator(1);
+  agents_[0].Send(stranger);
+  const auto refused = Take(0, Kind::kRefused);
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->refused().text(), HasSubstr("n9 is not node 0"));
+  Join();
+  ExpectStart(1);
+}
+
+TEST_F(CoordinatorLinks, WhatLinksBringWhileTheDaemonEndsComesToNothing) {
+  Join();
+  ExpectStart(1);
+  loop_.Post([this] {
+    loop_.Stop();
+    for (const uint32_t node : {0, 1}) Exited(node, 1, kExitSeven);
+  });
+  for (int i = 0; i < 100; ++i) Stopped(0, 1);
+}
+
+}  // namespace
+}  // namespace muster
