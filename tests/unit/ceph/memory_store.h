@@ -190,7 +190,7 @@ class MemoryStore final : public Store {
   std::atomic<bool> buffers_in_use_{false};
   std::atomic<size_t> buffers_made_{0};
   std::atomic<size_t> buffers_there_{0};
-  std::chrono::milliseconds latency_{0};
+  std::atomic<std::chrono::milliseconds> latency_{std::chrono::milliseconds(0)};
   size_t lost_answers_ = 0;
   std::map<std::string, std::string> objects_;
   std::map<std::string, Head> heads_;
