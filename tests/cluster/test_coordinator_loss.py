@@ -128,6 +128,7 @@ class Daemon(CoordinatorCase):
 
     def test_a_coordinator_that_stood_still_is_not_obeyed_when_it_wakes_up(self) -> None:
         """Row: Coordinator's node dies."""
+        self.expect_error("the main loop has stood still")  # where the others take longer than its loop may
         gang = self.walk("spares=1", nodes=4, tasks=8)
         old = [r for r in gang.started(1, 6) if r.host == COORDINATOR]
         before = gang.commits(1)
