@@ -44,8 +44,8 @@ LocalGang::~LocalGang() {
   if (end_timer_ != 0) EndJob();
   attendance_.reset();
   StopWriting(UINT64_MAX);
-  for (const Loop::TimerId timer :
-       {connect_timer_, answer_timer_, start_timer_, learn_timer_, reconnect_timer_, join_timer_}) {
+  for (const Loop::TimerId timer : {connect_timer_, answer_timer_, start_timer_, learn_timer_,
+                                    reconnect_timer_, left_timer_, join_timer_}) {
     context_.loop.Cancel(timer);
   }
   Let(held_.End());
@@ -88,6 +88,7 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
   member.connection = &connection;
   member.supervisor = connection.peer().pid;
   member.known = true;
+  if (left_) left_->tasks.erase(hello.task_id);  // it lives
   member.local_id = hello.local_id;
   if (hello.reconnecting == static_cast<uint32_t>(wire::Known::kResumed)) MembersWereSuspended();
   BeginAttendance();
@@ -224,17 +225,9 @@ void LocalGang::SupervisorClosed(LocalConnection& connection) {
   if (member == nullptr) return;
   member->connection = nullptr;
   if (attendance_ && member->beat != 0) attendance_->RemoveSupervisor(std::exchange(member->beat, 0));
+  // It leaves only when it is told to.
   if (!finish_) {
-    // A supervisor leaves only when told to. This one was killed, and PDEATHSIG has taken its program along.
-    member->state = MemberState::kStopped;
-    if (!member->exit) {
-      v1::MemberExited exit;
-      exit.set_task(task);
-      exit.set_generation(member->generation);
-      exit.set_status(SIGKILL);
-      member->exit = exit;
-    }
-    member->exit->set_supervisor_lost(true);
+    SupervisorDied(task, *member);
     auto message = Message();
     *message.mutable_exited() = *member->exit;
     Up(std::move(message));
@@ -358,7 +351,7 @@ bool LocalGang::HasSupervisors() const {
 }
 
 void LocalGang::MaybeOver() {
-  if (HasSupervisors() || checking_ || reconnect_timer_ != 0 || over_called_) return;
+  if (HasSupervisors() || checking_ || reconnect_timer_ != 0 || left_ || over_called_) return;
   // Tasks that have ended before any coordinator has heard of them: one is to be told, for the step's launch may have
   // failed of another node's death.
   if (!finish_ && join_timer_ != 0 && !told_ && KnowsMembers()) return;

@@ -2,7 +2,8 @@
 // coordinator.
 //
 // local_gang.cc has the supervisors, local_gang_uplink.cc the coordinator, local_gang_life.cc the node's lease, what
-// the members do and how the node is, local_gang_job.cc whether the gang is the job's, local_gang_clients.cc and
+// the members do and how the node is, local_gang_job.cc whether the gang is the job's, local_gang_left.cc what dead
+// supervisors have left, local_gang_clients.cc and
 // local_gang_restore.cc and local_gang_ranges.cc the programs, local_gang_memory.cc the memory of their saves,
 // local_gang_partner.cc the copies of their shards elsewhere.
 #pragma once
@@ -94,6 +95,13 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     pid_t supervisor = 0;
     std::optional<Awaited> awaited;  // not back yet since musterd has been restarted
   };
+  // The killing of what supervisors that have died have left.
+  struct LeftKilling {
+    std::set<uint32_t> tasks;
+    int64_t seen_ns = 0;  // CLOCK_BOOTTIME, the newest death
+    Loop::Clock::time_point until;
+    int clean = 0;  // times in a row that nothing was found
+  };
   struct Client {
     LocalConnection* connection = nullptr;
     uint32_t rank = 0;
@@ -177,6 +185,11 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void SendReports(const std::vector<hang::MemberReport>& reports);
   void SayProgress();
   void OnCaptureStacks(const v1::CaptureStacks& order);
+
+  // local_gang_left.cc
+  void SupervisorDied(uint32_t task, Member& member);
+  void KillLeft();
+  void LeftKilled(size_t found);
 
   // local_gang_links.cc
   void OnTestLinks(const v1::TestLinks& order);
@@ -312,9 +325,11 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   Loop::TimerId start_timer_ = 0;
   Loop::TimerId learn_timer_ = 0;
   Loop::TimerId reconnect_timer_ = 0;  // while a supervisor is awaited
-  bool presumed_ = false;              // the coordinator has been told of a member what was not certain
-  Loop::TimerId join_timer_ = 0;       // until the coordinator has decided something
-  Loop::TimerId end_timer_ = 0;        // until slurmd has heard of the job's end
+  Loop::TimerId left_timer_ = 0;
+  std::optional<LeftKilling> left_;
+  bool presumed_ = false;         // the coordinator has been told of a member what was not certain
+  Loop::TimerId join_timer_ = 0;  // until the coordinator has decided something
+  Loop::TimerId end_timer_ = 0;   // until slurmd has heard of the job's end
   std::string why_ended_;
   bool requeued_ = false;          // the job runs again elsewhere: this run of it is over
   std::string why_not_connected_;  // the last link's end

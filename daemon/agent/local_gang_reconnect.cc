@@ -87,10 +87,9 @@ void LocalGang::SupervisorLost(uint32_t task, Member& member) {
   presumed_ |= member.awaited->presumed;
   member.awaited.reset();
   member.known = true;
-  member.state = wire::MemberState::kStopped;
   member.exit.emplace();
   member.exit->set_task(task);
-  member.exit->set_supervisor_lost(true);
+  SupervisorDied(task, member);
 }
 
 // What was presumed of members is put right, in one registration for all.

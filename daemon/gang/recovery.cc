@@ -71,9 +71,8 @@ void Gang::ReconcileOther(const NodeJoined& event, Actions& out) {
   node.stopped = true;
   for (const MemberInfo& info : event.members) {
     if (info.task >= members_.size()) continue;
-    if (info.exit && info.exit->supervisor_lost) {
-      ExitSeen(info.task, *info.exit, out);
-    } else if (info.state == MemberState::kRunning || info.state == MemberState::kExited) {
+    if (info.exit && info.exit->supervisor_lost) ExitSeen(info.task, *info.exit, out);
+    if (info.state == MemberState::kRunning || info.state == MemberState::kExited) {
       node.stopped = false;
     } else if (info.state == MemberState::kStopped && info.unkillable > 0) {
       Unkillable(event.node, info.unkillable, out);

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <string>
 
 #include "base/result.h"
 
@@ -14,7 +13,7 @@ namespace muster {
 // Kills (SIGKILL) the job's slurmstepds on this node, so that nobody reports its end as the job's own, and then all that
 // belongs to it: what is below a slurmstepd or in a cgroup of the job. slurmd notices, runs the epilog, and goes on.
 // Blocks until nothing is left, `limit` at most, reading /proc several times: for a worker thread. Needs root and CAP_KILL.
-// kUnavailable: processes are left, named in the message. `proc` is for tests.
-Status EndJobHere(uint32_t job_id, std::chrono::milliseconds limit, const std::string& proc = "/proc");
+// kUnavailable: processes are left, named in the message.
+Status EndJobHere(uint32_t job_id, std::chrono::milliseconds limit);
 
 }  // namespace muster

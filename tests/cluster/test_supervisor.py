@@ -282,6 +282,27 @@ class ProcessTree(ClusterCase):
         self.wait(lambda: self.cluster.exec(member.host, ["kill", "-0", str(member.pid)]).returncode != 0, "its death")
         self.assertEqual(job.wait(), 137)
 
+    def test_what_a_killed_supervisors_program_has_forked_is_gone_before_the_next_generation(self) -> None:
+        # The one keeps its environment, the other has none: it is known by the step's cgroup.
+        code = (
+            "import subprocess\n"
+            "script = 'trap \"\" TERM HUP INT; (setsid sleep 4716 & echo $!); (setsid env -i sleep 4716 & echo $!)'\n"
+            "out = subprocess.Popen(['sh', '-c', script], stdout=subprocess.PIPE, text=True).stdout\n"
+            "record(parent=os.getppid(), pids=[int(out.readline()) for _ in range(2)])\n"
+            "until_released()\n"
+        )
+        job = self.gang(code, "spares=1", nodes=2, tasks=2)
+        member = job.wait_for_generation(1, 1)[0]
+        self.cluster.exec(member.host, ["kill", "-KILL", str(member.said["parent"])])
+        second = job.wait_for_generation(2, 1)[0]
+        self.assertNotEqual(second.host, member.host)
+        for pid in member.said["pids"]:
+            self.assertNotEqual(self.cluster.exec(member.host, ["kill", "-0", str(pid)]).returncode, 0, "it runs on")
+        for pid in second.said["pids"]:
+            self.assertEqual(self.cluster.exec(second.host, ["kill", "-0", str(pid)]).returncode, 0)
+        job.release()
+        job.wait()
+
     def test_a_core_dump_counts_as_a_death_by_its_signal(self) -> None:
         pattern = Path("/proc/sys/kernel/core_pattern").read_text()
         if pattern[0] in "|/":

@@ -210,5 +210,27 @@ TEST_F(GangReconnect, AGangThatIsGivenUpDoesNotWaitForANodeThatGoesAway) {
   EXPECT_TRUE(rig.Did<FinishGang>());
 }
 
+// Its musterd is killing what the supervisor has left.
+TEST(GangReconnectHealed, ANodeWhereADeadSupervisorsProcessesAreStillKilledHasNotStopped) {
+  Rig rig(Rig::WithSpares(3, 1, 1));
+  rig.Run();
+  rig.Silence(1);
+  rig.StopAll();
+  rig.ExecuteAll();
+  ASSERT_EQ(rig.gang.state(), State::kRunning);
+  NodeJoined joined = rig.Node(1, MemberState::kExited, 1);
+  joined.members[0].exit = gang::Exit{.status = SIGKILL, .supervisor_lost = true};
+  rig.Feed(joined);
+  EXPECT_FALSE(rig.gang.nodes()[1].stopped);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_THAT(rig.Did<StopGeneration>()->nodes, ElementsAre(1));
+  rig.Exit(0, ExitCode(7));
+  rig.Stopped(0);
+  rig.Stopped(2);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  rig.Stopped(1);
+  EXPECT_EQ(rig.gang.generation(), 3U);
+}
+
 }  // namespace
 }  // namespace muster::gang

@@ -1,0 +1,90 @@
+// The part of LocalGang that ends what supervisors leave behind that were killed: until then their members are not stopped.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "base/clock.h"
+#include "daemon/agent/local_gang.h"
+#include "daemon/auth/auth_session.h"
+#include "daemon/slurm/left_behind.h"
+
+namespace muster {
+namespace {
+
+// As long as supervisors give what they kill; what is left then sits in the kernel.
+constexpr auto kLimit = std::chrono::seconds(10);
+constexpr auto kPause = std::chrono::milliseconds(10);
+constexpr int kClean = 2;  // see KillLeftBehind
+
+}  // namespace
+
+void LocalGang::SupervisorDied(uint32_t task, Member& member) {
+  // After a restart of musterd nobody has said what the member did.
+  const bool ran = member.state == wire::MemberState::kRunning ||
+                   member.state == wire::MemberState::kExited ||
+                   (member.generation == 0 && started_generation_ > 0);
+  member.state = ran ? wire::MemberState::kExited : wire::MemberState::kStopped;
+  if (!member.exit) {
+    v1::MemberExited exit;
+    exit.set_task(task);
+    exit.set_generation(member.generation);
+    exit.set_status(SIGKILL);
+    member.exit = exit;
+  }
+  member.exit->set_supervisor_lost(true);
+  if (!ran) return;
+  if (!left_) left_.emplace();
+  left_->tasks.insert(task);
+  left_->seen_ns = BoottimeNs();
+  left_->until = Loop::Clock::now() + kLimit;
+  left_->clean = 0;
+  if (left_timer_ == 0)
+    left_timer_ = context_.loop.After(std::chrono::milliseconds(0), [this] { KillLeft(); });
+}
+
+void LocalGang::KillLeft() {
+  DeadSupervisors supervisors;
+  supervisors.job_id = job_.JobOf(node_);
+  supervisors.step = fmt::format("{}", job_.step_id);
+  supervisors.variable = "MUSTER_TOKEN=" + HexEncode(token_);
+  supervisors.seen_ns = left_->seen_ns;
+  for (const auto& [task, member] : members_) {
+    if (member.supervisor > 0)
+      (left_->tasks.contains(task) ? supervisors.dead : supervisors.alive).insert(member.supervisor);
+  }
+  context_.sampler.Do(
+      [weak = weak_from_this(), mailbox = context_.loop.mailbox(), supervisors = std::move(supervisors)] {
+        mailbox->Post([weak, found = KillLeftBehind(supervisors)] {
+          if (const auto self = weak.lock()) self->LeftKilled(found);
+        });
+      });
+}
+
+void LocalGang::LeftKilled(size_t found) {
+  left_->clean = found == 0 ? left_->clean + 1 : 0;
+  const bool all = left_->clean >= kClean;
+  if (!all && Loop::Clock::now() < left_->until) {
+    left_timer_ = context_.loop.After(kPause, [this] { KillLeft(); });
+    return;
+  }
+  left_timer_ = 0;
+  if (!all) {
+    spdlog::error("gang {}: {} processes of a program whose supervisor has died survive SIGKILL", job_.Id(),
+                  found);
+  }
+  const std::set<uint32_t> tasks = std::move(left_->tasks);
+  left_.reset();
+  for (const uint32_t task : tasks) {
+    Member& member = members_[task];
+    member.state = wire::MemberState::kStopped;
+    member.unkillable = task == *tasks.begin() ? static_cast<uint32_t>(found) : 0;
+  }
+  MaybeNodeStopped();
+  MaybeOver();
+}
+
+}  // namespace muster

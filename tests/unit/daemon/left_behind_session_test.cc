@@ -1,0 +1,77 @@
+// A supervisor that is killed leaves processes of its program behind: through two musterds.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "tests/unit/daemon/daemon_rig.h"
+#include "tests/unit/slurm/orphan.h"
+
+namespace muster {
+namespace {
+
+using wire::Type;
+
+// Two tasks on n1 and one on n2, which goes on alone.
+class LeftBehindSession : public TwoDaemons {
+ protected:
+  static wire::SupervisorHello Hello(uint32_t task) {
+    wire::SupervisorHello hello = StepHello(14, task < 2 ? 0 : 1, 2);
+    hello.task_id = task;
+    hello.local_id = task < 2 ? task : 0;
+    hello.task_count = 3;
+    hello.local_task_count = task < 2 ? 2 : 1;
+    return hello;
+  }
+  void SetUp() override {
+    TwoDaemons::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    for (const uint32_t task : {0, 1, 2})
+      ASSERT_TRUE(members_[task].Join(daemons_[task < 2 ? 0 : 1]->socket(), "n[1-2]", "min=1"));
+    for (TestSupervisor& member : members_) {
+      const auto start = member.Next(Type::kStart);
+      ASSERT_TRUE(start);
+      member.Executed(1);
+      tokens_.push_back("MUSTER_TOKEN=" + start->environment.at("MUSTER_TOKEN"));
+    }
+  }
+  void ExpectStop(uint32_t task) {
+    ASSERT_TRUE(members_[task].Next(Type::kStop));
+    members_[task].Stopped(1);
+  }
+  void ExpectNextGeneration(uint32_t task) {
+    const auto start = members_[task].Next(Type::kStart);
+    ASSERT_TRUE(start);
+    EXPECT_EQ(start->As<wire::Start>().generation, 2U);
+  }
+
+  TestSupervisor members_[3] = {TestSupervisor(Hello(0)), TestSupervisor(Hello(1)), TestSupervisor(Hello(2))};
+  std::vector<std::string> tokens_;  // of their programs' environments
+};
+
+TEST_F(LeftBehindSession, IsKilledBeforeTheNextGenerationStarts) {
+  const Orphan grandchild(tokens_[1]);
+  const Orphan of_another_gang("MUSTER_TOKEN=00112233445566778899aabbccddeeff");
+  members_[1].Leave();
+  ExpectStop(0);
+  ExpectStop(2);
+  ExpectNextGeneration(2);
+  EXPECT_FALSE(grandchild.Alive());
+  EXPECT_TRUE(of_another_gang.Alive());
+}
+
+// Neither musterd nor supervisor was there to see it.
+TEST_F(LeftBehindSession, IsKilledTooWhenTheSupervisorDiesWhileItsMusterdIsRestarted) {
+  const Orphan grandchild(tokens_[1]);
+  daemons_[0].reset();
+  members_[1].Leave();
+  StartDaemon(0);
+  ASSERT_TRUE(members_[0].Rejoin(daemons_[0]->socket(), wire::MemberState::kRunning, 1));
+  ExpectStop(0);
+  ExpectStop(2);
+  ExpectNextGeneration(2);
+  EXPECT_FALSE(grandchild.Alive());
+}
+
+}  // namespace
+}  // namespace muster
