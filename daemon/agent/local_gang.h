@@ -149,6 +149,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void Up(v1::AgentMessage message);
   void FromCoordinator(const v1::CoordinatorMessage& message);
   void AdoptTerm(uint64_t term);
+  [[nodiscard]] Status CheckStart(const v1::Start& start) const;
   void OnStart(const v1::Start& start);
   void OnStop(const v1::Stop& stop);
   void OnFinish(const v1::Finish& finish);

@@ -237,6 +237,9 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
   if (client.generation != start_->generation() || client.generation <= stop_generation_) {
     return refuse(wire::kStatusDenied, fmt::format("generation {} is over", client.generation));
   }
+  if (!place_)
+    return refuse(wire::kStatusDenied,
+                  fmt::format("this node has no part in generation {}", client.generation));
   if (!Saves()) {
     return refuse(wire::kStatusDenied, fmt::format("a checkpoint is made of the shards of those who train; a "
                                                    "member of role {} has none in it",

@@ -245,7 +245,9 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
   switch (message.kind_case()) {
     case v1::CoordinatorMessage::kStart: {
       v1::Start start = message.start();
-      if (Status whole = UnpackNodes(&start); !whole) return Hang(whole.error().message);
+      Status good = UnpackNodes(&start);
+      if (good) good = CheckStart(start);
+      if (!good) return Hang(good.error().message);
       return OnStart(start);
     }
     case v1::CoordinatorMessage::kTestLinks:
@@ -288,6 +290,30 @@ void LocalGang::AdoptTerm(uint64_t term) {
   test_.reset();
   stop_generation_ = 0;
   node_stopped_.reset();
+}
+
+// Who has a place keeps it as long as the generation runs: its programs are told by it what they are.
+Status LocalGang::CheckStart(const v1::Start& start) const {
+  const auto place_in = [this](const v1::Start& in) {
+    const auto found = std::find_if(in.nodes().begin(), in.nodes().end(),
+                                    [this](const v1::NodeSpec& node) { return node.node() == node_; });
+    return found == in.nodes().end() ? nullptr : &*found;
+  };
+  const v1::NodeSpec* mine = place_in(start);
+  if (mine != nullptr && mine->tasks_size() != mine->ranks_size()) {
+    return Error{Errc::kInvalid, fmt::format("a start of generation {} has {} tasks with {} ranks here",
+                                             start.generation(), mine->tasks_size(), mine->ranks_size())};
+  }
+  if (!start_ || start_->generation() != start.generation() || !place_) return {};
+  const v1::NodeSpec& had = start_->nodes(static_cast<int>(*place_));
+  if (mine != nullptr &&
+      std::equal(mine->tasks().begin(), mine->tasks().end(), had.tasks().begin(), had.tasks().end()) &&
+      std::equal(mine->ranks().begin(), mine->ranks().end(), had.ranks().begin(), had.ranks().end())) {
+    return {};
+  }
+  return Error{Errc::kInvalid,
+               fmt::format("a start of generation {} has another place for this node than the one before",
+                           start.generation())};
 }
 
 void LocalGang::OnStart(const v1::Start& start) {
@@ -338,11 +364,7 @@ void LocalGang::OnStart(const v1::Start& start) {
       spec.kind = static_cast<wire::RoleKind>(node.kind());
   }
   BeginPartner();
-  if (!place_ || static_cast<size_t>(start.nodes(static_cast<int>(*place_)).tasks_size()) !=
-                     spec_.nodes[*place_].ranks.size()) {
-    place_.reset();
-    return;  // a spare: it waits
-  }
+  if (!place_) return;  // a spare: it waits
   world_ = WorldOf(spec_, static_cast<uint32_t>(*place_));
   if (started_generation_ != start.generation()) {
     started_generation_ = start.generation();
