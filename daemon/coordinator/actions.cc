@@ -175,17 +175,18 @@ void Coordinator::Do(const gang::Persist& /*action*/) {
   }
   const Fence from = fence_;
   fence_.generation = std::max(fence_.generation, gang_->generation());
-  worker_->Do([weak = weak_from_this(), catalog = catalog_, clock = clock_, from, to = fence_,
-               record = Record().Encode(), ended = gang_->state() == gang::State::kFinished,
+  worker_->Do([weak = weak_from_this(), mine = RecordIsMine(), catalog = catalog_, clock = clock_,
+               from, to = fence_, record = Record().Encode(),
+               ended = gang_->state() == gang::State::kFinished,
                requeueing = gang_->state() == gang::State::kRequeueing, &loop = loop_, id = job_.Id()] {
     lease::Nanos asked = clock->Now();
     // Nothing may overtake: what is queued behind waits, as a checkpoint must for its generation's record.
     const Status written = catalog->AdvanceForSure(from, to, record, [&](const Error& error) {
-      if (weak.expired()) return false;
+      if (!mine()) return false;
       spdlog::warn("gang {}: record not written: {}; trying again", id, error.message);
       std::this_thread::sleep_for(kRetry);
       asked = clock->Now();
-      return !weak.expired();
+      return mine();
     });
     loop.Post([weak, written, generation = to.generation, asked, ended, requeueing] {
       const auto self = weak.lock();
@@ -254,24 +255,24 @@ void Coordinator::Do(const gang::RejectCheckpoint& action) {
 // Marks it bad, and finds what is left to start from. A store that does not answer is waited for: the members will need it for
 // an older one.
 void Coordinator::Reject(const gang::RejectCheckpoint& bad) {
-  worker_->Do(
-      [weak = weak_from_this(), catalog = catalog_, fence = fence_, bad, &loop = loop_, id = job_.Id()] {
-        const auto settled = [](const auto& result) { return result || !MayPass(result.error()); };
-        for (;;) {
-          const Status marked = catalog->MarkBad(fence, bad.step, bad.manifest, bad.reason);
-          const Result<GangHead> head = catalog->Load();
-          if (settled(marked) && settled(head)) {
-            return loop.Post([weak, fence, bad, marked, head] {
-              if (const auto self = weak.lock(); self && !self->deposed_)
-                self->Rejected(fence, bad, marked, head);
-            });
-          }
-          if (weak.expired()) return;
-          spdlog::warn("gang {}: the checkpoint of step {} is not marked bad: {}; trying again", id, bad.step,
-                       marked ? head.error().message : marked.error().message);
-          std::this_thread::sleep_for(kRetry);
-        }
-      });
+  worker_->Do([weak = weak_from_this(), mine = RecordIsMine(), catalog = catalog_, fence = fence_, bad,
+               &loop = loop_, id = job_.Id()] {
+    const auto settled = [](const auto& result) { return result || !MayPass(result.error()); };
+    for (;;) {
+      const Status marked = catalog->MarkBad(fence, bad.step, bad.manifest, bad.reason);
+      const Result<GangHead> head = catalog->Load();
+      if (settled(marked) && settled(head)) {
+        return loop.Post([weak, fence, bad, marked, head] {
+          if (const auto self = weak.lock(); self && !self->deposed_)
+            self->Rejected(fence, bad, marked, head);
+        });
+      }
+      if (!mine()) return;
+      spdlog::warn("gang {}: the checkpoint of step {} is not marked bad: {}; trying again", id, bad.step,
+                   marked ? head.error().message : marked.error().message);
+      std::this_thread::sleep_for(kRetry);
+    }
+  });
 }
 
 void Coordinator::Rejected(const Fence& fence, const gang::RejectCheckpoint& bad, const Status& marked,

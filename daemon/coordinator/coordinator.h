@@ -185,6 +185,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void CheckpointBad(const v1::CheckpointBad& bad);
   void OnExited(const v1::MemberExited& message);
   void Deposed(const std::string& why);
+  void GiveUpRecord();
+  // For the worker's thread, before each further try: whether what it writes is of any use.
+  [[nodiscard]] std::function<bool()> RecordIsMine();
   // With the successor's term those who hear it may ask for the next one, should it be dead.
   void StepDown(const std::string& successor, uint64_t term = 0);
   void MaybeOver();
@@ -284,6 +287,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool job_is_over_ = false;      // it runs again elsewhere
   bool comment_refused_ = false;  // Slurm did not take the job's comment, and that was said
   bool deposed_ = false;
+  bool asks_whose_ = false;  // the record is
+  // deposed_, for any thread.
+  std::shared_ptr<std::atomic<bool>> record_given_up_ = std::make_shared<std::atomic<bool>>(false);
   bool over_called_ = false;
 
   hang::Detector detector_;

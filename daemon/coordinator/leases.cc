@@ -248,11 +248,12 @@ void Coordinator::RaiseTerm() {
   record.former.push_back(record.witnesses);
   const lease::WitnessSet next = PickWitnesses();
   record.witnesses.assign(next.begin(), next.end());
-  worker_->Do([weak = weak_from_this(), catalog = catalog_, from, to, text = record.Encode(), &loop = loop_] {
+  worker_->Do([weak = weak_from_this(), mine = RecordIsMine(), catalog = catalog_, from, to,
+               text = record.Encode(), &loop = loop_] {
     const Status raised = catalog->AdvanceForSure(from, to, text, [&](const Error&) {
-      if (weak.expired()) return false;
+      if (!mine()) return false;
       std::this_thread::sleep_for(kRaiseRetry);
-      return !weak.expired();
+      return mine();
     });
     loop.Post([weak, raised, to] {
       if (const auto self = weak.lock()) self->TermRaised(raised, to);

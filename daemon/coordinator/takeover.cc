@@ -248,7 +248,7 @@ void Coordinator::OverAlready(const GangRecord& record) {
   auto message = NewMessage();
   *message.mutable_finish() = *end_;
   Broadcast(message);
-  deposed_ = true;
+  GiveUpRecord();
   MaybeOver();
 }
 
@@ -260,16 +260,26 @@ void Coordinator::Refuse(const std::string& text) {
   message.mutable_refused()->set_text(text);
   message.mutable_refused()->set_job_is_over(job_is_over_);
   Broadcast(message);
-  deposed_ = true;
+  GiveUpRecord();
   EndLeases();
   MaybeOver();
+}
+
+void Coordinator::GiveUpRecord() {
+  deposed_ = true;
+  *record_given_up_ = true;
+}
+
+std::function<bool()> Coordinator::RecordIsMine() {
+  return [weak = weak_from_this(), given_up = record_given_up_] { return !weak.expired() && !*given_up; };
 }
 
 // A newer term has the record: this coordinator is not obeyed any more. Another node may coordinate this gang now,
 // and then its members run on; or another job has taken the key, and then they must not.
 void Coordinator::Deposed(const std::string& why) {
-  if (deposed_) return;
-  worker_->Do([weak = weak_from_this(), catalog = catalog_, why, &loop = loop_] {
+  if (deposed_ || std::exchange(asks_whose_, true)) return;
+  // Not behind what the worker may be stuck with: what cannot be written can be read.
+  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, why, &loop = loop_] {
     const Result<GangHead> head = catalog->Load();
     const Result<GangRecord> record =
         head ? GangRecord::Decode(head->record) : Result<GangRecord>(head.error());
@@ -290,7 +300,7 @@ void Coordinator::StepDown(const std::string& successor, uint64_t term) {
   if (deposed_) return;
   spdlog::warn("gang {}: {} coordinates now; this coordinator of term {} steps down", job_.Id(),
                successor.empty() ? "another node" : successor, fence_.term);
-  deposed_ = true;
+  GiveUpRecord();
   EndLeases();
   auto message = NewMessage();
   message.set_term(term);

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "daemon/proto/muster.pb.h"
@@ -90,6 +92,34 @@ TEST_F(LeaseTerm, ACoordinatorWithoutAMajorityCallsNobodySilentAndStepsDown) {
   ASSERT_TRUE(
       InTime([&] { return KnownIn(kCoordinator).node == kSuccessor && KnownIn(kCoordinator).heard; }));
   EXPECT_FALSE(HasStart(kCoordinator));
+  EXPECT_TRUE(Eventually([&] { return !RecordIn(kCoordinator); }))
+      << "it still takes itself for the coordinator";
+}
+
+// As in a pool that is full: heads can be read, and what is to be written is tried again for as long as it takes.
+TEST_F(LeaseTerm, ACoordinatorWhoseRecordIsNotTakenStepsDownAllTheSame) {
+  RunFirst();
+  store_->SetFault([test = std::this_thread::get_id()](const std::string& operation,
+                                                       const std::string& name) {
+    const bool full = operation == "update_head" && name.starts_with("gang/");
+    return full && std::this_thread::get_id() != test ? Status(Error{Errc::kExhausted, "the pool is full"})
+                                                      : Status();
+  });
+  members_[kBatch].Exited(1, SIGKILL);
+  ExpectStopAndStop(1, {kBatch, kCoordinator, kSuccessor});
+  ExpectStart(2);
+  ASSERT_EQ(InStore().fence.generation, 1U) << "the record of the second generation waits";
+  // Another has the term meanwhile.
+  auto record = *GangRecord::Decode(InStore().record);
+  record.term = 2;
+  record.coordinator = BeatNet::HostOf(kSuccessor);
+  ASSERT_TRUE(Catalog(store_, SpaceOf(1000), "job-12.0").Advance({1, 1}, {2, 1}, record.Encode()));
+  // Without its witnesses it asks the store.
+  net_->SetFilter([](uint32_t from, uint32_t to, lease::Type /*type*/) { return from == to; });
+  Advance(times_.lease);
+  EXPECT_TRUE(Eventually([&] { return KnownIn(kCoordinator).node == kSuccessor; }))
+      << "its own node still follows it";
+  // What is left to be written is nobody's any more: this node may be asked to take over again.
   EXPECT_TRUE(Eventually([&] { return !RecordIn(kCoordinator); }))
       << "it still takes itself for the coordinator";
 }
