@@ -1,6 +1,7 @@
 // A gang's record, its fence and its list of checkpoints: one head object a gang key, changed only by
 // compare-and-swap with the fence. Thread-safe; every call blocks for store operations. The calls of one
-// Catalog that change the head take turns, so use one Catalog for all changes under one fence.
+// Catalog that change the list of checkpoints take turns, so use one Catalog for all changes under one fence. Who changes the
+// record alone waits for none of them, however many manifests they read: the fence decides who was first.
 //
 // Head entries: "record" (the coordinator's JSON), "latest" (a step in decimal), "checkpoint/STEP" (JSON:
 // manifest object, its digest and bytes, fence, created, state good|bad, reason, pinned). Heads: "gang/KEY" in the

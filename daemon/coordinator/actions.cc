@@ -16,6 +16,8 @@ namespace {
 constexpr auto kRetry = std::chrono::milliseconds(1000);
 // For the record that says that the gang is given up; after that most of the gang will do.
 constexpr auto kEndDurable = std::chrono::seconds(10);
+// A commit that is under way comes before the next generation's record, under which it would be refused.
+constexpr auto kForCommits = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -176,11 +178,12 @@ void Coordinator::Do(const gang::Persist& /*action*/) {
   const Fence from = fence_;
   fence_.generation = std::max(fence_.generation, gang_->generation());
   worker_->Do([weak = weak_from_this(), mine = RecordIsMine(), catalog = catalog_, clock = clock_,
-               from, to = fence_, record = Record().Encode(),
+               order = order_, from, to = fence_, record = Record().Encode(),
                ended = gang_->state() == gang::State::kFinished,
                requeueing = gang_->state() == gang::State::kRequeueing, &loop = loop_, id = job_.Id()] {
+    if (to.generation > from.generation) order->AwaitCommits(kForCommits);
     lease::Nanos asked = clock->Now();
-    // Nothing may overtake: what is queued behind waits, as a checkpoint must for its generation's record.
+    // Nothing may overtake: what is queued behind is of the next fence.
     const Status written = catalog->AdvanceForSure(from, to, record, [&](const Error& error) {
       if (!mine()) return false;
       spdlog::warn("gang {}: record not written: {}; trying again", id, error.message);
@@ -188,6 +191,7 @@ void Coordinator::Do(const gang::Persist& /*action*/) {
       asked = clock->Now();
       return mine();
     });
+    order->Recorded(to.generation);
     loop.Post([weak, written, generation = to.generation, asked, ended, requeueing] {
       const auto self = weak.lock();
       if (!self || self->deposed_) return;

@@ -144,13 +144,17 @@ void Coordinator::Commit(uint64_t step) {
 void Coordinator::TryCommit(uint64_t step) {
   Pending& pending = pending_[step];
   ++pending.attempts;
-  worker_->Do([weak = weak_from_this(), catalog = catalog_, manifest = pending.manifest, fence = fence_,
-               retention = RetentionOf(config_).KeepingAlso(latest_).KeepingAlso(restore_),
-               in_doubt = in_doubt_, &removals = removals_, &loop = loop_] {
+  order_->Begin();
+  committer_->Do([weak = weak_from_this(), mine = RecordIsMine(), catalog = catalog_,
+                  manifest = pending.manifest, fence = fence_, order = order_,
+                  retention = RetentionOf(config_).KeepingAlso(latest_).KeepingAlso(restore_),
+                  in_doubt = in_doubt_, &removals = removals_, &loop = loop_] {
+    if (!order->AwaitRecord(fence.generation, mine)) return order->End();
     Manifest fenced = *manifest;
     fenced.fence = fence;
     std::vector<CheckpointInfo> gone;
     const auto committed = catalog->Commit(fenced, retention, &gone);
+    order->End();
     const Status status = committed ? Status() : Status(committed.error());
     *in_doubt = !status && status.error().code == Errc::kUnavailable;
     loop.Post([weak, status, fenced = std::make_shared<const Manifest>(std::move(fenced))] {

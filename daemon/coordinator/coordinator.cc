@@ -41,6 +41,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       created_ns_(RealtimeNs()),
       detector_(HangSettings(job_)),
       removals_(catalog_, job_.Id()),
+      committer_(std::make_unique<Worker>()),
       worker_(std::make_unique<Worker>()) {
   if (auto codes = gang::ParseExitCodes(config_.exit_codes)) exit_codes_ = *std::move(codes);
 }
@@ -302,7 +303,10 @@ void Coordinator::MaybeOver() {
         then();
       });
     };
-    worker_->Do([&removals = removals_, then = std::move(next)] { removals.AtTheEnd(then); });
+    next = [worker = committer_.get(), &removals = removals_, then = std::move(next)] {
+      worker->Do([&removals, then] { removals.AtTheEnd(then); });
+    };
+    worker_->Do(std::move(next));
   });
 }
 

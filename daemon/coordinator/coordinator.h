@@ -20,6 +20,7 @@
 #include "base/worker.h"
 #include "ceph/catalog/catalog.h"
 #include "daemon/beat/beat.h"
+#include "daemon/coordinator/commit_order.h"
 #include "daemon/coordinator/coordinator_context.h"
 #include "daemon/coordinator/record.h"
 #include "daemon/coordinator/removals.h"
@@ -39,8 +40,8 @@ class StorageUse;
 enum class Port;
 struct SlurmJob;
 
-// On the loop's thread only; what blocks goes to a worker thread of its own, in order: a generation's record
-// before its checkpoints.
+// On the loop's thread only; what blocks goes to threads of its own: one writes records, in order, and waits for nothing
+// else; another commits checkpoints, each when its generation's record is in the store.
 class Coordinator : public std::enable_shared_from_this<Coordinator> {
  public:
   Coordinator(CoordinatorContext context, GangJob job);
@@ -273,7 +274,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::map<uint64_t, Pending> pending_;
   Restored restored_;
   // Whether the store has not answered the newest commit, and may carry it out late: objects that are not listed may be a
-  // checkpoint's then. Of worker_'s thread, and whoever comes behind it.
+  // checkpoint's then. Of committer_'s thread, and whoever comes behind it.
   std::shared_ptr<std::atomic<bool>> in_doubt_ = std::make_shared<std::atomic<bool>>(false);
   RecentSteps committed_;  // of the current generation
   // Of the newest ones that were committed here: the prefixes of shards that have a WRITE.
@@ -330,7 +331,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
   std::unique_ptr<Worker> collector_;
   Removals removals_;
-  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Worker> committer_;
+  std::shared_ptr<CommitOrder> order_ = std::make_shared<CommitOrder>();  // of both threads
+  std::unique_ptr<Worker> worker_;                                        // for records
 
   FailedSaves failed_;
 

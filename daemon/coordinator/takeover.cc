@@ -226,6 +226,7 @@ void Coordinator::TakenOver(Result<GangHead> head) {
                fence_.generation, memory.running ? ", recovering" : "");
   gang_.emplace(Settings(), memory);
   durable_generation_ = fence_.generation;
+  order_->Recorded(fence_.generation);
   BeginLeases(ours && memory.running ? &*previous : nullptr);
   AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, fence_.term));
   Carry(gang_->Begin());

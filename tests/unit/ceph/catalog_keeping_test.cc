@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -347,6 +349,38 @@ TEST_F(Keeping, AnAnswerThatWasLostDoesNotMakeAChangeAnError) {
   EXPECT_THAT(*Drop(catalog_, {2}), ElementsAre(2));
   EXPECT_THAT(Steps(), ElementsAre(1));
   ExpectWhole();
+}
+
+// As a coordinator's that has taken over, and knows no manifests yet: with large ones that takes minutes.
+TEST_F(Keeping, TheRecordIsWrittenWhileARemovalOrACommitReadsManifests) {
+  std::vector<CheckpointInfo> gone;
+  for (uint64_t step = 1; step <= 3; ++step)
+    ASSERT_TRUE(Save(catalog_, SampleManifest("k", step, fence_, 2), 2, &gone));
+  ASSERT_EQ(gone.size(), 1U);
+  const Manifest next = Sharing(4, 3);
+  for (const bool removal : {true, false}) {
+    Catalog successor(store_, "u1", "k");
+    std::promise<void> reached;
+    std::promise<void> go;
+    std::atomic<bool> first = true;
+    store_->SetFault([&](const std::string& operation, const std::string& name) -> Status {
+      if (operation != "read" || !name.ends_with("/manifest") || !first.exchange(false)) return {};
+      reached.set_value();
+      go.get_future().wait();
+      return {};
+    });
+    auto reads = std::async(std::launch::async,
+                            [&] { return removal ? successor.RemoveObjects(gone) : Save(successor, next); });
+    reached.get_future().wait();
+    auto written = std::async(std::launch::async, [&] { return successor.Advance(fence_, fence_, "newer"); });
+    EXPECT_EQ(written.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    go.set_value();
+    EXPECT_TRUE(written.get());
+    EXPECT_TRUE(reads.get());
+    store_->SetFault({});
+  }
+  EXPECT_EQ(catalog_.Load()->record, "newer");
+  EXPECT_THAT(Steps(), ElementsAre(3, 4));
 }
 
 TEST_F(Keeping, CommitsPinsAndDropsAtOnceLeaveEveryListedCheckpointWhole) {

@@ -6,10 +6,12 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
 #include "ceph/muster.h"
 #include "tests/unit/ceph/memory_store.h"
@@ -115,6 +117,30 @@ TEST_F(StoreTrouble, AFullStoreEndsNoGangAndWhatItHasToKeepIsWrittenWhenThereIsR
   ExpectStop();
   EXPECT_EQ(Run(), 11U);
   Commit(12);
+}
+
+// Old checkpoints go slowly; who commits faster waits for that, but not who has to start again.
+TEST_F(StoreTrouble, TheRecordOfARestartWaitsForNoRemovals) {
+  std::promise<void> go;
+  const std::shared_future<void> gone = go.get_future();
+  memory_->SetFault([gone](const std::string& operation, const std::string& /*name*/) -> Status {
+    if (operation == "remove") gone.wait();
+    return {};
+  });
+  // Three are kept, one is being removed, and four may wait: the last commit is done, and nobody begins another.
+  for (uint64_t step = 1; step <= 9; ++step) Commit(step);
+  first_->Die();
+  ExpectStop();
+  EXPECT_EQ(Run(), 9U);
+  const auto recorded = [&] {
+    const auto head = Catalog(memory_, "u1000", "name-elastic").Load();
+    return head && head->fence.generation == 2;
+  };
+  const auto end = steady_clock::now() + kSoon / 3;
+  while (!recorded() && steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(recorded());
+  go.set_value();
+  Commit(10);
 }
 
 // Removed, they would be missing when it does.
