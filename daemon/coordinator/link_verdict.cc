@@ -14,6 +14,7 @@ using nlohmann::json;
 
 constexpr size_t kMaxTexts = 16;  // of each kind
 constexpr size_t kMaxText = 300;  // bytes
+constexpr char kWithoutText[] = "the test of the links does not say what is wrong";
 
 // One line that is fit for a terminal, without its full stop.
 std::string Line(std::string_view text) {
@@ -74,12 +75,14 @@ Result<gang::LinkVerdict> ReadLinkVerdict(int status, std::string_view text,
   const json& findings = Array(said, "findings");
   for (const json& finding : findings) {
     if (!finding.is_object()) continue;
-    const std::string what = Text(finding, "text");
+    std::string what = Text(finding, "text");
     const auto node = node_of(Text(finding, "node"));
     if (!node) {
       warn(what);
       continue;
     }
+    // Whoever is left out for it is told something.
+    if (what.empty()) what = kWithoutText;
     const auto known = std::ranges::find(verdict.bad, *node, &gang::LinkVerdict::Bad::node);
     if (known != verdict.bad.end()) {
       if (known->why.size() < kMaxText) known->why += "; " + what;

@@ -68,6 +68,26 @@ TEST(LinkVerdict, WhatIsANodesIsLaidToThatNode) {
   EXPECT_THAT(verdict.summary, HasSubstr("4 findings"));
 }
 
+TEST(LinkVerdict, AFindingWithoutATextNamesItsNodeAllTheSame) {
+  json said = Good();
+  said["findings"] = {{{"node", "a"}},
+                      {{"node", "c"}, {"text", "9.6 of 20 Mbit/s arrive from c."}},
+                      {{"node", "c"}, {"text", 7}},
+                      {{"node", "b"}, {"text", " . "}},
+                      {{"pair", {"a", "b"}}},
+                      json::object()};
+  const gang::LinkVerdict verdict = Read(said, kNotGood);
+  const std::string nothing = "the test of the links does not say what is wrong";
+  ASSERT_THAT(verdict.bad, SizeIs(3));
+  EXPECT_EQ(verdict.bad[0].node, 0U);
+  EXPECT_EQ(verdict.bad[0].why, nothing);
+  EXPECT_EQ(verdict.bad[1].node, 2U);
+  EXPECT_EQ(verdict.bad[1].why, "9.6 of 20 Mbit/s arrive from c; " + nothing);
+  EXPECT_EQ(verdict.bad[2].why, nothing);
+  EXPECT_THAT(verdict.warnings, IsEmpty());
+  EXPECT_THAT(verdict.summary, HasSubstr("6 findings"));
+}
+
 TEST(LinkVerdict, WhoTookNoPartIsNamed) {
   json said = Good();
   said["missing"] = {1, 7, -1, "x"};
