@@ -315,6 +315,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   LeadOptions lead_;
   lease::Nanos asked_at_ = 0;  // before the term was taken
   bool raising_ = false;       // the term: what needs the record waits
+  uint64_t newer_term_ = 0;    // of which the lease has heard; then it has ended
   bool persist_again_ = false;
 
   std::vector<gang::LoseNode> down_later_;  // of which Slurm is told when the gang is over

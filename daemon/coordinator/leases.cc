@@ -176,6 +176,9 @@ LeadEvents Coordinator::MakeLeadEvents() {
   events.term_spent = [this] { RaiseTerm(); };
   events.deposed = [this](uint64_t term) {
     quorum_ = false;  // nothing more comes of it
+    newer_term_ = std::max(newer_term_, term);
+    // It may be this one's own, which nodes have read in the record before the store has answered here: TermRaised knows.
+    if (raising_) return;
     Deposed(fmt::format("term {} has begun", term));
   };
   return events;
@@ -268,10 +271,13 @@ void Coordinator::TermRaised(const Status& raised, const Fence& to) {
     AddHistory("term", fmt::format("the term was not raised: {}", raised.error().message));
     if (std::exchange(persist_again_, false)) Do(gang::Persist{});
     CommitWaiting();
+    // The lease says it once.
+    if (newer_term_ > fence_.term) return Deposed(fmt::format("term {} has begun", newer_term_));
     // Whether it was written is not known when the store did not answer: reading tells.
     return ConfirmInStore();
   }
   fence_.term = to.term;
+  if (newer_term_ > fence_.term) return Deposed(fmt::format("term {} has begun", newer_term_));
   if (former_.size() >= kMaxFormer) former_.erase(former_.begin());
   former_.push_back(witnesses_);
   witnesses_ = PickWitnesses();
