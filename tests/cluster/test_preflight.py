@@ -99,6 +99,18 @@ class Preflight(ClusterCase):
         self.assertIn("the links are not tested: the program that measures was killed by signal 9", self.links(job))
         self.ends(job)
 
+    def test_a_musterd_that_restarts_meanwhile_costs_another_test(self) -> None:
+        """That of the node that leads: its program still measures, and nobody asks it any more."""
+        self.shape("n1", MBIT_S / 20)
+        job = self.gang(CODE, gang="preflight=full", nodes=4, tasks=4)
+        find = ["pgrep", "-u", "trainer", "-f", "^muster net test"]
+        self.wait(lambda: self.cluster.exec("n1", find).stdout, "what measures")
+        self.cluster.restart_daemon("n1", "musterd")
+        self.shape("n1", MBIT_S)
+        self.assertEqual(hosts(job.wait_for_generation(1, 4)), NODES)
+        self.assertGreaterEqual(self.links(job).count("the links between 4 nodes are tested"), 2)
+        self.ends(job)
+
     def test_a_node_that_dies_meanwhile_is_replaced(self) -> None:
         self.shape("n1", MBIT_S / 20)
         job = self.gang(CODE, gang="preflight=full,spares=1", nodes=4, tasks=4)
