@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "ceph/store/backend.h"
 #include "ceph/store/names.h"
@@ -38,6 +39,13 @@ constexpr int kHeadFlags = librados::OPERATION_FULL_FORCE;
 constexpr std::chrono::seconds kConnectPause{1};
 
 enum class Doing { kReading, kWriting };
+
+// A client of the cluster each, with connections of its own: what is small and waited for is not to queue behind shards.
+enum class Kind { kSmall, kChunks };
+struct Clients {
+  std::unique_ptr<librados::Rados> small;  // null: not connected
+  std::unique_ptr<librados::Rados> chunks;
+};
 
 Errc CodeOf(int error, Doing doing) {
   switch (error) {
@@ -106,7 +114,7 @@ class RadosBuffer final : public StoreBuffer {
   const ceph::bufferptr pointer_;
 };
 
-Result<std::unique_ptr<librados::Rados>> Connect(const StoreOptions& options, const std::string& pool);
+Result<Clients> Connect(const StoreOptions& options, const std::string& pool);
 
 class RadosStore final : public Store {
  public:
@@ -128,7 +136,9 @@ class RadosStore final : public Store {
     if (connecting_.joinable()) connecting_.join();  // a try has its timeout, as every operation
     for (auto& [space, io] : spaces_) io.aio_flush();
     spaces_.clear();
-    if (cluster_) cluster_->shutdown();
+    for (const auto& client : {&clients_.small, &clients_.chunks}) {
+      if (*client) (*client)->shutdown();
+    }
   }
 
   std::unique_ptr<StoreBuffer> NewBuffer(size_t bytes) override;
@@ -163,27 +173,27 @@ class RadosStore final : public Store {
   // Calls `found` for each object of a context's namespace, or of all; some may come twice.
   Status EachObject(IoCtx& io, const ObjectName& what,
                     const std::function<void(const librados::ObjectItem&)>& found);
-  // One context for each namespace; none is changed after it was made, so they may be used by any thread.
-  Result<IoCtx> Space(const std::string& space);
+  // One context for each namespace and client; none is changed after it was made, so they may be used by any thread.
+  Result<IoCtx> Space(const std::string& space, Kind kind);
   // The same for a whole name, checked.
-  Result<IoCtx> For(const ObjectName& object);
+  Result<IoCtx> For(const ObjectName& object, Kind kind = Kind::kSmall);
   [[nodiscard]] Error Failed(const char* what, const ObjectName& object, int rc, Doing doing) const;
   // One attempt; nothing when the head was changed between its pages.
   std::optional<Result<Head>> ReadHeadOnce(IoCtx& io, const ObjectName& head);
   // On a thread of its own, until there is a connection.
   void ConnectLate(const StoreOptions& options);
   // Of the pool; kUnavailable while there is no connection.
-  Result<IoCtx> OpenPool();
+  Result<IoCtx> OpenPool(Kind kind);
 
   const std::string pool_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::unique_ptr<librados::Rados> cluster_;  // null: not connected
-  Status connected_;                          // how the newest try has ended
-  bool tried_ = false;                        // there has been one
-  bool late_ = false;                         // it is not waited for
+  Clients clients_;
+  Status connected_;    // how the newest try has ended
+  bool tried_ = false;  // there has been one
+  bool late_ = false;   // it is not waited for
   bool closing_ = false;
-  std::map<std::string, IoCtx> spaces_;
+  std::map<std::pair<std::string, Kind>, IoCtx> spaces_;
   std::thread connecting_;
 };
 
@@ -197,29 +207,30 @@ Error RadosStore::Failed(const char* what, const ObjectName& object, int rc, Doi
   return {CodeOf(-rc, doing), message};
 }
 
-Result<IoCtx> RadosStore::Space(const std::string& space) {
+Result<IoCtx> RadosStore::Space(const std::string& space, Kind kind) {
   const std::lock_guard lock(mutex_);
-  const auto found = spaces_.find(space);
+  const auto found = spaces_.find({space, kind});
   if (found != spaces_.end()) return found->second;
-  Result<IoCtx> io = OpenPool();
+  Result<IoCtx> io = OpenPool(kind);
   if (!io) return io;
   io->set_namespace(space);
-  return spaces_.emplace(space, *io).first->second;
+  return spaces_.emplace(std::pair(space, kind), *io).first->second;
 }
 
-Result<IoCtx> RadosStore::OpenPool() {
-  if (!cluster_) return Error{Errc::kUnavailable, connected_.error().message};
+Result<IoCtx> RadosStore::OpenPool(Kind kind) {
+  librados::Rados* client = kind == Kind::kSmall ? clients_.small.get() : clients_.chunks.get();
+  if (client == nullptr) return Error{Errc::kUnavailable, connected_.error().message};
   IoCtx io;
-  if (const int rc = cluster_->ioctx_create(pool_.c_str(), io); rc < 0) {
+  if (const int rc = client->ioctx_create(pool_.c_str(), io); rc < 0) {
     return Error{CodeOf(-rc, Doing::kReading),
                  "cannot open the pool of " + Describe() + ": " + std::strerror(-rc)};
   }
   return io;
 }
 
-Result<IoCtx> RadosStore::For(const ObjectName& object) {
+Result<IoCtx> RadosStore::For(const ObjectName& object, Kind kind) {
   if (Status status = CheckObjectName(object); !status) return status.error();
-  return Space(object.space);
+  return Space(object.space, kind);
 }
 
 void RadosStore::WriteEnded(librados::completion_t /*completion*/, void* argument) {
@@ -236,7 +247,7 @@ std::unique_ptr<StoreBuffer> RadosStore::NewBuffer(size_t bytes) {
 }
 
 void RadosStore::WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) {
-  Result<IoCtx> io = For(object);
+  Result<IoCtx> io = For(object, Kind::kChunks);
   if (!io) return done(io.error());
   ceph::bufferptr memory = static_cast<const RadosBuffer&>(buffer).pointer();
   // Librados remembers the checksum of memory that it has sent; writing through it makes it forget. With an old one the
@@ -269,7 +280,7 @@ void RadosStore::ReadEnded(librados::completion_t /*completion*/, void* argument
 }
 
 void RadosStore::ReadAsync(const ObjectName& object, size_t limit, ReadDone done) {
-  Result<IoCtx> io = For(object);
+  Result<IoCtx> io = For(object, Kind::kChunks);
   if (!io) return done(io.error());
   auto pending = std::make_unique<PendingRead>(PendingRead{this, nullptr, object, {}, std::move(done)});
   PendingRead* raw = pending.release();  // ReadEnded's from here on
@@ -330,7 +341,7 @@ Status RadosStore::EachObject(IoCtx& io, const ObjectName& what,
 Result<std::vector<std::string>> RadosStore::ListSpaces() {
   Result<IoCtx> io = [&] {
     const std::lock_guard lock(mutex_);
-    return OpenPool();
+    return OpenPool(Kind::kSmall);
   }();
   if (!io) return io.error();
   io->set_namespace(librados::all_nspaces);
@@ -345,7 +356,7 @@ Result<std::vector<std::string>> RadosStore::ListSpaces() {
 Result<std::vector<std::string>> RadosStore::List(const std::string& space, const std::string& prefix) {
   if (Status status = CheckSpace(space); !status) return status.error();
   if (Status status = CheckPrefix(prefix); !status) return status.error();
-  Result<IoCtx> io = Space(space);
+  Result<IoCtx> io = Space(space, Kind::kSmall);
   if (!io) return io.error();
   std::set<std::string> names;  // an object may come twice when placement groups move meanwhile
   const Status listed = EachObject(*io, {space, prefix + "*"}, [&](const librados::ObjectItem& item) {
@@ -439,7 +450,8 @@ Status RadosStore::UpdateHead(const ObjectName& name, const HeadUpdate& update) 
 }
 
 // To the cluster, with the pool found.
-Result<std::unique_ptr<librados::Rados>> Connect(const StoreOptions& options, const std::string& pool) {
+Result<std::unique_ptr<librados::Rados>> ConnectClient(const StoreOptions& options, const std::string& pool,
+                                                       Kind kind) {
   const std::string who = "client." + options.ceph_user;
   const auto failed = [&](const std::string& what, int rc, const std::string& check) {
     return Error{CodeOf(-rc, Doing::kReading), "store " + options.url + ": cannot " + what + " as " + who +
@@ -454,8 +466,17 @@ Result<std::unique_ptr<librados::Rados>> Connect(const StoreOptions& options, co
   }
   // All three wait for ever by default.
   const std::string seconds = std::to_string(options.operation_timeout_seconds);
-  for (const char* key : {"rados_osd_op_timeout", "rados_mon_op_timeout", "client_mount_timeout"}) {
-    if (const int rc = cluster->conf_set(key, seconds.c_str()); rc < 0) {
+  std::vector<std::pair<const char*, std::string>> settings = {{"rados_osd_op_timeout", seconds},
+                                                               {"rados_mon_op_timeout", seconds},
+                                                               {"client_mount_timeout", seconds}};
+  // By default a client with 100 MiB under way blocks whoever asks for more, as long as a few OSDs do not answer. The engine
+  // bounds what is under way itself, and no thread of it may be held up: it stops writes whose memory is to be given back.
+  if (kind == Kind::kChunks) {
+    settings.emplace_back("objecter_inflight_op_bytes", "0");
+    settings.emplace_back("objecter_inflight_ops", "0");
+  }
+  for (const auto& [key, value] : settings) {
+    if (const int rc = cluster->conf_set(key, value.c_str()); rc < 0) {
       return failed(std::string("set ") + key, rc, "is the Ceph client of version 14 or later?");
     }
   }
@@ -471,14 +492,24 @@ Result<std::unique_ptr<librados::Rados>> Connect(const StoreOptions& options, co
   return cluster;
 }
 
+Result<Clients> Connect(const StoreOptions& options, const std::string& pool) {
+  Clients clients;
+  for (const Kind kind : {Kind::kSmall, Kind::kChunks}) {
+    auto client = ConnectClient(options, pool, kind);
+    if (!client) return client.error();
+    (kind == Kind::kSmall ? clients.small : clients.chunks) = *std::move(client);
+  }
+  return clients;
+}
+
 // The first try is Open's as long as that waits for it.
 void RadosStore::ConnectLate(const StoreOptions& options) {
   for (;;) {
-    auto cluster = Connect(options, pool_);
+    auto clients = Connect(options, pool_);
     std::unique_lock lock(mutex_);
     tried_ = true;
-    connected_ = cluster ? Status() : Status(cluster.error());
-    if (cluster) cluster_ = *std::move(cluster);
+    connected_ = clients ? Status() : Status(clients.error());
+    if (clients) clients_ = *std::move(clients);
     changed_.notify_all();
     if (late_) options.late(connected_);
     const bool may_pass = !connected_ && (late_ || connected_.error().code == Errc::kUnavailable);
@@ -489,9 +520,9 @@ void RadosStore::ConnectLate(const StoreOptions& options) {
 Result<std::unique_ptr<Store>> RadosStore::Open(const StoreOptions& options, const std::string& pool) {
   auto store = std::make_unique<RadosStore>(pool);
   if (!options.late) {
-    auto cluster = Connect(options, pool);
-    if (!cluster) return cluster.error();
-    store->cluster_ = *std::move(cluster);
+    auto clients = Connect(options, pool);
+    if (!clients) return clients.error();
+    store->clients_ = *std::move(clients);
     return std::unique_ptr<Store>(std::move(store));
   }
   store->connecting_ = std::thread([raw = store.get(), options] { raw->ConnectLate(options); });

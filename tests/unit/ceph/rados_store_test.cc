@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <mutex>
 #include <rados/librados.hpp>
 
@@ -273,6 +274,35 @@ TEST_F(WithAdministration, APoolAtItsQuotaIsExhaustedButHeadsAndRemovalsWork) {
     ::usleep(100'000);
   }
   EXPECT_TRUE(status) << status.error().message;
+}
+
+// More than 100 MiB, librados' own limit, behind which whoever asks would wait.
+TEST_F(WithAdministration, WhoHandsOverChunksIsNotHeldUpByAClusterThatTakesNone) {
+  const auto store = Open();
+  ASSERT_TRUE(store);
+  constexpr size_t kChunk = 4 << 20;
+  constexpr int kChunks = 64;
+  const auto buffer = store->NewBuffer(kChunk);
+  std::memset(buffer->memory().data(), 7, kChunk);
+  ASSERT_EQ(Command(R"({"prefix":"osd pause"})"), 0);
+  std::mutex mutex;
+  std::condition_variable changed;
+  int ended = 0;
+  auto handed = std::async(std::launch::async, [&] {
+    for (int i = 0; i < kChunks; ++i) {
+      store->WriteAsync({"u1", "c" + std::to_string(i)}, *buffer, kChunk, [&](const Status& /*status*/) {
+        const std::lock_guard lock(mutex);
+        ++ended;
+        changed.notify_all();
+      });
+    }
+  });
+  // The operations' own timeout is 10 s.
+  EXPECT_EQ(handed.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  EXPECT_EQ(Command(R"({"prefix":"osd unpause"})"), 0);
+  handed.get();
+  std::unique_lock lock(mutex);
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return ended == kChunks; }));
 }
 
 TEST_F(WithAdministration, AKeyForOneNamespaceIsDeniedInAnother) {
