@@ -58,7 +58,10 @@ void Coordinator::TryTakeOver() {
   std::set<uint32_t> here;
   for (const auto& [node, link] : links_) here.insert(node);
   const auto change = [promised = origin_.promised, after = origin_.after_term, self = daemon_.host.index(),
-                       made = made_, record = MakeRecord(), here](Store::Head& head) {
+                       made = made_, record = MakeRecord(), here,
+                       seen = daemon_.sim.store.head().fence](Store::Head& head) {
+    // What an earlier life of this daemon has asked for may come to the store late.
+    if (!promised && head.exists && head.fence != seen) return false;
     if (promised && head.exists && head.fence.term == after + 1 && head.record.named == made) return true;
     if (promised && (!head.exists || head.fence.term != after)) return false;
     // It may be cut off, and still reach the store: the others go on without it.
@@ -134,7 +137,7 @@ void Coordinator::TakenOver(Store::Answer answer, const Store::Head& head) {
 }
 
 void Coordinator::Deposed() {
-  if (deposed_) return;
+  if (deposed_ || std::exchange(asks_whose_, true)) return;
   daemon_.sim.store.Ask(
       daemon_.host.index(), [](Store::Head& /*head*/) { return true; },
       [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_)](Store::Answer answer,
@@ -149,6 +152,7 @@ void Coordinator::Deposed() {
 void Coordinator::StepDown(std::optional<uint32_t> successor) {
   if (deposed_) return;
   world_.Log("n{} steps down, term {}", daemon_.host.index(), fence_.term);
+  daemon_.sim.invariants.StepsDown(daemon_.host.index(), successor);
   deposed_ = true;
   daemon_.EndLead();
   Broadcast(0, Elsewhere{successor});
@@ -248,6 +252,7 @@ void Coordinator::Feed(const gang::Event& event) {
                gang_->generation());
   daemon_.sim.invariants.Judged(*gang_);
   Carry(actions);
+  if (before == gang::State::kRecovering && gang_->state() != before) CommitWaiting();
   MaybeOver();
 }
 
@@ -336,7 +341,6 @@ void Coordinator::Do(const gang::FinishGang& action) {
 // A success is one whoever says so. A gang is given up only by a coordinator that still has the record.
 void Coordinator::MaybeSendFinish() {
   if (to_finish_.empty() || !(gang_->succeeded() || end_durable_)) return;
-  daemon_.sim.invariants.Ends();
   for (const uint32_t node : std::exchange(to_finish_, {}))
     Send(node, fence_.term, Finish{gang_->succeeded()});
 }

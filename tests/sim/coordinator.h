@@ -46,8 +46,10 @@ class Coordinator {
 
  private:
   struct Pending {
+    uint64_t generation = 0;
     std::set<uint32_t> shards;
     bool committing = false;
+    int attempts = 0;
   };
   // One operation of the worker thread: calls `done` when the next one may begin.
   using Work = std::function<void(std::function<void()> done)>;
@@ -82,7 +84,10 @@ class Coordinator {
   void OnShard(const ShardWritten& written);
   void MaybeCommit(uint64_t step);
   void CommitWaiting();
-  void Commit(uint64_t step);
+  void TryCommit(uint64_t step);
+  void TryCommitSoon(uint64_t generation, uint64_t step);
+  void CommitDone(Store::Answer answer, const Fence& fence, uint64_t step);
+  bool CommitLater(const Fence& fence, uint64_t step);
 
   void BeginLeases(const Record* previous);
   void Lead();
@@ -91,6 +96,8 @@ class Coordinator {
   void ProbeAbsent();
   void ConfirmInStore();
   void RaiseTerm();
+  void AskToRaise(Fence from, Fence to, const Record& record, bool unknown,
+                  const std::function<void()>& done);
   void TermRaised(Store::Answer answer, Fence to);
   void MaybeRenewWitnesses();
   [[nodiscard]] lease::WitnessSet PickWitnesses() const;
@@ -112,6 +119,7 @@ class Coordinator {
   std::vector<std::pair<uint32_t, AgentMessage>> early_;
   std::optional<Finish> end_;
   bool deposed_ = false;
+  bool asks_whose_ = false;
   const Nanos made_;
   int tries_ = 0;
   Nanos deadline_;
@@ -141,6 +149,7 @@ class Coordinator {
   std::set<uint32_t> heard_;
   std::map<uint32_t, Nanos> silent_since_;
   bool raising_ = false;
+  uint64_t newer_term_ = 0;
   bool persist_again_ = false;
   bool confirming_ = false;
 

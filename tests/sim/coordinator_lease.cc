@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kMaxFormer = 8;
 constexpr Nanos kAbsent = 2'200 * kMs;
+constexpr Nanos kRaiseRetry = 300 * kMs;
 
 }  // namespace
 
@@ -141,6 +142,9 @@ void Coordinator::OnLease(const lease::Event& event) {
     case lease::EventKind::kTermSpent:
       return RaiseTerm();
     case lease::EventKind::kDeposed:
+      newer_term_ = std::max(newer_term_, event.term);
+      // It may be this one's own, which nodes have read in the record before the store has answered here.
+      if (raising_ && !world_.Has(Bug::kOwnTermDeposes)) return;
       if (event.term > fence_.term) Deposed();
       return;
     default:
@@ -161,7 +165,8 @@ void Coordinator::ConfirmInStore() {
           if (answer != Store::Answer::kDone || daemon_.lead() == nullptr) return;
           lease::Output out;
           if (fence.term == fence_.term) daemon_.lead()->StoreConfirmed(asked, daemon_.host.Local(), &out);
-          if (fence.term > fence_.term) daemon_.lead()->Depose(fence.term, &out);
+          // While the term is being raised a newer one may be this one's own.
+          if (fence.term > fence_.term && !raising_) daemon_.lead()->Depose(fence.term, &out);
           daemon_.Pump(&out);
         });
       });
@@ -178,22 +183,35 @@ void Coordinator::RaiseTerm() {
   record.former.push_back(record.witnesses);
   record.witnesses = PickWitnesses();
   Queue([this, from, to, record](const std::function<void()>& done) {
-    const auto change = [from, to, record](Store::Head& head) {
-      if (head.fence != from) return false;
-      head.fence = to;
-      head.record = record;
-      return true;
-    };
-    daemon_.sim.store.Ask(daemon_.host.index(), change,
-                          [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), to, done](
-                              Store::Answer answer, const Store::Head& /*head*/) {
-                            if (daemon.expired() || alive.expired()) return;
-                            Post(0, [this, answer, to, done] {
-                              TermRaised(answer, to);
-                              done();
-                            });
-                          });
+    AskToRaise(from, to, record, false, done);
   });
+}
+
+// Until the outcome is known. `unknown`: an earlier try may have been carried out.
+void Coordinator::AskToRaise(Fence from, Fence to, const Record& record, bool unknown,
+                             const std::function<void()>& done) {
+  const auto change = [from, to, record, unknown](Store::Head& head) {
+    if (unknown && head.fence == to && head.record.coordinator == record.coordinator) return true;
+    if (head.fence != from) return false;
+    head.fence = to;
+    head.record = record;
+    return true;
+  };
+  daemon_.sim.store.Ask(daemon_.host.index(), change,
+                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), from, to, record,
+                         done](Store::Answer answer, const Store::Head& /*head*/) {
+                          if (daemon.expired() || alive.expired()) return;
+                          if (answer == Store::Answer::kNone && !world_.Has(Bug::kRaiseAskedOnce)) {
+                            return Post(kRaiseRetry, [this, from, to, record, done] {
+                              if (deposed_) return done();
+                              AskToRaise(from, to, record, true, done);
+                            });
+                          }
+                          Post(0, [this, answer, to, done] {
+                            TermRaised(answer, to);
+                            done();
+                          });
+                        });
 }
 
 void Coordinator::TermRaised(Store::Answer answer, Fence to) {
@@ -202,9 +220,11 @@ void Coordinator::TermRaised(Store::Answer answer, Fence to) {
   if (answer != Store::Answer::kDone) {
     if (std::exchange(persist_again_, false)) Do(gang::Persist{});
     CommitWaiting();
+    if (newer_term_ > fence_.term) return Deposed();
     return ConfirmInStore();
   }
   fence_.term = to.term;
+  if (newer_term_ > fence_.term) return Deposed();
   world_.Log("n{}: term {} begins", daemon_.host.index(), fence_.term);
   daemon_.sim.invariants.Coordinates(fence_.term);
   if (former_.size() >= kMaxFormer) former_.erase(former_.begin());

@@ -10,6 +10,9 @@ namespace muster::sim {
 namespace {
 
 constexpr Nanos kRetry = 300 * kMs;
+constexpr Nanos kCommitPause = 250 * kMs;
+constexpr int kMostDoublings = 4;
+constexpr int kMostWaiting = 2;  // commits
 
 }  // namespace
 
@@ -82,6 +85,7 @@ void Coordinator::OnShard(const ShardWritten& written) {
     return Broadcast(fence_.term, Committed{written.generation, written.step, true});
   }
   Pending& pending = pending_[written.step];
+  if (pending.generation != written.generation) pending = Pending{.generation = written.generation};
   if ((pending.committing && !twice) || written.rank >= gang_->WorldSize()) return;
   pending.shards.insert(written.rank);
   MaybeCommit(written.step);
@@ -89,47 +93,83 @@ void Coordinator::OnShard(const ShardWritten& written) {
 
 void Coordinator::MaybeCommit(uint64_t step) {
   Pending& pending = pending_[step];
-  // While the term is being raised neither fence is certain to be good.
-  if (raising_ || pending.shards.size() < gang_->WorldSize()) return;
+  // While recovering it is not known yet which nodes make up the generation, nor is the record the generation's. While the
+  // term is being raised neither fence is certain to be good.
+  if (gang_->state() == gang::State::kRecovering) return;
+  if (raising_ || gang_->WorldSize() == 0 || pending.shards.size() < gang_->WorldSize()) return;
   if (pending.committing && !world_.Has(Bug::kDoubleCommit)) return;
   pending.committing = true;
-  Commit(step);
+  TryCommit(step);
 }
 
 void Coordinator::CommitWaiting() {
+  std::erase_if(pending_, [&](const auto& item) { return item.second.generation != gang_->generation(); });
   std::vector<uint64_t> steps;
   for (const auto& [step, pending] : pending_) steps.push_back(step);
   for (const uint64_t step : steps) MaybeCommit(step);
 }
 
-void Coordinator::Commit(uint64_t step) {
-  const Fence mine{fence_.term, gang_->generation()};
+void Coordinator::TryCommit(uint64_t step) {
+  Pending& pending = pending_[step];
   std::set<uint64_t> kept;
   if (latest_) kept.insert(*latest_);
   if (restore_ && !world_.Has(Bug::kStartNotKept)) kept.insert(*restore_);
-  Queue([this, fence = mine, step, kept](const std::function<void()>& done) {
-    const auto change = [&sim = daemon_.sim, fence, step, kept](Store::Head& head) {
-      const bool done = sim.store.Commit(head, fence, step, kept);
-      if (done) sim.invariants.Committed(head, fence);
+  const bool again = ++pending.attempts > 1 && !world_.Has(Bug::kDoubleCommit);
+  const Checkpoint checkpoint{step, pending.generation, pending.shards.size(), again};
+  Queue([this, fence = fence_, checkpoint, kept](const std::function<void()>& done) {
+    const auto change = [&sim = daemon_.sim, fence, checkpoint, kept](Store::Head& head) {
+      const bool done = sim.store.Commit(head, fence, checkpoint, kept);
+      if (done && head.fence == fence) sim.invariants.Committed(head, checkpoint);
       return done;
     };
     daemon_.sim.store.Ask(daemon_.host.index(), change,
-                          [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), fence, step, done](
-                              Store::Answer answer, const Store::Head& /*head*/) {
+                          [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), fence,
+                           step = checkpoint.step, done](Store::Answer answer, const Store::Head& /*head*/) {
                             if (daemon.expired() || alive.expired()) return;
                             Post(0, [this, answer, fence, step, done] {
-                              const bool good = answer == Store::Answer::kDone;
-                              if (Leads()) {
-                                const bool current = fence.generation == gang_->generation();
-                                if (current) pending_.erase(step);
-                                if (good && current) committed_.insert(step);
-                                if (good && (!latest_ || *latest_ < step)) latest_ = step;
-                                if (good) Feed(gang::CheckpointCommitted{step});
-                                Broadcast(fence_.term, Committed{fence.generation, step, good});
-                              }
+                              if (Leads()) CommitDone(answer, fence, step);
                               done();
                             });
                           });
+  });
+}
+
+void Coordinator::CommitDone(Store::Answer answer, const Fence& fence, uint64_t step) {
+  const bool current = fence.generation == gang_->generation();
+  const bool good = answer == Store::Answer::kDone;
+  if (answer == Store::Answer::kConflict && current) {
+    // Unless it has moved the fence itself meanwhile, it is not for this coordinator to say what becomes of the save.
+    if (fence == fence_ && !raising_) return Deposed();
+    return TryCommitSoon(fence.generation, step);
+  }
+  if (answer == Store::Answer::kNone && CommitLater(fence, step)) return;
+  if (current) pending_.erase(step);
+  if (good && current) committed_.insert(step);
+  if (good && (!latest_ || *latest_ < step)) latest_ = step;
+  if (good) Feed(gang::CheckpointCommitted{step});
+  Broadcast(fence_.term, Committed{fence.generation, step, good});
+}
+
+// The store may take it later, or have taken it. Of those that wait only the newest are kept.
+bool Coordinator::CommitLater(const Fence& fence, uint64_t step) {
+  const auto found = pending_.find(step);
+  if (fence.generation != gang_->generation() || found == pending_.end()) return false;
+  const auto newer = std::count_if(
+      found, pending_.end(), [&](const auto& item) { return item.first > step && item.second.committing; });
+  if (newer >= kMostWaiting || (!committed_.empty() && *committed_.rbegin() > step)) return false;
+  TryCommitSoon(fence.generation, step);
+  return true;
+}
+
+void Coordinator::TryCommitSoon(uint64_t generation, uint64_t step) {
+  const auto found = pending_.find(step);
+  if (found == pending_.end()) return;
+  Post(kCommitPause * (1 << std::min(found->second.attempts - 1, kMostDoublings)), [this, generation, step] {
+    if (!Leads() || generation != gang_->generation()) return;
+    const auto waiting = pending_.find(step);
+    if (waiting == pending_.end() || waiting->second.generation != generation) return;
+    if (gang_->state() == gang::State::kRecovering || raising_) return TryCommitSoon(generation, step);
+    TryCommit(step);
   });
 }
 

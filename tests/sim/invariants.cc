@@ -31,6 +31,7 @@ void Invariants::MemberStarts(const Host& host, const Supervisor& started) {
 
 void Invariants::Starts(const gang::Gang& gang, uint64_t term, bool durable) {
   if (durable) durable_.emplace(term, gang.generation());
+  worlds_[gang.generation()] = gang.WorldSize();
   // Nobody carries out what one orders that another has taken the record from.
   if (gang.generation() <= seen_generation_ || sim_.store.head().fence.term > term) return;
   seen_generation_ = gang.generation();
@@ -56,10 +57,23 @@ void Invariants::Coordinates(uint64_t term) {
   if (!terms_.insert(term).second) sim_.world.Fail(fmt::format("two coordinators have term {}", term));
 }
 
-void Invariants::Committed(const Store::Head& head, const Fence& fence) {
+void Invariants::StepsDown(uint32_t node, std::optional<uint32_t> successor) {
+  if (successor == node) sim_.world.Fail(fmt::format("n{} steps down, and the record is its own", node));
+}
+
+void Invariants::Committed(const Store::Head& head, const Checkpoint& checkpoint) {
+  if (head.fence.generation != checkpoint.generation) {
+    sim_.world.Fail(fmt::format("step {} of generation {} is committed under the record of generation {}",
+                                checkpoint.step, checkpoint.generation, head.fence.generation));
+  }
+  if (const auto world = worlds_.find(checkpoint.generation);
+      world != worlds_.end() && world->second != checkpoint.shards) {
+    sim_.world.Fail(fmt::format("step {} of generation {} is committed with {} shards of {}", checkpoint.step,
+                                checkpoint.generation, checkpoint.shards, world->second));
+  }
   for (const auto& host : sim_.hosts) {
     for (const Supervisor& s : host->supervisors) {
-      if (!s.executing || s.generation != fence.generation || !s.from) continue;
+      if (!s.executing || s.generation != checkpoint.generation || !s.from) continue;
       if (head.checkpoints.contains(*s.from) || sim_.store.IsBad(*s.from)) continue;
       sim_.world.Fail(fmt::format("generation {} runs on n{}, and step {} that it started from is removed",
                                   s.generation, host->index(), *s.from));

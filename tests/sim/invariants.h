@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -28,13 +30,16 @@ class Invariants {
   void Obeys(Host& host, uint64_t term);
   // A coordinator has taken this term.
   void Coordinates(uint64_t term);
-  // A checkpoint is: what the generation started from is still listed.
-  void Committed(const Store::Head& head, const Fence& fence);
+  // A coordinator gives way to who has the record: that is another.
+  void StepsDown(uint32_t node, std::optional<uint32_t> successor);
+  // A checkpoint is: its generation's record is in the store, all members' shards are in it, and what the generation started from
+  // is still listed.
+  void Committed(const Store::Head& head, const Checkpoint& checkpoint);
   // This node's members have been fenced, a coordinator concludes.
   void Silent(uint32_t node, uint64_t term);
   // Infrastructure costs no restarts.
   void Judged(const gang::Gang& gang);
-  // A coordinator orders the end.
+  // A node has been told of the end: whoever orders it, it is carried out.
   void Ends() { over_ = true; }
 
   uint32_t user_faults = 0;  // that have happened
@@ -44,6 +49,7 @@ class Invariants {
   bool over_ = false;
   uint64_t seen_generation_ = 0;
   std::set<std::pair<uint64_t, uint64_t>> durable_;  // terms and generations
+  std::map<uint64_t, uint32_t> worlds_;              // of generations: members that save
   std::set<uint64_t> terms_;
 };
 

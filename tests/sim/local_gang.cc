@@ -305,6 +305,7 @@ void LocalGang::StopMember(size_t local) {
 }
 
 void LocalGang::On(const Finish& /*finish*/) {
+  daemon_.sim.invariants.Ends();
   finish_ = true;
   for (size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].connected) host_.FinishMember(i);

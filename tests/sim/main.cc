@@ -27,6 +27,8 @@ Bug Named(const std::string& name) {
   if (name == "lost_stop") return Bug::kLostStop;
   if (name == "early_start") return Bug::kEarlyStart;
   if (name == "start_not_kept") return Bug::kStartNotKept;
+  if (name == "own_term_deposes") return Bug::kOwnTermDeposes;
+  if (name == "raise_asked_once") return Bug::kRaiseAskedOnce;
   std::cerr << "no mutation is called " << name << "\n";
   std::exit(2);
 }

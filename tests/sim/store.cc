@@ -35,8 +35,13 @@ void Store::Ask(uint32_t host, std::function<bool(Head&)> change,
   });
 }
 
-bool Store::Commit(Head& head, const Fence& fence, uint64_t step, const std::set<uint64_t>& kept) {
-  if (head.fence != fence) return false;
+bool Store::Commit(Head& head, const Fence& fence, const Checkpoint& checkpoint,
+                   const std::set<uint64_t>& kept) {
+  const uint64_t step = checkpoint.step;
+  const auto listed = head.checkpoints.find(step);
+  const bool there = listed != head.checkpoints.end() && listed->second.generation == fence.generation;
+  if (head.fence != fence) return checkpoint.again && there && listed->second == fence;
+  if (there && checkpoint.again) return true;
   if (++commits_[{fence.generation, step}] > 1) {
     world_.Fail(fmt::format("step {} of generation {} is committed twice", step, fence.generation));
   }

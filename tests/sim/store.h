@@ -23,6 +23,14 @@ struct Fence {
   friend auto operator<=>(const Fence&, const Fence&) = default;
 };
 
+// What a coordinator makes one of.
+struct Checkpoint {
+  uint64_t step = 0;
+  uint64_t generation = 0;  // whose members have saved it
+  size_t shards = 0;
+  bool again = false;  // the one before may have been carried out
+};
+
 // Which of a step's checkpoints it is.
 std::string ManifestOf(uint64_t step, const Fence& fence);
 
@@ -57,7 +65,7 @@ class Store {
   // although the change was made.
   void Ask(uint32_t host, std::function<bool(Head&)> change, std::function<void(Answer, const Head&)> answer);
   // As Catalog::Commit: only by the fence that the head has. `kept`: steps that stay beside the newest.
-  bool Commit(Head& head, const Fence& fence, uint64_t step, const std::set<uint64_t>& kept);
+  bool Commit(Head& head, const Fence& fence, const Checkpoint& checkpoint, const std::set<uint64_t>& kept);
   // As Catalog::MarkBad: only this one of the step's.
   void MarkBad(Head& head, const Fence& fence, uint64_t step, const std::string& manifest);
   [[nodiscard]] bool IsBad(uint64_t step) const { return bad_.contains(step); }

@@ -16,7 +16,17 @@ using Nanos = int64_t;
 inline constexpr Nanos kMs = 1'000'000;
 
 // What can be planted, to see that it is found. All are in the simulation's glue: the machines themselves are real.
-enum class Bug { kNone, kNoFencing, kStaleTerm, kDoubleCommit, kLostStop, kEarlyStart, kStartNotKept };
+enum class Bug {
+  kNone,
+  kNoFencing,
+  kStaleTerm,
+  kDoubleCommit,
+  kLostStop,
+  kEarlyStart,
+  kStartNotKept,
+  kRaiseAskedOnce,
+  kOwnTermDeposes
+};
 
 class World {
  public:
