@@ -99,7 +99,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   struct LeftKilling {
     std::set<uint32_t> tasks;
     int64_t seen_ns = 0;  // CLOCK_BOOTTIME, the newest death
-    Loop::Clock::time_point until;
+    Loop::Time until;
     int clean = 0;  // times in a row that nothing was found
   };
   struct Client {

@@ -40,7 +40,7 @@ void LocalGang::SupervisorDied(uint32_t task, Member& member) {
   if (!left_) left_.emplace();
   left_->tasks.insert(task);
   left_->seen_ns = BoottimeNs();
-  left_->until = Loop::Clock::now() + kLimit;
+  left_->until = context_.loop.Now() + kLimit;
   left_->clean = 0;
   if (left_timer_ == 0)
     left_timer_ = context_.loop.After(std::chrono::milliseconds(0), [this] { KillLeft(); });
@@ -67,7 +67,7 @@ void LocalGang::KillLeft() {
 void LocalGang::LeftKilled(size_t found) {
   left_->clean = found == 0 ? left_->clean + 1 : 0;
   const bool all = left_->clean >= kClean;
-  if (!all && Loop::Clock::now() < left_->until) {
+  if (!all && context_.loop.Now() < left_->until) {
     left_timer_ = context_.loop.After(kPause, [this] { KillLeft(); });
     return;
   }

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "tests/unit/daemon/daemon_rig.h"
+#include "tests/unit/daemon/daemon_fixture.h"
 #include "tests/unit/slurm/orphan.h"
 
 namespace muster {

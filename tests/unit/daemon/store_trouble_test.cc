@@ -5,8 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <map>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
