@@ -37,17 +37,17 @@ void Coordinator::Post(Nanos delay, World::Task task) {
   });
 }
 
-void Coordinator::Queue(Work work) {
-  queue_.push_back(std::move(work));
-  if (!working_) RunQueue();
+void Coordinator::Queue(Thread& thread, Work work) {
+  thread.queue.push_back(std::move(work));
+  if (!thread.working) RunQueue(thread);
 }
 
-void Coordinator::RunQueue() {
-  working_ = !queue_.empty();
-  if (!working_) return;
-  const Work work = std::move(queue_.front());
-  queue_.pop_front();
-  work([this] { Post(0, [this] { RunQueue(); }); });
+void Coordinator::RunQueue(Thread& thread) {
+  thread.working = !thread.queue.empty();
+  if (!thread.working) return;
+  const Work work = std::move(thread.queue.front());
+  thread.queue.pop_front();
+  work([this, &thread] { Post(0, [this, &thread] { RunQueue(thread); }); });
 }
 
 // ---- taking over
@@ -124,7 +124,7 @@ void Coordinator::TakenOver(Store::Answer answer, const Store::Head& head) {
   BeginLeases(memory.running ? &head.record : nullptr);
   Carry(gang_->Begin());
   // Behind the record that names the witnesses.
-  Queue([this](const std::function<void()>& done) {
+  Queue(records_, [this](const std::function<void()>& done) {
     if (Leads()) Lead();
     done();
   });
@@ -368,7 +368,7 @@ void Coordinator::Do(const gang::RequeueJob& /*action*/) {
 void Coordinator::Do(const gang::RejectCheckpoint& action) {
   ++rejecting_;
   rejected_.insert(action.manifest);
-  Queue([this, action](const std::function<void()>& done) { Reject(action, done); });
+  Queue(records_, [this, action](const std::function<void()>& done) { Reject(action, done); });
 }
 
 void Coordinator::Reject(const gang::RejectCheckpoint& bad, const std::function<void()>& done) {

@@ -51,8 +51,12 @@ class Coordinator {
     bool committing = false;
     int attempts = 0;
   };
-  // One operation of the worker thread: calls `done` when the next one may begin.
+  // One operation of a worker thread: calls `done` when the next one may begin.
   using Work = std::function<void(std::function<void()> done)>;
+  struct Thread {
+    std::deque<Work> queue;
+    bool working = false;
+  };
 
   void TryTakeOver();
   void TakenOver(Store::Answer answer, const Store::Head& head);
@@ -79,12 +83,15 @@ class Coordinator {
   void MaybeSendStarts();
   void MaybeSendFinish();
   void BuildStart();
+  void AwaitCommits(Nanos until, const std::function<void()>& then);
   void Persist(Fence from, Fence to, const Record& record, std::function<void()> done);
 
   void OnShard(const ShardWritten& written);
   void MaybeCommit(uint64_t step);
   void CommitWaiting();
   void TryCommit(uint64_t step);
+  void AskToCommit(const Fence& fence, const Checkpoint& checkpoint, const std::set<uint64_t>& kept,
+                   const std::function<void()>& done);
   void TryCommitSoon(uint64_t generation, uint64_t step);
   void CommitDone(Store::Answer answer, const Fence& fence, uint64_t step);
   bool CommitLater(const Fence& fence, uint64_t step);
@@ -104,8 +111,8 @@ class Coordinator {
 
   void Send(uint32_t node, uint64_t term, decltype(CoordinatorMessage::kind) kind);
   void Broadcast(uint64_t term, const decltype(CoordinatorMessage::kind)& kind);
-  void Queue(Work work);
-  void RunQueue();
+  void Queue(Thread& thread, Work work);
+  void RunQueue(Thread& thread);
   void Post(Nanos delay, World::Task task);
   [[nodiscard]] Record MakeRecord() const;
 
@@ -153,8 +160,9 @@ class Coordinator {
   bool persist_again_ = false;
   bool confirming_ = false;
 
-  std::deque<Work> queue_;
-  bool working_ = false;
+  Thread records_;
+  Thread committer_;
+  int commits_ = 0;  // ordered, and not over
 };
 
 }  // namespace muster::sim

@@ -182,7 +182,7 @@ void Coordinator::RaiseTerm() {
   Record record = MakeRecord();
   record.former.push_back(record.witnesses);
   record.witnesses = PickWitnesses();
-  Queue([this, from, to, record](const std::function<void()>& done) {
+  Queue(records_, [this, from, to, record](const std::function<void()>& done) {
     AskToRaise(from, to, record, false, done);
   });
 }

@@ -10,6 +10,8 @@ namespace muster::sim {
 namespace {
 
 constexpr Nanos kRetry = 300 * kMs;
+constexpr Nanos kForCommits = 500 * kMs;
+constexpr Nanos kLook = 10 * kMs;
 constexpr Nanos kCommitPause = 250 * kMs;
 constexpr int kMostDoublings = 4;
 constexpr int kMostWaiting = 2;  // commits
@@ -38,9 +40,17 @@ void Coordinator::Do(const gang::Persist& /*action*/) {
   }
   const Fence from = fence_;
   fence_.generation = std::max(fence_.generation, gang_->generation());
-  Queue([this, from, to = fence_, record = MakeRecord()](const std::function<void()>& done) {
-    Persist(from, to, record, done);
+  Queue(records_, [this, from, to = fence_, record = MakeRecord()](const std::function<void()>& done) {
+    const auto persist = [this, from, to, record, done] { Persist(from, to, record, done); };
+    if (to.generation == from.generation) return persist();
+    AwaitCommits(world_.now() + kForCommits, persist);
   });
+}
+
+// They come before the next generation's record, under which they would be refused, as long as that does not take long.
+void Coordinator::AwaitCommits(Nanos until, const std::function<void()>& then) {
+  if (commits_ == 0 || world_.now() >= until) return then();
+  Post(kLook, [this, until, then] { AwaitCommits(until, then); });
 }
 
 // An answer that did not come says nothing: the next try finds either fence.
@@ -116,22 +126,36 @@ void Coordinator::TryCommit(uint64_t step) {
   if (restore_ && !world_.Has(Bug::kStartNotKept)) kept.insert(*restore_);
   const bool again = ++pending.attempts > 1 && !world_.Has(Bug::kDoubleCommit);
   const Checkpoint checkpoint{step, pending.generation, pending.shards.size(), again};
-  Queue([this, fence = fence_, checkpoint, kept](const std::function<void()>& done) {
-    const auto change = [&sim = daemon_.sim, fence, checkpoint, kept](Store::Head& head) {
-      const bool done = sim.store.Commit(head, fence, checkpoint, kept);
-      if (done && head.fence == fence) sim.invariants.Committed(head, checkpoint);
-      return done;
-    };
-    daemon_.sim.store.Ask(daemon_.host.index(), change,
-                          [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), fence,
-                           step = checkpoint.step, done](Store::Answer answer, const Store::Head& /*head*/) {
-                            if (daemon.expired() || alive.expired()) return;
-                            Post(0, [this, answer, fence, step, done] {
-                              if (Leads()) CommitDone(answer, fence, step);
-                              done();
-                            });
-                          });
+  ++commits_;
+  Queue(committer_, [this, fence = fence_, checkpoint, kept](const std::function<void()>& done) {
+    AskToCommit(fence, checkpoint, kept, done);
   });
+}
+
+// Not before the generation's record is in the store.
+void Coordinator::AskToCommit(const Fence& fence, const Checkpoint& checkpoint,
+                              const std::set<uint64_t>& kept, const std::function<void()>& done) {
+  const auto over = [this, done] {
+    --commits_;
+    done();
+  };
+  if (!Leads()) return over();
+  if (durable_generation_ < fence.generation)
+    return Post(kLook, [this, fence, checkpoint, kept, done] { AskToCommit(fence, checkpoint, kept, done); });
+  const auto change = [&sim = daemon_.sim, fence, checkpoint, kept](Store::Head& head) {
+    const bool done = sim.store.Commit(head, fence, checkpoint, kept);
+    if (done && head.fence == fence) sim.invariants.Committed(head, checkpoint);
+    return done;
+  };
+  daemon_.sim.store.Ask(daemon_.host.index(), change,
+                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), fence,
+                         step = checkpoint.step, over](Store::Answer answer, const Store::Head& /*head*/) {
+                          if (daemon.expired() || alive.expired()) return;
+                          Post(0, [this, answer, fence, step, over] {
+                            if (Leads()) CommitDone(answer, fence, step);
+                            over();
+                          });
+                        });
 }
 
 void Coordinator::CommitDone(Store::Answer answer, const Fence& fence, uint64_t step) {
@@ -139,7 +163,7 @@ void Coordinator::CommitDone(Store::Answer answer, const Fence& fence, uint64_t 
   const bool good = answer == Store::Answer::kDone;
   if (answer == Store::Answer::kConflict && current) {
     // Unless it has moved the fence itself meanwhile, it is not for this coordinator to say what becomes of the save.
-    if (fence == fence_ && !raising_) return Deposed();
+    if ((fence == fence_ && !raising_) || world_.Has(Bug::kOwnFenceDeposes)) return Deposed();
     return TryCommitSoon(fence.generation, step);
   }
   if (answer == Store::Answer::kNone && CommitLater(fence, step)) return;

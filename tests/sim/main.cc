@@ -28,6 +28,7 @@ Bug Named(const std::string& name) {
   if (name == "early_start") return Bug::kEarlyStart;
   if (name == "start_not_kept") return Bug::kStartNotKept;
   if (name == "own_term_deposes") return Bug::kOwnTermDeposes;
+  if (name == "own_fence_deposes") return Bug::kOwnFenceDeposes;
   if (name == "raise_asked_once") return Bug::kRaiseAskedOnce;
   std::cerr << "no mutation is called " << name << "\n";
   std::exit(2);

@@ -25,7 +25,8 @@ enum class Bug {
   kEarlyStart,
   kStartNotKept,
   kRaiseAskedOnce,
-  kOwnTermDeposes
+  kOwnTermDeposes,
+  kOwnFenceDeposes
 };
 
 class World {
