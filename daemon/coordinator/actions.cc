@@ -119,11 +119,16 @@ void Coordinator::BuildStart() {
 }
 
 void Coordinator::Do(const gang::StopGeneration& action) {
-  to_start_.clear();
-  LeaseStop(action.generation);
   auto message = NewMessage();
   message.mutable_stop()->set_generation(action.generation);
   for (const uint32_t node : action.nodes) Send(node, message);
+  if (action.older) {
+    return AddHistory("stopping",
+                      fmt::format("{} nodes have something left of a generation before {}: they stop it",
+                                  action.nodes.size(), action.generation));
+  }
+  to_start_.clear();
+  LeaseStop(action.generation);
   AddHistory("stopping", fmt::format("generation {} is stopped", action.generation));
 }
 

@@ -173,6 +173,8 @@ struct TestLinks {
 struct StopGeneration {
   uint64_t generation = 0;
   std::vector<uint32_t> nodes;
+  // The generation runs on: these nodes are not of it, and what they have is of an older one.
+  bool older = false;
 };
 // The gang is over. Without `code` a supervisor exits as its program did; with `cause`, only that task's does
 // and the others exit 0, so that srun returns the exit code of the first cause and not that of its

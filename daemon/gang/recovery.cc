@@ -79,7 +79,7 @@ void Gang::ReconcileOther(const NodeJoined& event, Actions& out) {
     }
   }
   if (!node.stopped) {
-    out.emplace_back(StopGeneration{generation_, {event.node}});
+    out.emplace_back(StopGeneration{generation_, {event.node}, true});
     return;
   }
   if (state_ == State::kTesting) return;
@@ -127,7 +127,7 @@ void Gang::Recover(Actions& out) {
   const std::vector<uint32_t> strangers = FindWhatRuns();
   state_ = State::kRunning;
   if (next_ == Next::kSucceed) return Stop(out);  // that was decided, and most of it may be done
-  if (!strangers.empty()) out.emplace_back(StopGeneration{generation_, strangers});
+  if (!strangers.empty()) out.emplace_back(StopGeneration{generation_, strangers, true});
   if (std::optional<Fault> fault = FaultMeanwhile()) return Fail(*std::move(fault), out);
   out.emplace_back(
       Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});

@@ -321,10 +321,11 @@ void Coordinator::Do(const gang::TestLinks& action) {
 }
 
 void Coordinator::Do(const gang::StopGeneration& action) {
+  for (const uint32_t node : action.nodes) Send(node, fence_.term, Stop{action.generation});
+  if (action.older) return;
   to_start_.clear();
   if (daemon_.lead() != nullptr) daemon_.lead()->SetStop(action.generation);
   lead_.stop_generation = std::max(lead_.stop_generation, action.generation);
-  for (const uint32_t node : action.nodes) Send(node, fence_.term, Stop{action.generation});
   if (!world_.Has(Bug::kEarlyStart)) return;
   for (const uint32_t node : action.nodes) {
     Post(world_.Pick(0, 2) * kMs, [this, node, generation = action.generation] {

@@ -128,6 +128,7 @@ TEST_F(GangMemory, AHealedNodeThatStillRunsAnOldGenerationIsStoppedAndTheOthersR
   EXPECT_EQ(next.gang.state(), State::kRunning);
   ASSERT_TRUE(next.Did<StopGeneration>());
   EXPECT_THAT(next.Did<StopGeneration>()->nodes, ElementsAre(1));
+  EXPECT_TRUE(next.Did<StopGeneration>()->older) << "the others keep their leases";
   next.Stopped(1);
   EXPECT_EQ(next.gang.state(), State::kRunning);
   EXPECT_TRUE(next.gang.IsSpare(1));

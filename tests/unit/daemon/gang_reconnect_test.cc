@@ -224,6 +224,7 @@ TEST(GangReconnectHealed, ANodeWhereADeadSupervisorsProcessesAreStillKilledHasNo
   EXPECT_FALSE(rig.gang.nodes()[1].stopped);
   ASSERT_TRUE(rig.Did<StopGeneration>());
   EXPECT_THAT(rig.Did<StopGeneration>()->nodes, ElementsAre(1));
+  EXPECT_TRUE(rig.Did<StopGeneration>()->older) << "the others keep their leases";
   rig.Exit(0, ExitCode(7));
   rig.Stopped(0);
   rig.Stopped(2);
