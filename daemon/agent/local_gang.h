@@ -41,6 +41,14 @@ struct FetchedCopy;
 class GangPartner;
 class Link;
 
+// The killing of what supervisors that have died have left.
+struct LeftKilling {
+  std::set<uint32_t> tasks;
+  int64_t seen_ns = 0;  // CLOCK_BOOTTIME, the newest death
+  Loop::Time until;
+  int clean = 0;  // times in a row that nothing was found
+};
+
 // On the loop's thread only. Lives while it has supervisors, or may get them back.
 class LocalGang : public std::enable_shared_from_this<LocalGang> {
  public:
@@ -94,13 +102,6 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     std::optional<v1::MemberExited> exit;
     pid_t supervisor = 0;
     std::optional<Awaited> awaited;  // not back yet since musterd has been restarted
-  };
-  // The killing of what supervisors that have died have left.
-  struct LeftKilling {
-    std::set<uint32_t> tasks;
-    int64_t seen_ns = 0;  // CLOCK_BOOTTIME, the newest death
-    Loop::Time until;
-    int clean = 0;  // times in a row that nothing was found
   };
   struct Client {
     LocalConnection* connection = nullptr;
