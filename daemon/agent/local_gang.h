@@ -3,9 +3,8 @@
 //
 // local_gang.cc has the supervisors, local_gang_uplink.cc the coordinator, local_gang_life.cc the node's lease, what
 // the members do and how the node is, local_gang_job.cc whether the gang is the job's, local_gang_left.cc what dead
-// supervisors have left, local_gang_clients.cc and
-// local_gang_restore.cc and local_gang_ranges.cc the programs, local_gang_memory.cc the memory of their saves,
-// local_gang_partner.cc the copies of their shards elsewhere.
+// supervisors have left, local_gang_clients.cc, local_gang_restore.cc and local_gang_ranges.cc the programs,
+// local_gang_memory.cc the memory of their saves, local_gang_partner.cc the copies of their shards elsewhere.
 #pragma once
 
 #include <functional>

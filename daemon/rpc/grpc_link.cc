@@ -63,6 +63,11 @@ struct Outbox {
   bool writing = false;
   bool close_when_empty = false;
 
+  // True: it is taken up for writing. Else it waits.
+  bool Put(Envelope envelope) {
+    waiting.push_back(std::move(envelope));
+    return !writing && Next();
+  }
   // Takes the next one up for writing; false when there is none.
   bool Next() {
     writing = !waiting.empty();
@@ -123,14 +128,7 @@ class ClientLink final : public Link,
       early_.push_back(std::move(payload));
       return;
     }
-    Envelope envelope = codec_.Seal(std::move(payload));
-    if (outbox_.writing) {
-      outbox_.waiting.push_back(std::move(envelope));
-      return;
-    }
-    outbox_.current = std::move(envelope);
-    outbox_.writing = true;
-    StartWrite(&outbox_.current);
+    if (outbox_.Put(codec_.Seal(std::move(payload)))) StartWrite(&outbox_.current);
   }
 
   std::string key() const override {
@@ -263,14 +261,7 @@ class ServerLink final : public Link,
   void Send(std::string payload) override {
     const std::lock_guard lock(mutex_);
     if (finished_) return;
-    Envelope envelope = codec_.Seal(std::move(payload));
-    if (outbox_.writing) {
-      outbox_.waiting.push_back(std::move(envelope));
-      return;
-    }
-    outbox_.current = std::move(envelope);
-    outbox_.writing = true;
-    StartWrite(&outbox_.current);
+    if (outbox_.Put(codec_.Seal(std::move(payload)))) StartWrite(&outbox_.current);
   }
 
   std::string key() const override {

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <bit>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -18,6 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::Fail;
 using test::FreePort;
 using test::LoopbackGroup;
 using test::RunMembers;
@@ -26,12 +26,6 @@ using test::Succeeded;
 using testing::Each;
 using testing::HasSubstr;
 using testing::ResultOf;
-
-// A member's exit status: what went wrong is printed, because its assertions do not reach the test.
-int Fail(const std::string& why) {
-  std::fprintf(stderr, "member: %s\n", why.c_str());
-  return 1;
-}
 
 // Runs `body` in `size` members of one group; all must succeed.
 void InGroup(int size, const std::function<int(Collectives&)>& body) {

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -19,6 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::Fail;
 using test::FreePort;
 using test::LoopbackGroup;
 using test::RunMembers;
@@ -32,11 +32,6 @@ using testing::ResultOf;
 
 using Clock = std::chrono::steady_clock;
 using Group = Result<std::unique_ptr<Collectives>>;
-
-int Fail(const std::string& why) {
-  std::fprintf(stderr, "member: %s\n", why.c_str());
-  return 1;
-}
 
 // Whether a text has all of the words; says so when not.
 int Has(const std::string& text, std::initializer_list<const char*> words) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -47,6 +48,11 @@ std::vector<int> RunMembers(int count, const std::function<int(int)>& body, std:
 
 bool Succeeded(int status) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int Fail(const std::string& why) {
+  std::fprintf(stderr, "member: %s\n", why.c_str());
+  return 1;
 }
 
 GroupOptions LoopbackGroup(int rank, int size, std::uint16_t port) {

@@ -21,6 +21,9 @@ namespace muster::test {
 // Whether a wait status says "exited with 0".
 [[nodiscard]] bool Succeeded(int status);
 
+// A member's exit status: what went wrong is printed, because its assertions do not reach the test.
+int Fail(const std::string& why);
+
 // A loopback group for member `rank`, with short deadlines; the same `port` on all members.
 [[nodiscard]] GroupOptions LoopbackGroup(int rank, int size, std::uint16_t port);
 // A port that nobody listens on.

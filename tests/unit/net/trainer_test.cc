@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 namespace muster::train {
 namespace {
 
+using test::Fail;
 using test::FreePort;
 using test::RunMembers;
 using test::ScratchDirectory;
@@ -39,11 +39,6 @@ Corpus Text() {
   std::vector<std::uint8_t> text(999);
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::uint8_t>('a' + i * i % 23);
   return Corpus(std::move(text));
-}
-
-int Fail(const std::string& why) {
-  std::fprintf(stderr, "member: %s\n", why.c_str());
-  return 1;
 }
 
 // One generation: members with their checkpoints in `directory(rank)`, all doing `check` on their result.
