@@ -25,7 +25,7 @@ Installs what is needed, builds, and runs all tests, or those that have one of t
   unit     fast, no network, optimised build
   frameworks
            random states of PyTorch, sharded in every way, are saved and loaded by gangs of other sizes; NCCL's headers
-           and libraries, without a GPU
+           and libraries, without a GPU; the wheel; torchrun's flags
   sim      the state machines among simulated nodes: thousands of fault schedules
   asan     the unit tests under the address and undefined-behaviour sanitizers
   tsan     the unit tests under the thread sanitizer
@@ -51,6 +51,7 @@ for word; do
     fi
     labels+=("$word")
 done
+everything=$((${#labels[@]} == 0))
 ((${#labels[@]} > 0)) || labels=("${cluster_labels[@]}" "${program_labels[@]}")
 
 # Of the wanted labels those with tests of each kind.
@@ -91,5 +92,11 @@ if ((${#programs[@]} > 0)); then
     reports+=("$results/programs")
 fi
 check_nothing_left
+if ((everything)) && [[ -e /dev/nvidiactl ]]; then
+    say "== Testing on the GPU"
+    PYTHON=$root/tests/frameworks/python "$root/tests/gpu/run" "$root/build" || status=1
+elif ((everything)); then
+    say "== Not run: tests/gpu/run, which needs an NVIDIA GPU"
+fi
 "$root/scripts/test_report.py" "${reports[@]}"
 exit "$status"

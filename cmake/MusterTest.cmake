@@ -69,7 +69,7 @@ function(muster_test name)
   add_test(NAME ${T_LABEL}.${name} COMMAND ${name})
   # A test that is skipped has not shown what it is for; ctest would not tell.
   set_tests_properties(${T_LABEL}.${name} PROPERTIES
-    LABELS ${T_LABEL} TIMEOUT 300 FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+    LABELS ${T_LABEL} TIMEOUT 900 FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
 endfunction()
 
 # muster_test_library(NAME SOURCES a.cc ... LIBS lib ...): what several tests share, compiled as they are.

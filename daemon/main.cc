@@ -70,7 +70,7 @@ std::string NodeName(const Config& config) {
 
 // Opens the store and reads from it, whatever is there.
 Status CheckStore(const Config& config) {
-  constexpr int kSeconds = 3;
+  constexpr int kSeconds = 10;
   const auto store = OpenStore({config.store, config.ceph_conf, config.ceph_user, kSeconds});
   if (!store) return store.error();
   const auto head = (*store)->ReadHead({"u0", "check"});

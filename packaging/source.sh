@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What build-deb and build-rpm share. To be sourced; `root` is the checkout.
+# What build-deb, build-rpm and build-wheel share. To be sourced; `root` is the checkout.
 # shellcheck disable=SC2034,SC2154 # variables are used by those who source this, and come from them
 
 say() { printf '%s\n' "$*"; }
@@ -45,7 +45,7 @@ copy_source() {
         done | tar -C "$root" --null --files-from=- -cf - | tar -C "$1" -xf -
 }
 
-# begin_packaging ARGUMENTS: what a packager is called with. Sets `output`, `series`, SOURCE_DATE_EPOCH, ccache's directory and
+# begin_packaging ARGUMENTS: what a packager is called with. Sets `output`, SOURCE_DATE_EPOCH, ccache's directory and
 # `work`, a directory that goes when the script ends; the script has defined usage.
 begin_packaging() {
     output=$root/build/packages
@@ -67,7 +67,6 @@ begin_packaging() {
         esac
         shift
     done
-    series=$(slurm_series)
     SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(commit_time)}
     export SOURCE_DATE_EPOCH
     share_ccache

@@ -149,12 +149,24 @@ nccl_releases() {
 install_frameworks() {
     local python
     python=$(frameworks_python)
-    install_whole "${python%/bin/python3}" tests/frameworks/requirements.txt "1 GB" make_frameworks
+    install_whole "${python%/bin/python3}" tests/frameworks/requirements.txt "1.8 GB" make_frameworks
 }
 
 # Makes that directory.
 install_nccl() {
     install_whole "$(nccl_releases)" tests/frameworks/nccl.txt "450 MB" make_nccl
+}
+
+# peers_packages: a directory with what tests/bench/peers.txt lists.
+peers_packages() {
+    local digest
+    digest=$(sha256sum <"$root/tests/bench/peers.txt")
+    printf '%s\n' "/usr/local/lib/muster-tests/peers-${digest:0:16}"
+}
+
+# Makes that directory.
+install_peers() {
+    install_whole "$(peers_packages)" tests/bench/peers.txt "20 MB" make_peers
 }
 
 # install_whole DIRECTORY LIST SIZE COMMAND: has COMMAND make the directory of what LIST has. It is whole or not there: it
@@ -190,6 +202,15 @@ make_frameworks() {
         "$1/bin/python" -m pip install --disable-pip-version-check --no-input --no-cache-dir \
             --requirement "$root/tests/frameworks/requirements.txt" &&
         "$1/bin/python" -m pip check --disable-pip-version-check
+}
+
+make_peers() {
+    local python
+    umask 022
+    unset PYTHONPATH PYTHONHOME
+    python=$(frameworks_python) # Debian's own has no pip
+    "$python" -m pip install --disable-pip-version-check --no-input --no-cache-dir --no-deps \
+        --target "$1" --requirement "$root/tests/bench/peers.txt"
 }
 
 make_nccl() {

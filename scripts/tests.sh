@@ -128,7 +128,7 @@ build_tests() {
         cluster | chaos | demo) dev+=(product cluster_programs) ;;
         unit) dev+=(unit_tests) ;;
         frameworks) dev+=(muster_python nccl_load) ;;
-        sim) dev+=(sim_test) ;;
+        sim) dev+=(sim_test sim_planted) ;;
         asan) asan+=(unit_tests) ;;
         fuzz) asan+=(fuzzers) ;;
         esac

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "spank-plugin/plugin_options.h"
 #include "spank-plugin/supervisor/anchors.h"
 #include "spank-plugin/supervisor/supervisor.h"
+#include "wire/gang_options.h"
 
 namespace muster::plugin {
 namespace {
@@ -29,6 +31,8 @@ struct Prepared {
   int cgroups = -1;
   int socket = -1;
   supervisor::Identity identity;
+  supervisor::WarmSettings warm;
+  char** arguments = nullptr;
   bool disabled = false;   // musterd says that Muster is switched off
   char failure[512] = "";  // why the task cannot go on
 };
@@ -189,6 +193,22 @@ bool UnderDebugger(spank_t spank) {
   return spank_getenv(spank, kDebuggerVariable, set, sizeof(set)) != ESPANK_ENV_NOEXIST;
 }
 
+// A standby gets on at idle priority, and an ordinary user's process leaves that with this limit only.
+void PrepareWarmStarts() {
+  wire::GangOptions options;
+  char error[wire::kMaxOptionError];
+  if (!wire::ParseGangOptions(Gang().value, strlen(Gang().value), &options, error, sizeof(error)) ||
+      !options.warm)
+    return;
+  constexpr rlim_t kNiceZero = 20;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NICE, &limit) != 0 || limit.rlim_cur >= kNiceZero) return;
+  prepared.warm.nice_soft = limit.rlim_cur;
+  prepared.warm.nice_hard = limit.rlim_max;
+  limit = {kNiceZero, limit.rlim_max > kNiceZero ? limit.rlim_max : kNiceZero};
+  prepared.warm.nice_raised = setrlimit(RLIMIT_NICE, &limit) == 0;
+}
+
 void CloseAnchors() {
   for (int* fd : {&prepared.root, &prepared.proc, &prepared.cgroups, &prepared.socket}) {
     if (*fd >= 0) close(*fd);
@@ -218,6 +238,10 @@ int OnTaskPrivileged(spank_t spank, int argc, char** argv) {
     prepared.disabled = true;
     return 0;
   }
+  int count = 0;
+  if (spank_get_item(spank, S_JOB_ARGV, &count, &prepared.arguments) != ESPANK_SUCCESS || count == 0)
+    prepared.arguments = nullptr;
+  PrepareWarmStarts();
   prepared.root = anchors.root.release();
   prepared.proc = anchors.proc.release();
   prepared.cgroups = anchors.cgroups.release();
@@ -246,6 +270,8 @@ int OnTask(spank_t spank, int argc, char** argv) {
   settings.cgroups_fd = prepared.cgroups;
   settings.forward_signals = arguments.forward_signals;
   settings.identity = prepared.identity;
+  settings.warm = prepared.warm;
+  settings.arguments = prepared.arguments;
   UniqueFd socket(prepared.socket);
   prepared.socket = -1;
   {

@@ -36,6 +36,7 @@ struct GangOptions {
   bool grow = false;               // a gang that has shrunk takes nodes back at its next checkpoint
   bool requeue = true;             // the job may be requeued when it cannot go on in its allocation
   bool files = false;              // directories that the program writes are its checkpoints
+  bool warm = false;               // a restart uses processes that have imported what the program does
   bool order_by_topology = false;  // ranks follow Slurm's topology, not Slurm's order of the nodes
   Preflight preflight = Preflight::kOff;
   bool after_done = false;             // `after` is to have ended with 0, not only to run
@@ -242,6 +243,7 @@ inline constexpr GangKey kGangKeys[] = {
      detail::CopyField<&GangOptions::order_by_topology>},
     {"preflight", "off|quick|full", "", detail::ParsePreflight, detail::SameField<&GangOptions::preflight>,
      detail::CopyField<&GangOptions::preflight>},
+    {"warm", "yes|no", "", detail::ParseYesNoKey<&GangOptions::warm>},
 };
 static_assert(sizeof(kGangKeys) / sizeof(kGangKeys[0]) <= 32, "ParseGangOptions has a bit for each");
 

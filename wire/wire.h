@@ -32,6 +32,7 @@ enum class Type : uint16_t {
   kSignalled = 5,     // Slurm sent this task a signal that the gang must know of
   kBeatPageRead = 6,  // the answer to kBeatPage: no kBeat is needed any more
   kLinksTested = 7,   // the answer to kTestLinks
+  kWarm = 8,          // of a gang with warm=yes: how the program was started, or what its standby is
   // musterd -> supervisor
   kWelcome = 32,
   kStart = 33,  // carries a memfd: the environment
@@ -42,29 +43,32 @@ enum class Type : uint16_t {
   kBeat = 38,       // musterd lives, and this node's right to run the gang's members is fresh
   kBeatPage = 39,   // carries a memfd: a BeatPage, which says the same
   kTestLinks = 40,  // carries a memfd: the environment of the process that measures
+  kGetsOn = 41,     // the program of a gang with warm=yes gets on: its standby may be made
   // libmuster -> musterd
   kClientHello = 64,
   kSave = 65,  // carries a memfd: the shard
   kRestore = 66,
-  kProgress = 67,
-  kProgressPage = 68,  // the answer to kPageWanted; carries a memfd: a ProgressPage
+  kStepPage = 68,  // right behind the welcome; carries a memfd: a StepPage (wire/step_page.h)
   kDescribe = 69,
   kReadRange = 70,
-  kGiveUp = 71,      // a save that kShardDelayed was said of is not wanted any more: its staging memory is
+  kGiveUp = 71,      // a save that kShardDelayed or kCommitted was said of is not wanted any more
   kAskOutcome = 72,  // how did a save end that a musterd before this one had
   kAskMemory = 73,   // carries a memfd: may this staging memory grow
+  kExchange = 74,
+  kAskMissing = 75,  // who has not given a value yet
   // musterd -> libmuster
   kClientWelcome = 96,
-  kShardDurable = 97,  // the staging memory of that save may be used again
-  kCommitted = 98,     // the checkpoint of that step is committed, or has failed
-  kRestored = 99,      // carries a memfd: the shard
-  kNotify = 100,
-  kPageWanted = 101,  // from now on progress is to be written to a page that musterd reads, not sent
+  kShardDurable = 97,    // the staging memory of that save may be used again
+  kCommitted = 98,       // the checkpoint of that step is committed, or has failed
+  kRestored = 99,        // carries a memfd: the shard
+  kStepPageTaken = 101,  // what is asked of the member, and will be, is on its page
   kDescribed = 102,
   kRangeRead = 103,  // carries a memfd: a part of a shard
   kShardDelayed =
       104,  // the store does not take that save now, or takes it again; it is tried until kShardDurable
   kMemoryAnswer = 105,
+  kExchanged = 106,  // carries a memfd: all members' values
+  kMissing = 107,    // the answer to kAskMissing
   // the muster command -> musterd: one question at a time, each has one kCommandAnswer
   kCommandHello = 128,
   kCommandOpen = 129,    // a committed checkpoint, for the two below
@@ -165,6 +169,21 @@ struct Stopped {
   uint32_t reserved;
 };
 
+// Tail: text, why it is so; at most kMaxWarmText.
+inline constexpr uint32_t kMaxWarmText = 400;
+enum class WarmState : uint32_t {
+  kReady = 1,  // the standby for the next generation is there
+  kUnfit = 2,  // there will be none: text
+  kWarm = 3,   // the program of this generation was a standby
+  kCold = 4,   // it was none: text
+};
+struct Warm {
+  Header header;
+  uint64_t generation;  // whose program it is, or beside whose program the standby waits
+  uint32_t state;       // WarmState
+  uint32_t text_bytes;
+};
+
 struct Signalled {
   Header header;
   uint32_t signal;
@@ -201,6 +220,11 @@ struct TestLinks {
 };
 
 struct Stop {
+  Header header;
+  uint64_t generation;
+};
+
+struct GetsOn {
   Header header;
   uint64_t generation;
 };
@@ -274,6 +298,7 @@ inline constexpr uint32_t kKnowsShards = 1;    // Restore's `rank`, and Describe
 inline constexpr uint32_t kKnowsRanges = 2;    // ReadRange
 inline constexpr uint32_t kKnowsOutcomes = 4;  // AskOutcome
 inline constexpr uint32_t kGrantsMemory = 8;   // AskMemory
+inline constexpr uint32_t kExchanges = 16;     // Exchange, AskMissing
 
 struct ClientWelcome {
   Header header;
@@ -283,7 +308,7 @@ struct ClientWelcome {
   uint32_t world_size;
   uint64_t max_shard_bytes;  // the largest shard musterd stages for this member
   // Since the second version:
-  uint32_t features;      // of kKnowsShards, kKnowsRanges, kKnowsOutcomes, kGrantsMemory
+  uint32_t features;      // of kKnowsShards, kKnowsRanges, kKnowsOutcomes, kGrantsMemory, kExchanges
   uint32_t reconnect_ms;  // members run on for so long when musterd has gone; 0: it does not say
 };
 inline constexpr size_t kFirstClientWelcome = 48;
@@ -324,11 +349,6 @@ struct ReadRange {
   uint32_t reserved;
 };
 
-struct Progress {
-  Header header;
-  uint64_t step;
-};
-
 // Answered by the save's ShardDurable.
 struct GiveUp {
   Header header;
@@ -349,8 +369,33 @@ struct AskMemory {
   uint64_t bytes;
 };
 
-// What the `status` of an answer says: 0 or an error. The numbers are those of enum muster_error (ceph/muster.h), as
-// ceph/client/wire_text.h checks.
+// A member's value under a key; answered when all members have given theirs. Tail: key, value.
+inline constexpr uint32_t kMaxExchangeKey = 63;      // bytes
+inline constexpr uint32_t kMaxExchangeValue = 4096;  // bytes; less where a gang has more than 2,048 members
+enum class Heard : uint32_t {
+  kNew = 0,
+  kAgain = 1,     // musterd, or the one before it, may have heard of this call
+  kAnswered = 2,  // and the member has all values: other members may still need what it gave
+};
+struct Exchange {
+  Header header;
+  uint64_t number;  // comes back with the answer
+  Heard heard;
+  uint32_t key_bytes;
+  uint32_t value_bytes;
+  uint32_t reserved;
+};
+
+// Answered by Missing, if the coordinator can be asked. Tail: key.
+struct AskMissing {
+  Header header;
+  uint64_t number;
+  uint32_t key_bytes;
+  uint32_t reserved;
+};
+
+// What the `status` of an answer says: 0 or an error. The numbers are those of enum muster_error (client/muster.h), as
+// client/libmuster/wire_text.h checks.
 enum StatusCode : int32_t {
   kStatusOk = 0,
   kStatusDenied = -3,
@@ -369,6 +414,26 @@ struct MemoryAnswer {
   uint64_t number;
   int32_t status;
   uint32_t text_bytes;
+};
+
+// Carries a sealed memfd of `bytes` bytes when status is 0: for each of `members` ranks where its value ends among the values, 32
+// bits, little-endian, then the values. Tail: text of the error.
+struct Exchanged {
+  Header header;
+  uint64_t number;
+  uint64_t bytes;
+  uint32_t members;
+  int32_t status;
+  uint32_t text_bytes;
+  uint32_t reserved;
+};
+
+// Tail: text, a sentence about the members that have given nothing yet.
+struct Missing {
+  Header header;
+  uint64_t number;
+  uint32_t text_bytes;
+  uint32_t reserved;
 };
 
 // status: a StatusCode. Tail: text of the error.
@@ -426,14 +491,6 @@ struct RangeRead {
   uint32_t text_bytes;
 };
 
-inline constexpr uint32_t kShouldCheckpoint = 1;
-inline constexpr uint32_t kShouldExit = 2;
-struct Notify {
-  Header header;
-  uint32_t flags;
-  uint32_t reserved;
-};
-
 // First message of the muster command.
 inline constexpr uint32_t kOwnUid = UINT32_MAX;
 struct CommandHello {
@@ -484,29 +541,10 @@ struct CommandAnswer {
   uint32_t reserved;
 };
 
-// No tail in either direction. A libmuster that does not know it ignores it and goes on with kProgress.
-struct PageWanted {
+// No tail in either direction.
+struct StepPageHandover {
   Header header;
 };
-
-struct PageHandover {
-  Header header;
-};
-
-// The first bytes of a memfd of at least kProgressPageBytes, sealed against shrinking. The program writes it without a
-// system call, musterd reads it when it likes: what it says is the newest even of a program that hangs. While
-// `sequence` is odd, or is another after reading than before, it was being written.
-inline constexpr uint64_t kPageMagic = 0x3145474150525453;  // "STRPAGE1" in memory on a little-endian machine
-inline constexpr size_t kProgressPageBytes = 4096;
-struct ProgressPage {
-  uint64_t magic;
-  uint64_t sequence;
-  uint64_t step;         // kNoStep: none yet
-  uint64_t calls;        // of progress() so far
-  int64_t monotonic_ns;  // CLOCK_MONOTONIC of the last one
-  uint64_t reserved[3];
-};
-static_assert(sizeof(ProgressPage) == 64);
 
 // ---- building and checking packets
 // ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@
 #include "ceph/catalog/json_fields.h"
 #include "ceph/exchange/exact_text.h"
 #include "ceph/exchange/leaf_types.h"
-#include "ceph/muster.h"
+#include "client/muster.h"
 
 namespace muster {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ceph/engine/shard_format.h"
-#include "ceph/muster.h"
+#include "client/muster.h"
 
 namespace muster {
 namespace {

@@ -50,6 +50,26 @@ std::vector<std::string> Agent::Wish(bool drain, const std::string& reason) {
   return gangs;
 }
 
+void Agent::View(std::optional<uint32_t> uid, std::function<void(const NodeView&)> done) {
+  const auto tell = [this, uid, done = std::move(done)](std::optional<HealthReport> health) {
+    NodeView view;
+    view.health = std::move(health);
+    if (context_.fabric != nullptr) view.ports = context_.fabric->ports();
+    const auto shown = [&](uint32_t owner) { return !uid || *uid == owner; };
+    for (const auto& [id, gang] : gangs_) {
+      if (shown(gang->job().uid)) view.gangs.push_back({id, gang->job().uid});
+    }
+    for (const auto& [owner, links] : context_.good_links) {
+      if (!shown(owner)) continue;
+      const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(context_.loop.Now() - links.at);
+      view.links.push_back({owner, links.test, links.full, age});
+    }
+    done(view);
+  };
+  if (context_.config.health_timeout_ms == 0) return tell(std::nullopt);
+  context_.health.Check([tell](const HealthReport& report) { tell(report); });
+}
+
 void Agent::FabricSaid(const std::vector<std::string>& news, const std::string& sick) {
   const std::string taken = context_.config.health_timeout_ms > 0 ? sick : "";
   context_.health.FabricSaid(taken);

@@ -1,8 +1,11 @@
 // musterd's local duty: lets supervisors and programs in, and hands them to their gang.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -10,6 +13,7 @@
 #include "daemon/agent/agent_context.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/local_socket.h"
+#include "daemon/agent/node_view.h"
 
 namespace muster {
 
@@ -30,6 +34,9 @@ class Agent {
   [[nodiscard]] KnownCoordinator CoordinatorOf(const std::string& gang) const;
   // Tells the coordinators of all gangs here that this node is to be left, or may be used again. Gives their ids.
   std::vector<std::string> Wish(bool drain, const std::string& reason);
+  // Of this node, what `uid` may see: its own gangs and tests, or with nothing everybody's. `done` is called on the loop when the
+  // node's health is known; a check that hangs takes its `timeout`.
+  void View(std::optional<uint32_t> uid, std::function<void(const NodeView&)> done);
   // What the ports of the fabric did, and why no gang may run here ("": nothing says so), to the coordinators of all gangs here.
   void FabricSaid(const std::vector<std::string>& news, const std::string& sick);
   [[nodiscard]] const std::map<std::string, std::shared_ptr<LocalGang>>& gangs() const { return gangs_; }

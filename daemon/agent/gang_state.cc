@@ -1,18 +1,16 @@
 #include "daemon/agent/gang_state.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/unique_fd.h"
+#include "base/replace_file.h"
 #include "daemon/auth/auth_session.h"
 #include "wire/wire.h"
 
@@ -56,18 +54,18 @@ Status SaveGangState(const std::string& state_dir, const GangState& state) {
   if (state.started_restore) json["started_restore"] = *state.started_restore;
   if (state.failed.generation() != 0)
     json["failed"] = {{"generation", state.failed.generation()}, {"saves", state.failed.saves()}};
+  if (state.steps.generation != 0) {
+    json["steps"] = {{"generation", state.steps.generation},
+                     {"order", HexEncode(state.steps.order.SerializeAsString())},
+                     {"asked", state.steps.asked},
+                     {"opened", state.steps.opened}};
+  }
   const std::string path = GangStatePath(state_dir, state.job.Id());
-  const std::string temporary = path + ".new";
   // The reasons are what a program's or a store's errors say, and may have been cut off.
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::error_code ignored;
   std::filesystem::create_directories(state_dir, ignored);
-  const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd.valid() || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-      ::rename(temporary.c_str(), path.c_str()) != 0) {
-    return Error{Errc::kUnavailable, fmt::format("cannot write {}: {}", path, std::strerror(errno))};
-  }
-  return {};
+  return ReplaceFile(path, text, 0600);
 }
 
 void RemoveGangState(const std::string& state_dir, const std::string& gang) {
@@ -109,6 +107,14 @@ std::vector<GangState> LoadGangStates(const std::string& state_dir) {
         const auto& failed = json.at("failed");
         for (const auto& [step, why] : failed.at("saves").get<std::map<uint64_t, std::string>>())
           state.failed.Add(failed.at("generation"), step, why);
+      }
+      if (json.contains("steps")) {
+        const auto& steps = json.at("steps");
+        state.steps.generation = steps.at("generation");
+        state.steps.asked = steps.at("asked");
+        state.steps.opened = steps.at("opened").get<std::set<uint32_t>>();
+        if (!state.steps.order.ParseFromString(HexDecode(steps.at("order"))))
+          throw std::runtime_error("its order of steps is none");
       }
       Status complete = state.job.Complete();
       if (complete) state.coordinator = json.value("coordinator", state.job.CandidateNodes().front());

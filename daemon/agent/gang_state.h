@@ -11,6 +11,7 @@
 
 #include "daemon/gang_job/failed_saves.h"
 #include "daemon/gang_job/gang_job.h"
+#include "daemon/steps/node_side.h"
 
 namespace muster {
 
@@ -28,6 +29,7 @@ struct GangState {
   uint64_t started_generation = 0;
   std::optional<uint64_t> started_restore;
   FailedSaves failed;
+  steps::NodeSide::Kept steps;
 };
 
 std::string GangStatePath(const std::string& state_dir, const std::string& gang);

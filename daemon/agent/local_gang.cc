@@ -36,7 +36,8 @@ LocalGang::LocalGang(AgentContext& context, GangJob job, uint32_t node, uint32_t
       local_tasks_(local_tasks),
       token_(std::move(token)),
       over_(std::move(over)),
-      coordinator_(job_.CandidateNodes().front()) {
+      coordinator_(job_.CandidateNodes().front()),
+      steps_(MakeStepHooks()) {
   if (context_.partners != nullptr) partner_ = std::make_unique<GangPartner>(*context_.partners, job_.Id());
 }
 
@@ -73,12 +74,7 @@ bool LocalGang::Fits(const wire::SupervisorHello& hello) const {
 }
 
 void LocalGang::SupervisorHello(LocalConnection& connection, const wire::SupervisorHello& hello) {
-  if (members_.empty()) {
-    join_timer_ = context_.loop.After(std::chrono::seconds(JoinSeconds()), [this] {
-      join_timer_ = 0;
-      JoinTimedOut();
-    });
-  }
+  if (members_.empty()) LimitJoining();
   Member& member = members_[hello.task_id];
   if (member.connection != nullptr) {
     Refuse(connection, wire::Refusal::kInvalid,
@@ -115,11 +111,10 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
     // What was ordered while it was away.
     if (finish_) {
       FinishMember(hello.task_id, member);
-    } else if (member.generation <= stop_generation_ && member.state != MemberState::kWaiting &&
+    } else if (!orders_.MayRun(member.generation) && member.state != MemberState::kWaiting &&
                member.state != MemberState::kStopped) {
       StopMember(member);
-    } else if (start_ && member.generation < start_->generation() &&
-               start_->generation() > stop_generation_) {
+    } else if (start_ && member.generation < start_->generation() && orders_.MayRun(start_->generation())) {
       StartMember(hello.task_id, member);
     }
   } else if (finish_) {
@@ -171,6 +166,7 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       exit.set_program(std::move(read->program));
       exit.set_stderr_tail(std::string(read->stderr_tail));
       member->exit = exit;
+      steps_.Ended(body.generation, member->rank);
       SayProgress();
       auto message = Message();
       *message.mutable_exited() = exit;
@@ -186,7 +182,7 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       if (body->generation != member->generation) return;
       member->state = MemberState::kStopped;
       member->unkillable = body->unkillable;
-      if (body->generation > stop_generation_ && !member->exit) {
+      if (orders_.MayRun(body->generation) && !member->exit) {
         // The musterd before this one had ordered it: for the coordinator it is news.
         member->exit.emplace();
         member->exit->set_task(task);
@@ -199,6 +195,11 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       MaybeNodeStopped();
       return;
     }
+    case wire::Type::kWarm: {
+      auto read = ReadWarm(bytes);
+      if (!read) return malformed();
+      return WarmSaid(*member, *read);
+    }
     case wire::Type::kLinksTested: {
       const auto read = ReadLinksTested(bytes);
       if (!read) return malformed();
@@ -208,9 +209,11 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       const auto body = ReadPacket<wire::Signalled>(bytes);
       if (!body) return malformed();
       if (end_timer_ != 0) EndJob();
+      terminated_.emplace();
+      terminated_->set_task(task);
+      terminated_->set_signal(body->signal);
       auto message = Message();
-      message.mutable_terminating()->set_task(task);
-      message.mutable_terminating()->set_signal(body->signal);
+      *message.mutable_terminating() = *terminated_;
       Up(std::move(message));
       return;
     }
@@ -297,7 +300,7 @@ void LocalGang::FinishMember(uint32_t task, Member& member) {
 // One message for the node: a gang has many more members than nodes. What is lost with a link is in the next
 // Register, where a member that runs counts as exec'd.
 void LocalGang::MaybeNodeExecuted() {
-  if (!start_ || !place_ || node_executed_ == start_->generation()) return;
+  if (!start_ || !place_ || !orders_.OwesExecuted(start_->generation())) return;
   auto message = Message();
   v1::MembersExecuted* executed = message.mutable_executed();
   for (const auto& [task, member] : members_) {
@@ -310,24 +313,24 @@ void LocalGang::MaybeNodeExecuted() {
     executed->set_time_ns(std::max(executed->time_ns(), member.executed_ns));
   }
   executed->set_generation(start_->generation());
-  node_executed_ = start_->generation();
+  orders_.SaidExecuted(start_->generation());
   Up(std::move(message));
 }
 
 void LocalGang::MaybeNodeStopped() {
-  if (stop_generation_ == 0 || node_stopped_ == stop_generation_) return;
+  if (!orders_.OwesStopped()) return;
   uint32_t unkillable = 0;
   for (const auto& [task, member] : members_) {
-    if (member.generation > stop_generation_) return;
+    if (orders_.MayRun(member.generation)) return;
     if (member.state != MemberState::kStopped && member.state != MemberState::kWaiting) return;
     unkillable += member.unkillable;
   }
   if (members_.size() < local_tasks_) return;
-  node_stopped_ = stop_generation_;
-  if (attendance_) attendance_->SetStopped(stop_generation_);
+  orders_.SaidStopped();
+  if (attendance_) attendance_->SetStopped(orders_.stopped());
   TakePorts();
   auto message = Message();
-  message.mutable_stopped()->set_generation(stop_generation_);
+  message.mutable_stopped()->set_generation(orders_.stopped());
   message.mutable_stopped()->set_unkillable(unkillable);
   message.mutable_stopped()->set_lease_port(next_ports_ ? next_ports_->port() : 0);
   Up(std::move(message));

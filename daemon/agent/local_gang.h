@@ -7,6 +7,7 @@
 // local_gang_memory.cc the memory of their saves, local_gang_partner.cc the copies of their shards elsewhere.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "daemon/agent/manifest_cache.h"
 #include "daemon/agent/member_environment.h"
 #include "daemon/agent/memory_grants.h"
+#include "daemon/agent/orders.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/port_lease.h"
 #include "daemon/agent/shard_reports.h"
@@ -30,8 +32,10 @@
 #include "daemon/gang_job/failed_saves.h"
 #include "daemon/gang_job/gang_job.h"
 #include "daemon/gang_job/recent_steps.h"
+#include "daemon/gather/gather.h"
 #include "daemon/hang/sampler.h"
 #include "daemon/proto/muster.pb.h"
+#include "daemon/steps/node_side.h"
 #include "wire/wire.h"
 
 namespace muster {
@@ -39,6 +43,9 @@ namespace muster {
 struct FetchedCopy;
 class GangPartner;
 class Link;
+
+// The coordinator's own join timeout comes so much before an agent's: it can name all that is missing.
+inline constexpr std::chrono::seconds kJoinMargin(5);
 
 // The killing of what supervisors that have died have left.
 struct LeftKilling {
@@ -71,7 +78,9 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   // Whether a hello is of this gang's step, and of a task that may be here.
   [[nodiscard]] bool Fits(const wire::SupervisorHello& hello) const;
   [[nodiscard]] std::string CoordinatorHost() const { return job_.hosts[coordinator_]; }
-  [[nodiscard]] KnownCoordinator Coordinator() const { return {coordinator_, term_, attended_, beat_key_}; }
+  [[nodiscard]] KnownCoordinator Coordinator() const {
+    return {coordinator_, orders_.term(), attended_, beat_key_};
+  }
   // What an operator wants done with this node; the coordinator is told.
   void Wish(bool drain, const std::string& reason);
   // See Agent.
@@ -98,6 +107,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     bool stopping = false;    // has been told to stop this generation
     int64_t executed_ns = 0;  // when its program was exec'd, 0: not yet
     uint32_t unkillable = 0;
+    uint64_t gets_on = 0;  // the generation of which its supervisor has been told that its program does
     std::optional<v1::MemberExited> exit;
     pid_t supervisor = 0;
     std::optional<Awaited> awaited;  // not back yet since musterd has been restarted
@@ -155,12 +165,10 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void OnFinish(const v1::Finish& finish);
   void OnReport(const v1::Report& report);
   void OnCommitted(const v1::Committed& committed);
-  void OnNotify(const v1::Notify& notify);
   void OnRefused(const v1::Refused& refused);
   void EndJobAfter(std::chrono::milliseconds time, std::chrono::milliseconds more);
   void EndJob();
   void OnElsewhere(const v1::Elsewhere& elsewhere);
-  [[nodiscard]] uint32_t JoinSeconds() const;
 
   // local_gang_life.cc
   void OnAttended(const v1::Attended& attended);
@@ -192,6 +200,17 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void KillLeft();
   void LeftKilled(size_t found);
 
+  [[nodiscard]] steps::NodeSide::Hooks MakeStepHooks();  // local_gang_clients.cc
+
+  // local_gang_exchange.cc
+  void BeginExchanges();
+  void OnExchange(const Client& client, const ExchangePacket& exchange);
+  void AnswerExchange(const gather::NodeSide::Answer& answer);
+
+  // local_gang_warm.cc
+  void WarmSaid(const Member& member, const WarmPacket& said);
+  void SayWhoGetsOn(const std::vector<hang::MemberReport>& reports);
+
   // local_gang_links.cc
   void OnTestLinks(const v1::TestLinks& order);
   void LinksTested(const LinksTestedPacket& tested);
@@ -207,12 +226,13 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   [[nodiscard]] bool KnowsMembers() const;
   [[nodiscard]] bool HasSupervisors() const;
   void MaybeRegister();
-  void JoinTimedOut();
+  void LimitJoining();
   void Dismiss(const std::string& why);
   void MaybeOver();
   void Over();
   void TakePorts();
-  void SaveState();
+  // False: it could not be written, and that has been said, unless `again`.
+  bool SaveState(bool again = false);
   [[nodiscard]] v1::AgentMessage Message() const;
 
   // clients (local_gang_clients.cc; restores: local_gang_restore.cc)
@@ -282,10 +302,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   std::optional<PortLease> ports_;       // of the generation that runs
   std::optional<PortLease> next_ports_;  // offered for the next one
   std::optional<v1::Start> start_;
-  // The newest generation that this node has been a part of, and the checkpoint that it started from: a coordinator that
-  // takes over may not know of it yet.
-  uint64_t started_generation_ = 0;
-  std::optional<uint64_t> started_restore_;
+  Orders orders_;
   // The generation that this node was a part of when musterd was restarted: what its members hand over may have been written
   // before. 0: none.
   uint64_t generation_before_ = 0;
@@ -295,16 +312,13 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   std::optional<v1::Finish> finish_;
   std::string tf_cluster_;
   ClusterSpec spec_;
-  World world_;                           // this node's members' in it
-  std::optional<uint64_t> node_stopped_;  // generation for which NodeStopped has been said
-  uint64_t node_executed_ = 0;            // generation for which MembersExecuted has been said
-  uint64_t stop_generation_ = 0;          // generations up to this one must not run
+  World world_;  // this node's members' in it
 
   uint32_t coordinator_ = 0;  // node
-  uint64_t term_ = 0;         // the highest that has been obeyed
   std::string beat_key_;
   std::unique_ptr<Attendance> attendance_;
   bool attended_ = false;  // the lease runs
+  uint32_t followed_ = 0;  // the node that coordinates, to the lease
   bool taking_over_ = false;
   lease::Nanos grace_until_ = 0;
   std::unique_ptr<hang::Sampler> sampler_;
@@ -313,12 +327,12 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   bool checking_ = false;   // is not answered yet
   bool confirmed_ = false;  // the gang is this user's
   std::string sick_;
+  std::string drained_;                        // by an operator: why
+  std::optional<v1::Terminating> terminated_;  // by Slurm
 
   std::shared_ptr<Link> link_;
-  uint64_t link_number_ = 0;  // callbacks of an older link are dropped
-  bool registered_ = false;
-  int64_t registered_ns_ = 0;  // CLOCK_BOOTTIME
-  bool answered_ = false;
+  uint64_t link_number_ = 0;              // callbacks of an older link are dropped
+  std::optional<Loop::Time> registered_;  // with the coordinator
   int64_t unattended_since_ = 0;
   int backoff_ms_ = 50;
   Loop::TimerId connect_timer_ = 0;
@@ -348,8 +362,11 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   std::shared_ptr<ManifestCache> manifests_;  // made with the first reading of a range
   std::map<uint32_t, Base> bases_;            // by rank
   HeldShards held_;
-  std::unique_ptr<GangPartner> partner_;  // null where no copies are kept
-  uint32_t notify_flags_ = 0;
+  std::unique_ptr<GangPartner> partner_;                 // null where no copies are kept
+  std::unique_ptr<gather::NodeSide> exchanges_;          // null without a place in a generation
+  std::shared_ptr<const std::string> exchanged_values_;  // the newest that were given out, and
+  UniqueFd exchanged_memory_;                            // where they are
+  steps::NodeSide steps_;
   uint64_t progress_ = 0;  // the newest step that was passed on
 };
 

@@ -1,22 +1,24 @@
-// The part of LocalGang that serves the members' programs: hellos, saves and progress through libmuster.
+// The part of LocalGang that serves the members' programs: hellos, saves and steps through libmuster.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/crash_point.h"
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
 #include "daemon/agent/client_answers.h"
 #include "daemon/agent/let_go.h"
 #include "daemon/agent/local_gang.h"
+#include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
 #include "daemon/auth/auth_session.h"
 #include "daemon/proto/shard_message.h"
+#include "daemon/steps/member_page.h"
 #include "wire/status_codes.h"
 
 namespace muster {
@@ -24,9 +26,8 @@ namespace {
 
 // Saves of one member that may be on their way at once: the library has two staging buffers.
 constexpr uint32_t kMaxSaving = 2;
-// A member's saves that the others do not make: what they have written stays in the store as long as the generation.
 // So long a coordinator has to hear all members' shards, after it was away.
-constexpr int64_t kToDecideNs = 10'000'000'000;
+constexpr std::chrono::seconds kToDecide(10);
 
 }  // namespace
 
@@ -53,13 +54,13 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
     return refuse(wire::Refusal::kInvalid,
                   fmt::format("rank {} of gang {} is not on this node", hello.rank, job_.Id()));
   }
-  if (!start_ && hello.generation > stop_generation_) {
+  if (!start_ && orders_.MayRun(hello.generation)) {
     // musterd has just restarted: it does not know yet what the coordinator decided, nor perhaps where its
     // members are. The library tries again.
     return refuse(wire::Refusal::kNoGang,
                   fmt::format("gang {} is not connected to its coordinator yet", job_.Id()));
   }
-  if (!start_ || other_generation || member == members_.end() || hello.generation <= stop_generation_) {
+  if (!start_ || other_generation || member == members_.end() || !orders_.MayRun(hello.generation)) {
     return refuse(wire::Refusal::kStaleGeneration,
                   fmt::format("generation {} of gang {} is over", hello.generation, job_.Id()));
   }
@@ -75,7 +76,7 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
   welcome.rank = world_.RankOf(spec_, hello.rank);
   welcome.world_size = world_.spec.MemberCount();
   welcome.max_shard_bytes = LargestShard(context_.config);
-  welcome.features = wire::kKnowsShards | wire::kKnowsRanges | wire::kKnowsOutcomes;
+  welcome.features = wire::kKnowsShards | wire::kKnowsRanges | wire::kKnowsOutcomes | wire::kExchanges;
   if (context_.memory) {
     clients_[&connection].memory = context_.memory->Join(connection.peer().pid);
     welcome.features |= wire::kGrantsMemory;
@@ -83,13 +84,6 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
   welcome.reconnect_ms = static_cast<uint32_t>(context_.config.reconnect_ms);
   connection.TakeMemory();
   SendBody(connection, wire::Type::kClientWelcome, welcome);
-  // A library of the first version does not know it, and goes on sending its progress.
-  if (sampler_) SendBody(connection, wire::Type::kPageWanted, wire::PageWanted{});
-  if (notify_flags_ != 0) {
-    wire::Notify notify{};
-    notify.flags = notify_flags_;
-    SendBody(connection, wire::Type::kNotify, notify);
-  }
   return true;
 }
 
@@ -144,22 +138,28 @@ void LocalGang::ClientPacket(LocalConnection& connection, const wire::Header& he
       if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
       return OnReadRange(client, body);
     }
-    case wire::Type::kProgress: {
-      wire::Progress body{};
-      if (!wire::ReadBody(packet.bytes.data(), packet.bytes.size(), &body)) return malformed();
-      if (body.step == wire::kNoStep) return;
-      if (sampler_) sampler_->Progress(client.rank, body.step);
-      if (body.step <= progress_) return;  // another member has said so
-      progress_ = body.step;
-      auto message = Message();
-      message.mutable_progress()->set_task(client.rank);
-      message.mutable_progress()->set_step(body.step);
-      return Up(std::move(message));
+    case wire::Type::kExchange: {
+      const auto exchange = ReadExchange({packet.bytes.data(), packet.bytes.size()});
+      if (!exchange || !exchanges_) return malformed();
+      return OnExchange(client, *exchange);
     }
-    case wire::Type::kProgressPage:
-      if (!sampler_) return;
-      if (!sampler_->SetPage(client.rank, std::move(packet.fd))) return malformed();
+    case wire::Type::kAskMissing: {
+      const auto ask = ReadAskMissing({packet.bytes.data(), packet.bytes.size()});
+      if (!ask || !exchanges_) return malformed();
+      return exchanges_->AskMissing(world_.RankOf(spec_, client.rank), ask->body.number,
+                                    std::string(ask->key));
+    }
+    case wire::Type::kStepPage: {
+      auto page = steps::MapPage(packet.fd);
+      if (!page) return malformed();
+      if (!steps_.Attend(client.rank, *page)) {
+        return Refuse(connection, wire::Refusal::kNoGang,
+                      fmt::format("musterd cannot write the state of gang {}", job_.Id()));
+      }
+      if (sampler_) sampler_->SetPage(client.rank, *std::move(page));
+      SendBody(connection, wire::Type::kStepPageTaken, wire::StepPageHandover{});
       return;
+    }
     default:
       malformed();
   }
@@ -181,7 +181,8 @@ void LocalGang::ShowSaving(uint32_t rank) {
 }
 
 void LocalGang::ClientClosed(LocalConnection& connection) {
-  clients_.erase(&connection);
+  const auto closed = clients_.extract(&connection);
+  if (closed) steps_.Ended(closed.mapped().generation, closed.mapped().rank);
 }
 
 LocalGang::Client* LocalGang::ClientOf(uint32_t rank, uint64_t generation) {
@@ -220,7 +221,7 @@ Status LocalGang::HasRoom(uint64_t shard_bytes) const {
 
 // Whether what this member saves comes to checkpoints.
 Status LocalGang::OthersSave(uint32_t rank) const {
-  const bool waits = registered_ && BoottimeNs() - registered_ns_ > kToDecideNs;
+  const bool waits = registered_ && context_.loop.Now() - *registered_ > kToDecide;
   if (!waits || reports_.Undecided(rank) < ShardReports::kMostOfRank) return {};
   return Error{Errc::kInvalid,
                fmt::format("{} saves of rank {} wait for other members', which have not come: a checkpoint "
@@ -234,7 +235,7 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
   const auto refuse = [&](int status, const std::string& text) {
     SendResult(*client.connection, wire::Type::kShardDurable, answer, status, text);
   };
-  if (client.generation != start_->generation() || client.generation <= stop_generation_) {
+  if (client.generation != start_->generation() || !orders_.MayRun(client.generation)) {
     return refuse(wire::kStatusDenied, fmt::format("generation {} is over", client.generation));
   }
   if (!place_)
@@ -504,12 +505,27 @@ void LocalGang::OnCommitted(const v1::Committed& committed) {
   }
 }
 
-void LocalGang::OnNotify(const v1::Notify& notify) {
-  notify_flags_ |= (notify.should_checkpoint() ? wire::kShouldCheckpoint : 0) |
-                   (notify.should_exit() ? wire::kShouldExit : 0);
-  wire::Notify body{};
-  body.flags = notify_flags_;
-  for (auto& [connection, client] : clients_) SendBody(*connection, wire::Type::kNotify, body);
+steps::NodeSide::Hooks LocalGang::MakeStepHooks() {
+  steps::NodeSide::Hooks hooks;
+  hooks.answer = [this](const v1::StepAnswer& answer) {
+    auto message = Message();
+    *message.mutable_step_answer() = answer;
+    Up(std::move(message));
+  };
+  hooks.news = [this](const v1::StepNews& news) {
+    auto message = Message();
+    *message.mutable_step_news() = news;
+    Up(std::move(message));
+  };
+  hooks.keep = [this](bool again) { return SaveState(again); };
+  // libmuster's clock.
+  hooks.now = [] {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  };
+  hooks.after = [this](int64_t ms, std::function<void()> what) {
+    context_.loop.After(std::chrono::milliseconds(ms), std::move(what));
+  };
+  return hooks;
 }
 
 }  // namespace muster

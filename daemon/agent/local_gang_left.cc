@@ -26,7 +26,7 @@ void LocalGang::SupervisorDied(uint32_t task, Member& member) {
   // After a restart of musterd nobody has said what the member did.
   const bool ran = member.state == wire::MemberState::kRunning ||
                    member.state == wire::MemberState::kExited ||
-                   (member.generation == 0 && started_generation_ > 0);
+                   (member.generation == 0 && orders_.started() > 0);
   member.state = ran ? wire::MemberState::kExited : wire::MemberState::kStopped;
   if (!member.exit) {
     v1::MemberExited exit;

@@ -56,16 +56,16 @@ void LocalGang::BeginAttendance() {
 
 void LocalGang::OnAttended(const v1::Attended& attended) {
   if (!attendance_ || !link_ || attended.coordinator() >= job_.hosts.size()) return;
-  auto key = UnwrapKey(link_->key(), attended.wrapped_key(), fmt::format("{} {}", job_.Id(), term_));
+  auto key = UnwrapKey(link_->key(), attended.wrapped_key(), fmt::format("{} {}", job_.Id(), orders_.term()));
   if (!key) {
     spdlog::error("gang {}: {}", job_.Id(), key.error().message);
     return;
   }
   beat_key_ = *std::move(key);
-  coordinator_ = attended.coordinator();
+  coordinator_ = followed_ = attended.coordinator();
   unattended_since_ = 0;
   SaveState();
-  attendance_->Follow(term_, coordinator_, beat_key_, lease::WitnessSet::Of(attended.witnesses()));
+  attendance_->Follow(orders_.term(), coordinator_, beat_key_, lease::WitnessSet::Of(attended.witnesses()));
 }
 
 void LocalGang::BeatSupervisor(Member& member) {
@@ -86,13 +86,14 @@ AgentEvents LocalGang::MakeAgentEvents() {
     TakeOver(term, closed, false);
   };
   events.successor = [this](uint64_t term, uint32_t node) {
-    if (term < term_ || node >= job_.hosts.size()) return;
+    if (term < orders_.term() || node >= job_.hosts.size()) return;
     spdlog::info("gang {}: {} coordinates, term {}", job_.Id(), job_.hosts[node], term);
     AdoptTerm(term);
+    followed_ = node;
     Redial(node);
   };
   events.stop_ordered = [this](uint64_t term, uint64_t generation) {
-    if (term < term_ || generation <= stop_generation_) return;
+    if (term < orders_.term() || !orders_.MayRun(generation)) return;
     v1::Stop stop;
     stop.set_generation(generation);
     OnStop(stop);
@@ -103,6 +104,8 @@ AgentEvents LocalGang::MakeAgentEvents() {
 void LocalGang::LeaseBegins() {
   attended_ = true;
   grace_until_ = 0;
+  // Who was not attended may have looked for another coordinator meanwhile, in vain.
+  if (coordinator_ != followed_) return Redial(followed_);
   StartWaiting();
 }
 
@@ -176,7 +179,10 @@ void LocalGang::TakeOver(uint64_t term, const lease::WitnessSet& closed, bool cl
     self->taking_over_ = false;
     if (claim && self->attendance_) self->attendance_->Claimed(term, taken);
     // Its announcement will come through the beats too; this is sooner.
-    if (taken) return self->Redial(self->node_);
+    if (taken) {
+      self->followed_ = self->node_;
+      return self->Redial(self->node_);
+    }
     self->LearnCoordinator();
   };
   context_.take_over(job_, std::move(request));
@@ -197,12 +203,13 @@ void LocalGang::Learned(const std::optional<RecordedCoordinator>& found) {
   if (finish_ || !attendance_) return;
   if (!found) return LearnCoordinator();
   const auto host = std::find(job_.hosts.begin(), job_.hosts.end(), found->host);
-  if (found->term < term_ || host == job_.hosts.end()) return;
+  if (found->term < orders_.term() || host == job_.hosts.end()) return;
   const auto node = static_cast<uint32_t>(host - job_.hosts.begin());
-  const bool news = found->term > term_ || node != coordinator_;
+  const bool news = found->term > orders_.term() || node != coordinator_;
   AdoptTerm(found->term);
   // Also when the term is known: the lease may not know it.
-  attendance_->Follow(term_, node, beat_key_, found->witnesses);
+  followed_ = node;
+  attendance_->Follow(orders_.term(), node, beat_key_, found->witnesses);
   if (!news) return;
   spdlog::info("gang {}: {} coordinates by the record, term {}", job_.Id(), found->host, found->term);
   Redial(node);
@@ -257,6 +264,7 @@ void LocalGang::AddFacts(int64_t time_ns, pid_t pid, v1::MemberExited* exit) con
 
 void LocalGang::Wish(bool drain, const std::string& reason) {
   if (!drain) sick_.clear();
+  drained_ = drain ? reason : "";
   auto message = Message();
   message.mutable_wish()->set_drain(drain);
   message.mutable_wish()->set_reason(reason);
@@ -281,10 +289,12 @@ void LocalGang::WatchMembers() {
       members.push_back({member.rank, member.connection->peer().pid});
   }
   sampler_->Start(members);
+  for (const auto& [rank, page] : steps_.pages()) sampler_->SetPage(rank, page);
 }
 
 void LocalGang::SendReports(const std::vector<hang::MemberReport>& reports) {
   if (!start_) return;
+  SayWhoGetsOn(reports);
   auto message = Message();
   message.mutable_reports()->set_generation(start_->generation());
   for (const hang::MemberReport& report : reports) {

@@ -19,6 +19,7 @@ void LocalGang::OnTestLinks(const v1::TestLinks& order) {
   context_.loop.Cancel(std::exchange(join_timer_, 0));
   if (finish_ || start_) return;
   test_ = order;
+  context_.good_links.erase(job_.uid);
   const auto first = std::ranges::find_if(members_, [](const auto& item) {
     return item.second.connection != nullptr && item.second.local_id == 0;
   });
@@ -30,7 +31,7 @@ void LocalGang::OnTestLinks(const v1::TestLinks& order) {
   std::vector<std::string> environment{
       fmt::format("{}={}", wire::kLinksVariable, HelperProgram("muster", "bin")),
       fmt::format("MUSTER_GANG={}", job_.Id()),
-      fmt::format("MUSTER_GENERATION=test {}.{}", term_, order.test()),
+      fmt::format("MUSTER_GENERATION=test {}.{}", orders_.term(), order.test()),
       fmt::format("GROUP_RANK={}", order.place()),
       fmt::format("GROUP_WORLD_SIZE={}", order.nodes()),
       fmt::format("MASTER_ADDR={}", order.host()),
@@ -45,11 +46,6 @@ void LocalGang::OnTestLinks(const v1::TestLinks& order) {
 
 void LocalGang::LinksTested(const LinksTestedPacket& tested) {
   if (!test_ || tested.body.test != test_->test()) return;
-  // A later gang of this user's between the same nodes need not test them again.
-  context_.good_links.erase(job_.uid);
-  if (tested.body.wait_status == 0)
-    context_.good_links[job_.uid] = {fmt::format("{} {}.{}", job_.Id(), term_, test_->test()), test_->full(),
-                                     context_.loop.Now()};
   if (test_->place() > 0) {
     // 1: the fabric is not good.
     if (tested.body.wait_status != 0 && tested.body.wait_status != 1 << 8)

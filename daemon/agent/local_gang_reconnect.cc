@@ -27,14 +27,13 @@ void LocalGang::ExpectReconnects(const GangState& state) {
     member.awaited = Awaited{until};
   }
   coordinator_ = state.coordinator;
-  term_ = state.term;
+  orders_.Restore(state.term, state.started_generation, state.started_restore);
   beat_key_ = state.beat_key;
-  started_generation_ = state.started_generation;
-  started_restore_ = state.started_restore;
   generation_before_ = state.started_generation;
   failed_saves_ = state.failed;
+  steps_.Restore(state.steps);
   // Its supervisors let their programs run on for so long after this node's musterd was there the last time.
-  if (context_.beat != nullptr && term_ > 0)
+  if (context_.beat != nullptr && orders_.term() > 0)
     grace_until_ = context_.beat->last_alive() + context_.config.reconnect_ms * 1'000'000;
   AwaitSupervisors();
 }
@@ -73,9 +72,9 @@ void LocalGang::PresumeRunning(uint32_t task, Member& member) {
   if (std::exchange(member.awaited->presumed, true)) return;
   spdlog::info("gang {}: task {} is suspended, as it seems; its supervisor is waited for", job_.Id(), task);
   member.known = true;
-  if (started_generation_ > 0) {
+  if (orders_.started() > 0) {
     member.state = wire::MemberState::kRunning;
-    member.generation = started_generation_;
+    member.generation = orders_.started();
   }
   MembersWereSuspended();
   BeginAttendance();
@@ -99,7 +98,7 @@ void LocalGang::MaybeAllBack() {
   if (awaits) return;
   context_.loop.Cancel(std::exchange(reconnect_timer_, 0));
   if (!std::exchange(presumed_, false)) return;
-  if (start_ && start_->generation() > stop_generation_) WatchMembers();
+  if (start_ && orders_.MayRun(start_->generation())) WatchMembers();
   Redial(coordinator_);
 }
 

@@ -22,8 +22,6 @@ namespace {
 
 constexpr int kFirstBackoffMs = 50;
 constexpr int kMaxBackoffMs = 1000;
-// The coordinator's own join timeout comes first: it can name all that is missing.
-constexpr uint32_t kJoinMarginSeconds = 5;
 // For the first answer; a coordinator that is taking the record over of a slow store gives none yet.
 constexpr auto kAnswer = std::chrono::seconds(10);
 constexpr auto kStartRetry = std::chrono::milliseconds(50);
@@ -41,10 +39,6 @@ uint64_t RecoveryMemory(const Config& config) {
 }
 
 }  // namespace
-
-uint32_t LocalGang::JoinSeconds() const {
-  return job_.options.join_seconds + kJoinMarginSeconds;
-}
 
 // Whether the states of all members here are known: after a restart of musterd only with their supervisors' words.
 bool LocalGang::KnowsMembers() const {
@@ -68,16 +62,31 @@ void LocalGang::MaybeRegister() {
   });
 }
 
-void LocalGang::SaveState() {
-  GangState state{job_,  node_,     local_tasks_,        token_,           {},           {}, coordinator_,
-                  term_, beat_key_, started_generation_, started_restore_, failed_saves_};
+bool LocalGang::SaveState(bool again) {
+  if (over_called_) return true;  // its file has been removed
+  GangState state{job_,
+                  node_,
+                  local_tasks_,
+                  token_,
+                  {},
+                  {},
+                  coordinator_,
+                  orders_.term(),
+                  beat_key_,
+                  orders_.started(),
+                  orders_.from(),
+                  failed_saves_,
+                  steps_.kept()};
   for (const auto& [task, member] : members_) {
     state.tasks.push_back(task);
     if (member.supervisor > 0) state.supervisors[task] = member.supervisor;
   }
   if (Status saved = SaveGangState(context_.config.state_dir, state); !saved) {
-    spdlog::warn("gang {}: {}; a restart of musterd would lose it", job_.Id(), saved.error().message);
+    spdlog::log(again ? spdlog::level::debug : spdlog::level::warn,
+                "gang {}: {}; a restart of musterd would lose it", job_.Id(), saved.error().message);
+    return false;
   }
+  return true;
 }
 
 // Not before there is something to register: MaybeRegister comes back to it.
@@ -85,11 +94,10 @@ void LocalGang::Connect() {
   if (!confirmed_ || !KnowsMembers()) return;
   const uint64_t number = ++link_number_;
   const std::string host = CoordinatorHost();
-  answered_ = false;
   context_.loop.Cancel(answer_timer_);
   answer_timer_ = context_.loop.After(kAnswer, [this] {
     answer_timer_ = 0;
-    if (!answered_ && link_) Hang(fmt::format("musterd on {} does not answer", CoordinatorHost()));
+    if (link_) Hang(fmt::format("musterd on {} does not answer", CoordinatorHost()));
   });
   const std::weak_ptr<LocalGang> weak = weak_from_this();
   // A link may end after the loop has.
@@ -115,16 +123,21 @@ void LocalGang::Connect() {
 }
 
 // Only here can it be noticed that this node's tasks are not complete, or that there is no coordinator at
-// all.
-void LocalGang::JoinTimedOut() {
-  const uint32_t seconds = JoinSeconds();
-  if (members_.size() < local_tasks_) {
-    Dismiss(fmt::format("gang {}: after {} s only {} of the {} tasks of {} are here", job_.Id(), seconds,
-                        members_.size(), local_tasks_, context_.self));
-  } else {
-    Dismiss(fmt::format("gang {}: after {} s no coordinator has started it{}{}", job_.Id(), seconds,
-                        why_not_connected_.empty() ? "" : ": ", why_not_connected_));
-  }
+// all. One that is heard counts the time itself: it may have taken over later, or tests the links between other nodes.
+void LocalGang::LimitJoining() {
+  const std::chrono::seconds time = std::chrono::seconds(job_.options.join_seconds) + kJoinMargin;
+  join_timer_ = context_.loop.After(time, [this, seconds = time.count()] {
+    join_timer_ = 0;
+    if (members_.size() < local_tasks_) {
+      Dismiss(fmt::format("gang {}: after {} s only {} of the {} tasks of {} are here", job_.Id(), seconds,
+                          members_.size(), local_tasks_, context_.self));
+    } else if (attended_) {
+      LimitJoining();
+    } else {
+      Dismiss(fmt::format("gang {}: after {} s no coordinator has started it{}{}", job_.Id(), seconds,
+                          why_not_connected_.empty() ? "" : ": ", why_not_connected_));
+    }
+  });
 }
 
 // Gives up on a link that does not say that it has ended.
@@ -137,7 +150,7 @@ void LocalGang::Hang(const std::string& why) {
 void LocalGang::Disconnected(const std::string& why) {
   link_.reset();
   why_not_connected_ = why;
-  registered_ = false;
+  registered_.reset();
   waiting_start_.reset();  // the registration will say that nothing was started
   context_.loop.Cancel(std::exchange(answer_timer_, 0));
   context_.loop.Cancel(std::exchange(connect_timer_, 0));
@@ -169,7 +182,7 @@ void LocalGang::Redial(uint32_t coordinator) {
   ++link_number_;
   if (link_) link_->Close("another node coordinates");
   link_.reset();
-  registered_ = false;
+  registered_.reset();
   waiting_start_.reset();  // of another coordinator, which will be told that nothing was started
   context_.loop.Cancel(std::exchange(connect_timer_, 0));
   backoff_ms_ = kFirstBackoffMs;
@@ -191,7 +204,7 @@ void LocalGang::Register() {
   r->set_node_list(job_.node_list);
   r->set_options(job_.options_text);
   r->set_components(job_.components_text);
-  r->set_term(term_);
+  r->set_term(orders_.term());
   r->set_coordinator(coordinator_);
   r->set_sick(sick_);
   if (const auto links = context_.good_links.find(job_.uid); links != context_.good_links.end()) {
@@ -201,9 +214,9 @@ void LocalGang::Register() {
     r->set_links_age_ms(
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(age).count()));
   }
-  r->set_started_generation(started_generation_);
-  r->set_started_restore(started_restore_.has_value());
-  r->set_started_restore_step(started_restore_.value_or(0));
+  r->set_started_generation(orders_.started());
+  r->set_started_restore(orders_.from().has_value());
+  r->set_started_restore_step(orders_.from().value_or(0));
   r->set_failed_generation(failed_saves_.generation());
   for (const auto& [step, why] : failed_saves_.saves()) {
     v1::FailedSave* save = r->add_failed_saves();
@@ -220,14 +233,20 @@ void LocalGang::Register() {
     m->set_unkillable(member.unkillable);
     if (member.exit) *m->mutable_exited() = *member.exit;
   }
-  registered_ = true;
-  registered_ns_ = BoottimeNs();
+  registered_ = context_.loop.Now();
   Up(std::move(message));
+  if (!drained_.empty()) Wish(true, drained_);
+  if (terminated_) {
+    auto terminating = Message();
+    *terminating.mutable_terminating() = *terminated_;
+    Up(std::move(terminating));
+  }
   for (const auto& [key, written] : reports_.all()) {
     auto again = Message();
     *again.mutable_shard_written() = written;
     Up(std::move(again));
   }
+  if (exchanges_) exchanges_->Again();
 }
 
 // What is said while there is no link is in the next Register: members' states, shards not acknowledged.
@@ -236,11 +255,11 @@ void LocalGang::Up(v1::AgentMessage message) {
 }
 
 void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
-  answered_ = true;
+  context_.loop.Cancel(std::exchange(answer_timer_, 0));
   if (!message.has_elsewhere() && !std::exchange(told_, true)) MaybeOver();
   backoff_ms_ = kFirstBackoffMs;
   // A coordinator that has been replaced and does not know it yet is not obeyed.
-  if (message.term() != 0 && message.term() < term_) return;
+  if (!orders_.Obeys(message.term())) return;
   AdoptTerm(message.term());
   switch (message.kind_case()) {
     case v1::CoordinatorMessage::kStart: {
@@ -260,8 +279,8 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
       return OnReport(message.report());
     case v1::CoordinatorMessage::kCommitted:
       return OnCommitted(message.committed());
-    case v1::CoordinatorMessage::kNotify:
-      return OnNotify(message.notify());
+    case v1::CoordinatorMessage::kStepOrder:
+      return steps_.Take(message.step_order());
     case v1::CoordinatorMessage::kRefused:
       return OnRefused(message.refused());
     case v1::CoordinatorMessage::kAttended:
@@ -270,6 +289,9 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
       return OnCaptureStacks(message.capture_stacks());
     case v1::CoordinatorMessage::kStorage:
       storage_ = message.storage();
+      return;
+    case v1::CoordinatorMessage::kGathered:
+      if (exchanges_) exchanges_->Take(message.gathered());
       return;
     case v1::CoordinatorMessage::kElsewhere:
       return OnElsewhere(message.elsewhere());
@@ -280,16 +302,13 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
 
 // Stops that the coordinator before ordered bind the next one no more: it may not know their numbers.
 void LocalGang::AdoptTerm(uint64_t term) {
-  if (term <= term_) return;
-  if (start_ && start_->generation() <= stop_generation_) {
-    DropClients("the generation is over");
-    start_.reset();
-    place_.reset();
-  }
-  term_ = term;
+  const bool stopped = start_ && !orders_.MayRun(start_->generation());
+  if (!orders_.Adopt(term)) return;
   test_.reset();
-  stop_generation_ = 0;
-  node_stopped_.reset();
+  if (!stopped) return;
+  DropClients("the generation is over");
+  start_.reset();
+  place_.reset();
 }
 
 // Who has a place keeps it as long as the generation runs: its programs are told by it what they are.
@@ -318,7 +337,7 @@ Status LocalGang::CheckStart(const v1::Start& start) const {
 
 void LocalGang::OnStart(const v1::Start& start) {
   context_.loop.Cancel(std::exchange(join_timer_, 0));
-  if (finish_ || start.generation() <= stop_generation_) return;
+  if (finish_ || !orders_.MayRun(start.generation())) return;
   // Nothing is started on a node that does not know that its lease is good.
   if (!MayStart()) {
     waiting_start_ = start;
@@ -341,11 +360,11 @@ void LocalGang::OnStart(const v1::Start& start) {
                     RecoveryMemory(context_.config)));
     reports_.Clear();
     newest_committed_.reset();
-    notify_flags_ = 0;
     progress_ = 0;
   }
   start_ = start;
   place_.reset();
+  if (!again) exchanges_.reset();
   spec_ = {};
   spec_.gang = job_.Id();
   spec_.generation = start.generation();
@@ -366,15 +385,24 @@ void LocalGang::OnStart(const v1::Start& start) {
   BeginPartner();
   if (!place_) return;  // a spare: it waits
   world_ = WorldOf(spec_, static_cast<uint32_t>(*place_));
-  if (started_generation_ != start.generation()) {
-    started_generation_ = start.generation();
-    started_restore_ = start.restore() ? std::optional<uint64_t>(start.restore_step()) : std::nullopt;
+  // A later gang of this user's between the same nodes need not test them again.
+  if (start.has_good_links() && !again)
+    context_.good_links[job_.uid] = {
+        fmt::format("{} {}.{}", job_.Id(), start.term(), start.good_links().test()),
+        start.good_links().full(), context_.loop.Now()};
+  if (!exchanges_) BeginExchanges();
+  if (orders_.Start(start.generation(),
+                    start.restore() ? std::optional<uint64_t>(start.restore_step()) : std::nullopt))
     SaveState();
-  }
   const v1::NodeSpec& mine = start.nodes(static_cast<int>(*place_));
+  steps_.Begin(start.generation(), {mine.ranks().begin(), mine.ranks().end()});
   for (int i = 0; i < mine.tasks_size(); ++i) {
-    if (const auto found = members_.find(mine.tasks(i)); found != members_.end())
-      found->second.rank = mine.ranks(i);
+    const auto found = members_.find(mine.tasks(i));
+    if (found == members_.end()) continue;
+    found->second.rank = mine.ranks(i);
+    // While this node's musterd was away.
+    if (found->second.state == wire::MemberState::kExited)
+      steps_.Ended(found->second.generation, mine.ranks(i));
   }
   tf_cluster_ = TfCluster(spec_);
   if (tf_cluster_.size() > kMaxTfConfig - 1024) {
@@ -388,17 +416,15 @@ void LocalGang::OnStart(const v1::Start& start) {
 }
 
 void LocalGang::OnStop(const v1::Stop& stop) {
-  if (stop.generation() < stop_generation_) return;
-  stop_generation_ = stop.generation();
-  if (waiting_start_ && waiting_start_->generation() <= stop_generation_) waiting_start_.reset();
+  if (!orders_.Stop(stop.generation())) return;
+  if (waiting_start_ && !orders_.MayRun(waiting_start_->generation())) waiting_start_.reset();
   // An old order that comes again, in a new term, is not about what runs now.
-  if (!start_ || start_->generation() <= stop_generation_) {
+  if (!start_ || !orders_.MayRun(start_->generation())) {
     SayProgress();
     if (sampler_) sampler_->Stop();
   }
-  node_stopped_.reset();  // every order is answered: another coordinator may be asking
   for (auto& [task, member] : members_) {
-    if (member.generation <= stop_generation_) StopMember(member);
+    if (!orders_.MayRun(member.generation)) StopMember(member);
   }
   MaybeNodeStopped();
 }

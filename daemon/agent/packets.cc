@@ -52,6 +52,18 @@ std::optional<ExitedPacket> ReadExited(std::string_view packet) {
   return exited;
 }
 
+std::optional<WarmPacket> ReadWarm(std::string_view packet) {
+  WarmPacket warm{};
+  const char* pieces[1] = {};
+  if (!wire::ReadBody(packet.data(), packet.size(), &warm.body) ||
+      !wire::ReadTail<wire::Warm, 1>(packet.data(), packet.size(), {warm.body.text_bytes}, pieces) ||
+      warm.body.text_bytes > wire::kMaxWarmText) {
+    return std::nullopt;
+  }
+  warm.text = Printable({pieces[0], warm.body.text_bytes});
+  return warm;
+}
+
 std::optional<LinksTestedPacket> ReadLinksTested(std::string_view packet) {
   LinksTestedPacket tested{};
   const char* pieces[1] = {};
@@ -74,6 +86,33 @@ std::optional<ClientHelloPacket> ReadClientHello(std::string_view packet) {
   }
   hello.gang = {pieces[0], hello.body.gang_bytes};
   return hello;
+}
+
+std::optional<ExchangePacket> ReadExchange(std::string_view packet) {
+  ExchangePacket exchange{};
+  const char* pieces[2] = {};
+  if (!wire::ReadBody(packet.data(), packet.size(), &exchange.body) ||
+      !wire::ReadTail<wire::Exchange, 2>(packet.data(), packet.size(),
+                                         {exchange.body.key_bytes, exchange.body.value_bytes}, pieces) ||
+      exchange.body.key_bytes > wire::kMaxExchangeKey ||
+      exchange.body.value_bytes > wire::kMaxExchangeValue || exchange.body.heard > wire::Heard::kAnswered) {
+    return std::nullopt;
+  }
+  exchange.key = {pieces[0], exchange.body.key_bytes};
+  exchange.value = {pieces[1], exchange.body.value_bytes};
+  return exchange;
+}
+
+std::optional<AskMissingPacket> ReadAskMissing(std::string_view packet) {
+  AskMissingPacket ask{};
+  const char* pieces[1] = {};
+  if (!wire::ReadBody(packet.data(), packet.size(), &ask.body) ||
+      !wire::ReadTail<wire::AskMissing, 1>(packet.data(), packet.size(), {ask.body.key_bytes}, pieces) ||
+      ask.body.key_bytes > wire::kMaxExchangeKey) {
+    return std::nullopt;
+  }
+  ask.key = {pieces[0], ask.body.key_bytes};
+  return ask;
 }
 
 GangJob StepOf(const SupervisorHelloPacket& hello) {

@@ -24,6 +24,10 @@ struct ExitedPacket {
   std::string program;  // every byte that is not printable ASCII is '?'
   std::string_view stderr_tail;
 };
+struct WarmPacket {
+  wire::Warm body;
+  std::string text;  // every byte that is not printable ASCII is '?'
+};
 struct LinksTestedPacket {
   wire::LinksTested body;
   std::string_view text;
@@ -33,11 +37,24 @@ struct ClientHelloPacket {
   std::string_view gang;
 };
 
+struct ExchangePacket {
+  wire::Exchange body;
+  std::string_view key;
+  std::string_view value;
+};
+struct AskMissingPacket {
+  wire::AskMissing body;
+  std::string_view key;
+};
+
 // Empty for what is malformed: too short, with lengths that do not fit the packet, or above their limits.
 std::optional<SupervisorHelloPacket> ReadSupervisorHello(std::string_view packet);
 std::optional<ExitedPacket> ReadExited(std::string_view packet);
+std::optional<WarmPacket> ReadWarm(std::string_view packet);
 std::optional<LinksTestedPacket> ReadLinksTested(std::string_view packet);
 std::optional<ClientHelloPacket> ReadClientHello(std::string_view packet);
+std::optional<ExchangePacket> ReadExchange(std::string_view packet);
+std::optional<AskMissingPacket> ReadAskMissing(std::string_view packet);
 // For bodies without a tail.
 template <typename Body>
 std::optional<Body> ReadPacket(std::string_view packet) {

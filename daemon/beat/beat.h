@@ -96,6 +96,7 @@ struct LeadOptions {
   uint64_t stop_generation = 0;
   bool inherited = false;  // members may run from an earlier term; see lease::LeadSettings for these
   bool promised = false;
+  bool returned = false;
   lease::Nanos asked_at = 0;  // Beat::Now() before the compare-and-swap
   lease::Nanos taken_at = 0;  // and after it
   std::vector<lease::WitnessSet> former;

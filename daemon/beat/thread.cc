@@ -33,7 +33,8 @@ BeatThread::BeatThread(BeatOptions options, std::unique_ptr<StateFile> state)
       state_(std::move(state)),
       port_(socket_.port()),
       last_alive_(state_->last_alive()),
-      loop_alive_(clock_.Now()) {
+      loop_alive_(clock_.Now()),
+      looked_(loop_alive_) {
   if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
   output_.sends.reserve(kReserved);
   output_.events.reserve(kReserved);
@@ -70,8 +71,13 @@ void BeatThread::LoopAlive() {
   loop_alive_ = clock_.Now();
 }
 
-bool BeatThread::Stalled(lease::Nanos now) const {
-  return now - loop_alive_ > options_.loop_stall_ms * lease::kMillisecond;
+// Counts only time in which this thread looks: when the whole process was stopped, the loop is not to blame.
+bool BeatThread::Stalled(lease::Nanos now) {
+  const lease::Nanos alive = loop_alive_;
+  still_ = alive == seen_alive_ ? still_ + std::min(now - looked_, 2 * kLongestWait) : 0;
+  seen_alive_ = alive;
+  looked_ = now;
+  return still_ > options_.loop_stall_ms * lease::kMillisecond;
 }
 
 // Above all that is not time-critical, so that a busy host's beats still go out in time.

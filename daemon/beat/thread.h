@@ -95,7 +95,7 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
   void Run();
   void RaisePriority() const;
   void RunCommands();
-  [[nodiscard]] bool Stalled(lease::Nanos now) const;
+  [[nodiscard]] bool Stalled(lease::Nanos now);
   [[nodiscard]] lease::Nanos NextDeadline(lease::Nanos now) const;
   void ReadSocket(bool discard);
   void TakePacket(std::span<const uint8_t> bytes, const BeatAddress& from);
@@ -129,6 +129,9 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
   std::vector<lease::Datagram> here_;  // to this node itself: not by way of the network
   ReceiveBatch incoming_;
   SendBatch outgoing_;
+  lease::Nanos looked_;          // when it last looked whether the main loop is alive
+  lease::Nanos seen_alive_ = 0;  // what it saw then
+  lease::Nanos still_ = 0;       // for how long it has seen the main loop stand still
   bool was_stalled_ = false;
   bool put_off_ = false;  // commands wait for the lock
   std::thread thread_;

@@ -188,6 +188,7 @@ void BeatThread::AddLead(uint64_t id, const LeadOptions& options, std::weak_ptr<
   settings.stop_generation = options.stop_generation;
   settings.inherited = options.inherited;
   settings.promised = options.promised;
+  settings.returned = options.returned;
   settings.asked_at = options.asked_at;
   settings.taken_at = options.taken_at;
   settings.former = options.former;

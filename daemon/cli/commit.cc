@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "base/unique_fd.h"
-#include "ceph/files/directory_tree.h"
-#include "ceph/files/step_name.h"
+#include "client/files/directory_tree.h"
+#include "client/files/step_name.h"
 
 namespace muster::cli {
 namespace {

@@ -10,9 +10,9 @@
 namespace muster::cli {
 namespace {
 
-constexpr auto kChecks = std::chrono::seconds(9);
+constexpr auto kChecks = std::chrono::seconds(30);
 // With what comes before the checks: looking at the host.
-constexpr auto kAll = std::chrono::seconds(13);
+constexpr auto kAll = std::chrono::seconds(43);
 
 struct Named {
   const char* subject;

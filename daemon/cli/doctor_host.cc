@@ -21,7 +21,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr auto kSystemctl = std::chrono::seconds(3);
+constexpr auto kSystemctl = std::chrono::seconds(10);
 
 int ToInt(const std::string& text) {
   int value = 0;

@@ -23,8 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kAskSeconds = 5;
-constexpr auto kStoreLimit = std::chrono::seconds(8);
+constexpr int kAskSeconds = 15;
+constexpr auto kStoreLimit = std::chrono::seconds(25);
 constexpr char kDirectory[] = "dir:";
 
 // A path as musterd sees it, whose unit shows it the file system in its own way; root alone may look.

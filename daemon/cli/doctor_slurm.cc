@@ -17,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kTrial = std::chrono::seconds(4);  // for each of two programs
-constexpr auto kPing = std::chrono::seconds(5);
-constexpr auto kShowNode = std::chrono::seconds(3);
+constexpr auto kTrial = std::chrono::seconds(12);  // for each of two programs
+constexpr auto kPing = std::chrono::seconds(15);
+constexpr auto kShowNode = std::chrono::seconds(10);
 
 // The first host of slurm.conf's SlurmctldHost, "ctl(10.0.0.1)".
 std::string Controller(const Host& host) {

@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   });
 
   CLI::App* nodes =
-      add(&app, "node", "Take a node out of service, or give it back; Slurm's plugin on this host (root)");
+      add(&app, "node", "Show a node; take it out of service, or give it back; Slurm's plugin on this host");
   nodes->require_subcommand(1);
   const auto of_node = [&](Question::Kind kind) {
     Question question;
@@ -73,6 +73,12 @@ int main(int argc, char** argv) {
     question.set_reason(reason);
     return question;
   };
+  CLI::App* show = add(nodes, "show", "Show whether gangs may run there, its fabric's ports, and the gangs");
+  show->add_option("node", node, "Slurm's NodeName")->required();
+  show->callback([&] {
+    result =
+        Show(common, of_node(Question::NODE_SHOW), muster::NodeViewText, muster::cli::kLongTimeoutSeconds);
+  });
   CLI::App* drain = add(nodes, "drain",
                         "Checkpoint the gangs there, move them to their spares, and drain the node in Slurm");
   drain->add_option("node", node, "Slurm's NodeName")->required();

@@ -161,11 +161,18 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
   add("set", "Set what differs (root)", [=] { look(true); });
   CLI::App* test = add("test", "Measure between the nodes of a gang, and name the links that are bad", [=] {
     const auto settings = SettingsIfAny(*options);
-    *result =
-        settings ? TestFabric(*common, HostOf(*options), *settings, options->test) : Fail(settings.error());
+    const auto run = options->test.nccl ? TestGpus : TestFabric;
+    *result = settings ? run(*common, HostOf(*options), *settings, options->test) : Fail(settings.error());
   });
   test->add_flag("--full", options->test.full,
                  "All pairs, and long enough to see one lost packet in a thousand");
+  CLI::Option* const nccl = test->add_flag(
+      "--nccl", options->test.nccl, "How fast the gang's GPUs exchange by NCCL, with one task for each GPU");
+  test->get_option("--full")->excludes(nccl);
+  test->add_option("--largest-mib", options->test.largest_mib, "The largest all-reduce of --nccl")
+      ->check(CLI::Range(1, 65'536))
+      ->needs(nccl)
+      ->capture_default_str();
   test->add_option("--wait", options->test.wait_seconds, "How many seconds to wait for the other nodes")
       ->check(CLI::Range(1, 3'600))
       ->capture_default_str();

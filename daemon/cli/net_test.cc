@@ -4,13 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <cerrno>
 #include <chrono>
-#include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <future>
 #include <optional>
 
+#include "base/helper_program.h"
+#include "base/own_name.h"
 #include "base/small_files.h"
 #include "daemon/cli/net_test_text.h"
 #include "net/fabric/devices.h"
@@ -32,12 +34,6 @@ constexpr std::ptrdiff_t kMostNamed = 64;  // of each kind: where all is bad, no
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-std::string HostName() {
-  if (std::string name = Variable("SLURMD_NODENAME"); !name.empty()) return name;
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  return ::gethostname(name.data(), name.size()) == 0 ? name.data() : "";
 }
 
 // Of the fabric's interfaces each is a rail, in the order of the settings' networks; without any, the node has one, whichever way
@@ -83,7 +79,7 @@ Result<AgentOptions> FromEnvironment(uint64_t& nodes) {
   options.node = static_cast<uint32_t>(*number);
   options.port = static_cast<uint16_t>(*port);
   options.run = fmt::format("{}/{}", Variable("MUSTER_GANG"), Variable("MUSTER_GENERATION"));
-  options.name = HostName();
+  options.name = muster::OwnName();
   // "s0.s4.n12": the last part is the node itself.
   const std::string tree = Variable("SLURM_TOPOLOGY_ADDR");
   if (const size_t dot = tree.rfind('.'); dot != std::string::npos) options.switches = tree.substr(0, dot);
@@ -117,6 +113,23 @@ int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions&
 }
 
 }  // namespace
+
+int TestGpus(const Common& common, const roce::Host& host, const roce::Settings& settings,
+             const TestWords& words) {
+  const std::string program = HelperProgram("muster-nccl-test");
+  std::vector<std::string> arguments{
+      program, fmt::format("--wait={}", words.wait_seconds),
+      fmt::format("--largest-mib={}", words.largest_mib),
+      fmt::format("--link-mbit={}", RateOf(host, settings, RailsOf(host, settings)))};
+  if (common.json) arguments.emplace_back("--json");
+  std::vector<char*> words_of_exec;
+  for (std::string& argument : arguments) words_of_exec.push_back(argument.data());
+  words_of_exec.push_back(nullptr);
+  ::execv(program.c_str(), words_of_exec.data());
+  return Fail(
+      Error{Errc::kNotFound, fmt::format("{} cannot be executed ({}): the package muster-train has it",
+                                         program, std::strerror(errno))});
+}
 
 int TestFabric(const Common& common, const roce::Host& host, const roce::Settings& settings,
                const TestWords& words) {

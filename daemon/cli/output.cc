@@ -56,6 +56,8 @@ std::string StatusTable(const json& document) {
     for (const auto& [role, nodes] : NodesByRole(gang)) notes += fmt::format("{}: {}: {}\n", id, role, nodes);
     const std::string cause = gang.at("first_cause");
     if (!cause.empty()) notes += fmt::format("{}: last fault: {}\n", id, cause);
+    if (const std::string warm = gang.value("warm", ""); !warm.empty())
+      notes += fmt::format("{}: warm starts: {}\n", id, warm);
     for (const json& slow : gang.value("stragglers", json::array())) {
       notes += fmt::format("{}: rank {} is slow: {}\n", id, slow.at("rank").get<uint32_t>(),
                            slow.at("why").get<std::string>());
@@ -88,6 +90,36 @@ std::string NodeText(const json& document) {
   const std::string slurm = document.at("slurm");
   if (slurm != "done") return text + fmt::format("Slurm has not changed {}: {}\n", node, slurm);
   return text + fmt::format("{} is {} in Slurm\n", node, drain ? "drained" : "back");
+}
+
+std::string NodeViewText(const json& document) {
+  const std::string node = document.at("node");
+  std::string text =
+      fmt::format("{} is {} for gangs\n", node, document.at("fit").get<bool>() ? "fit" : "not fit");
+  if (document.at("findings").is_null()) text += "its health is not checked (health_timeout: 0)\n";
+  for (const json& finding : document.at("findings")) {
+    text += fmt::format("{}: {} {}\n", finding.at("sick").get<bool>() ? "sick" : "warning",
+                        finding.at("subject").get<std::string>(), finding.at("what").get<std::string>());
+  }
+  for (const json& port : document.at("ports")) {
+    text += fmt::format("port {}: {}, lost its link {} times\n", port.at("port").get<std::string>(),
+                        port.at("up").get<bool>() ? "up" : "down", port.at("links_lost").get<uint64_t>());
+    const std::string sick = port.at("sick");
+    if (!sick.empty()) text += fmt::format("sick: {}\n", sick);
+    for (const json& holding : port.at("holding"))
+      text += fmt::format("warning: {}\n", holding.get<std::string>());
+  }
+  for (const json& gang : document.at("gangs")) {
+    text += fmt::format("gang {} of uid {}\n", gang.at("gang").get<std::string>(),
+                        gang.at("uid").get<uint32_t>());
+  }
+  for (const json& links : document.at("good_links")) {
+    text += fmt::format("its links were good {} s ago ({} of uid {}: {})\n",
+                        links.at("age_ms").get<int64_t>() / 1'000,
+                        links.at("full").get<bool>() ? "the full test" : "the quick test",
+                        links.at("uid").get<uint32_t>(), links.at("test").get<std::string>());
+  }
+  return text;
 }
 
 }  // namespace muster

@@ -8,6 +8,7 @@ namespace muster {
 
 std::string StatusTable(const nlohmann::json& document);
 std::string EventsTable(const nlohmann::json& document);
-std::string NodeText(const nlohmann::json& document);
+std::string NodeText(const nlohmann::json& document);      // drain, resume
+std::string NodeViewText(const nlohmann::json& document);  // show
 
 }  // namespace muster

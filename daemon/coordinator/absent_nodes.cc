@@ -17,7 +17,7 @@ constexpr size_t kMost = 256;          // when more are missing they have just n
 
 void Coordinator::ProbeAbsent() {
   loop_.Cancel(std::exchange(absent_timer_, 0));
-  if (deposed_ || !gang_ || gang_->state() != gang::State::kJoining) return;
+  if (fence_.lost() || !gang_ || gang_->state() != gang::State::kJoining) return;
   std::vector<uint32_t> nodes;
   std::vector<BeatAddress> addresses;
   for (uint32_t node = 0; node < gang_->nodes().size() && node < addresses_.size(); ++node) {
@@ -42,7 +42,7 @@ void Coordinator::ProbeAbsent() {
 
 // Says what is certain when it is of all of them: each has answered now, or has been silent often enough.
 void Coordinator::AbsentProbed(const std::map<uint32_t, Port>& ports) {
-  if (deposed_ || gang_->state() != gang::State::kJoining) return;
+  if (fence_.lost() || gang_->state() != gang::State::kJoining) return;
   gang::AbsentProbed probed;
   bool certain = true;
   for (const auto& [node, port] : ports) {

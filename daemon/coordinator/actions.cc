@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -19,10 +20,25 @@ constexpr auto kEndDurable = std::chrono::seconds(10);
 // A commit that is under way comes before the next generation's record, under which it would be refused.
 constexpr auto kForCommits = std::chrono::milliseconds(500);
 
+// As members exchange values: those that train together, and each other role's.
+std::vector<steps::Agreement::World> WorldsOf(const gang::Gang& gang) {
+  const auto trains = [&](uint32_t node) {
+    const gang::RoleKind kind = gang.RoleOf(node).kind;
+    return kind == gang::RoleKind::kTracked || kind == gang::RoleKind::kChief;
+  };
+  const bool none = std::none_of(gang.active().begin(), gang.active().end(), trains);
+  std::map<std::string, std::set<uint32_t>> nodes;
+  for (const uint32_t node : gang.active())
+    nodes[none || trains(node) ? "" : gang.RoleOf(node).name].insert(node);
+  std::vector<steps::Agreement::World> worlds;
+  for (auto& [role, of] : nodes) worlds.push_back({role, std::move(of)});
+  return worlds;
+}
+
 }  // namespace
 
 void Coordinator::Feed(const gang::Event& event) {
-  if (deposed_) return;
+  if (fence_.lost()) return;
   const gang::State before = gang_->state();
   const uint64_t generation = gang_->generation();
   Carry(gang_->Handle(event));
@@ -38,19 +54,16 @@ void Coordinator::Carry(std::vector<gang::Action> actions) {
 }
 
 void Coordinator::Do(const gang::StartGeneration& action) {
-  // A start that is still to be sent waits for what it had to wait for.
-  start_durable_ = action.durable || (start_durable_ && !to_start_.empty());
-  to_start_.insert(action.nodes.begin(), action.nodes.end());
+  starts_.Order(action.nodes, action.durable);
   // Before the record is made: it says what the generation starts from.
-  if (rejecting_ == 0) PrepareStart();
+  if (starts_.MayPrepare()) PrepareStart();
   MaybeSendStarts();
 }
 
 // Not before a checkpoint that is bad is marked so, nor, if it must be, before the record is in the store.
 void Coordinator::MaybeSendStarts() {
-  if (to_start_.empty() || rejecting_ > 0) return;
-  if (start_durable_ && durable_generation_ < gang_->generation()) return;
-  SendStart(std::exchange(to_start_, {}));
+  const std::set<uint32_t> due = starts_.Due(fence_, gang_->generation());
+  if (!due.empty()) SendStart(due);
 }
 
 void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
@@ -65,27 +78,20 @@ void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
 
 // True when it was not there yet.
 bool Coordinator::PrepareStart() {
-  if (start_ && start_->generation() == gang_->generation() && start_->term() == fence_.term) return false;
-  BuildStart();
-  return true;
+  const Starts::Prepared prepared = starts_.Prepare(gang_->generation(), fence_.term());
+  if (prepared.anew) BuildStart(prepared);
+  return prepared.anew;
 }
 
 // Made once a generation, so that a node that asks again gets the same.
-void Coordinator::BuildStart() {
-  // A generation that a coordinator before this one has started keeps what it started from.
-  const auto started = inherited_.find(gang_->generation());
-  const bool inherited = started != inherited_.end();
-  const bool again = start_ && start_->generation() == gang_->generation();  // in a new term
-  if (inherited) {
-    restore_ = started->second;
-  } else if (!again) {
-    restore_ = latest_;
-    pending_.clear();
-    committed_.Clear();
+void Coordinator::BuildStart(const Starts::Prepared& prepared) {
+  const std::optional<uint64_t> restore = starts_.from();
+  if (!prepared.inherited && !prepared.again) {
+    saves_.BeginGeneration();
     written_.clear();
   }
   v1::Start start;
-  start.set_term(fence_.term);
+  start.set_term(fence_.term());
   start.set_generation(gang_->generation());
   for (const uint32_t index : gang_->active()) {
     const gang::Gang::Node& node = gang_->nodes()[index];
@@ -100,19 +106,24 @@ void Coordinator::BuildStart() {
       spec->add_ranks(gang_->members()[task].rank.value_or(0));
     }
   }
-  start.set_restore(restore_.has_value());
-  start.set_restore_step(restore_.value_or(0));
-  if (const auto saved = restore_ ? saved_in_.find(*restore_) : saved_in_.end(); saved != saved_in_.end())
+  start.set_restore(restore.has_value());
+  start.set_restore_step(restore.value_or(0));
+  if (const auto saved = restore ? saved_in_.find(*restore) : saved_in_.end(); saved != saved_in_.end())
     start.set_restore_generation(saved->second);
   start.set_cause(restart_cause_);
+  if (std::exchange(links_.good, false)) {
+    start.mutable_good_links()->set_test(links_.test);
+    start.mutable_good_links()->set_full(job_.options.preflight == wire::Preflight::kFull);
+  }
   PackNodes(&start);
   start_ = std::move(start);
-  gang_->SetOrigin(restore_ ? fmt::format("from the checkpoint of step {}", *restore_)
-                            : "from the beginning: there is no checkpoint");
-  if (gang_->generation() > 1 && !inherited && !again) {
-    AddHistory("restore", restore_
+  steps_.Begin(gang_->generation(), fence_.term(), WorldsOf(*gang_), prepared.inherited);
+  gang_->SetOrigin(restore ? fmt::format("from the checkpoint of step {}", *restore)
+                           : "from the beginning: there is no checkpoint");
+  if (gang_->generation() > 1 && !prepared.inherited && !prepared.again) {
+    AddHistory("restore", restore
                               ? fmt::format("generation {} starts from the checkpoint of step {}",
-                                            gang_->generation(), *restore_)
+                                            gang_->generation(), *restore)
                               : fmt::format("generation {} starts from the beginning: there is no checkpoint",
                                             gang_->generation()));
   }
@@ -127,42 +138,39 @@ void Coordinator::Do(const gang::StopGeneration& action) {
                       fmt::format("{} nodes have something left of a generation before {}: they stop it",
                                   action.nodes.size(), action.generation));
   }
-  to_start_.clear();
+  starts_.Stop();
   LeaseStop(action.generation);
   AddHistory("stopping", fmt::format("generation {} is stopped", action.generation));
 }
 
 void Coordinator::Do(const gang::FinishGang& action) {
   finish_ = FinishOf(action.succeeded, action.cause, action.code);
-  to_finish_.insert(action.nodes.begin(), action.nodes.end());
-  if (!action.succeeded) WaitForEndRecord();
+  if (ending_.Finish(action.succeeded, action.nodes)) WaitForEndRecord();
   MaybeSendFinish();
 }
 
 void Coordinator::WaitForEndRecord() {
   if (finish_timer_ != 0) return;
   finish_timer_ = loop_.After(kEndDurable, [this] {
-    end_waited_ = true;
+    ending_.WaitedLongEnough();
     MaybeSendFinish();
     MaybeRequeue();
   });
 }
 
-// That it has succeeded is true whoever says it. It is given up only by a coordinator that still has the record, or that
-// most of the gang follows while the store does not answer.
 void Coordinator::MaybeSendFinish() {
-  if (to_finish_.empty() || deposed_) return;
-  if (!gang_->succeeded() && !end_durable_ && !WaitedForEndRecord()) return;
+  if (fence_.lost()) return;
+  const std::set<uint32_t> due = ending_.DueFinish(Followed());
+  if (due.empty()) return;
   auto message = NewMessage();
   *message.mutable_finish() = *finish_;
-  for (const uint32_t node : std::exchange(to_finish_, {})) Send(node, message);
+  for (const uint32_t node : due) Send(node, message);
   SetDownLater();
 }
 
-// Long enough for the record, and most of the gang follows.
-bool Coordinator::WaitedForEndRecord() const {
+bool Coordinator::Followed() const {
   // Nothing has run: nobody else can have taken it over.
-  return end_waited_ && (context_.beat == nullptr || quorum_ || gang_->generation() == 0);
+  return context_.beat == nullptr || quorum_ || gang_->generation() == 0;
 }
 
 v1::Finish Coordinator::FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code) {
@@ -176,14 +184,10 @@ v1::Finish Coordinator::FinishOf(bool succeeded, std::optional<uint32_t> cause, 
 }
 
 void Coordinator::Do(const gang::Persist& /*action*/) {
-  if (raising_) {
-    persist_again_ = true;
-    return;
-  }
-  const Fence from = fence_;
-  fence_.generation = std::max(fence_.generation, gang_->generation());
-  worker_->Do([weak = weak_from_this(), mine = RecordIsMine(), catalog = catalog_, clock = clock_,
-               order = order_, from, to = fence_, record = Record().Encode(),
+  const auto advance = fence_.Write(gang_->generation());
+  if (!advance) return;
+  worker_->Do([weak = weak_from_this(), mine = fence_.Mine(), catalog = catalog_, clock = clock_,
+               order = order_, from = advance->from, to = advance->to, record = Record().Encode(),
                ended = gang_->state() == gang::State::kFinished,
                requeueing = gang_->state() == gang::State::kRequeueing, &loop = loop_, id = job_.Id()] {
     if (to.generation > from.generation) order->AwaitCommits(kForCommits);
@@ -199,15 +203,12 @@ void Coordinator::Do(const gang::Persist& /*action*/) {
     order->Recorded(to.generation);
     loop.Post([weak, written, generation = to.generation, asked, ended, requeueing] {
       const auto self = weak.lock();
-      if (!self || self->deposed_) return;
+      if (!self || self->fence_.lost()) return;
       if (!written && written.error().code == Errc::kConflict) return self->Deposed(written.error().message);
       if (!written)
         return spdlog::error("gang {}: record not written: {}", self->job_.Id(), written.error().message);
-      if (std::exchange(self->durable_generation_, std::max(self->durable_generation_, generation)) <
-          generation)
-        self->CollectOrphans();
-      self->end_durable_ |= ended;
-      self->requeue_durable_ |= requeueing;
+      if (self->fence_.Durable(generation)) self->CollectOrphans();
+      self->ending_.Recorded(ended, requeueing);
       self->LeaseStoreConfirmed(asked);
       self->MaybeSendStarts();
       self->MaybeSendFinish();
@@ -234,10 +235,7 @@ void Coordinator::Do(const gang::Note& action) {
 }
 
 void Coordinator::Do(const gang::TellMembers& action) {
-  auto message = NewMessage();
-  message.mutable_notify()->set_should_checkpoint(action.should_checkpoint);
-  message.mutable_notify()->set_should_exit(action.should_exit);
-  Broadcast(message);
+  steps_.Want(action.save, action.exit, action.reason);
 }
 
 void Coordinator::Do(const gang::SetTimer& action) {
@@ -254,8 +252,7 @@ void Coordinator::Do(const gang::SetTimer& action) {
 }
 
 void Coordinator::Do(const gang::RejectCheckpoint& action) {
-  ++rejecting_;
-  rejected_.insert(action.manifest);
+  starts_.Reject(action.manifest);
   AddHistory("checkpoint_bad",
              fmt::format("the checkpoint of step {} does not verify: {}", action.step, action.reason));
   Reject(action);
@@ -264,7 +261,7 @@ void Coordinator::Do(const gang::RejectCheckpoint& action) {
 // Marks it bad, and finds what is left to start from. A store that does not answer is waited for: the members will need it for
 // an older one.
 void Coordinator::Reject(const gang::RejectCheckpoint& bad) {
-  worker_->Do([weak = weak_from_this(), mine = RecordIsMine(), catalog = catalog_, fence = fence_, bad,
+  worker_->Do([weak = weak_from_this(), mine = fence_.Mine(), catalog = catalog_, fence = fence_.fence(), bad,
                &loop = loop_, id = job_.Id()] {
     const auto settled = [](const auto& result) { return result || !MayPass(result.error()); };
     for (;;) {
@@ -272,7 +269,7 @@ void Coordinator::Reject(const gang::RejectCheckpoint& bad) {
       const Result<GangHead> head = catalog->Load();
       if (settled(marked) && settled(head)) {
         return loop.Post([weak, fence, bad, marked, head] {
-          if (const auto self = weak.lock(); self && !self->deposed_)
+          if (const auto self = weak.lock(); self && !self->fence_.lost())
             self->Rejected(fence, bad, marked, head);
         });
       }
@@ -287,10 +284,9 @@ void Coordinator::Reject(const gang::RejectCheckpoint& bad) {
 void Coordinator::Rejected(const Fence& fence, const gang::RejectCheckpoint& bad, const Status& marked,
                            const Result<GangHead>& head) {
   if (!marked && marked.error().code == Errc::kConflict) {
-    if (fence == fence_ && !raising_) return Deposed(marked.error().message);
-    // It has moved the fence itself meanwhile, or is about to.
+    if (!fence_.Moved(fence)) return Deposed(marked.error().message);
     loop_.After(kRetry, [weak = weak_from_this(), bad] {
-      if (const auto self = weak.lock(); self && !self->deposed_) self->Reject(bad);
+      if (const auto self = weak.lock(); self && !self->fence_.lost()) self->Reject(bad);
     });
     return;
   }
@@ -298,14 +294,14 @@ void Coordinator::Rejected(const Fence& fence, const gang::RejectCheckpoint& bad
   if (!marked && marked.error().code != Errc::kNotFound)
     spdlog::error("gang {}: {}", job_.Id(), marked.error().message);
   if (head) {
-    latest_.reset();
+    Starts::Step newest;
     for (const CheckpointInfo& checkpoint : head->checkpoints) {
-      if (checkpoint.good && !rejected_.contains(checkpoint.manifest)) latest_ = checkpoint.step;
+      if (checkpoint.good && !starts_.IsRejected(checkpoint.manifest)) newest = checkpoint.step;
     }
-  } else if (latest_ == bad.step) {
-    latest_.reset();
+    starts_.RejectOver(newest);
+  } else {
+    starts_.RejectOver(starts_.newest() == bad.step ? std::nullopt : starts_.newest());
   }
-  --rejecting_;
   MaybeSendStarts();
 }
 

@@ -17,137 +17,69 @@
 namespace muster {
 namespace {
 
-// Before a commit is tried again; doubles so often.
-constexpr std::chrono::milliseconds kCommitPause{250};
-constexpr int kMostDoublings = 4;
-constexpr int kMostWaiting = 2;  // commits
-
-// So often must a save be overtaken by members that are not to make it any more: one that is handed over again after a
-// restart comes a little behind a newer one.
-constexpr int kOvertaken = 2;
 constexpr size_t kMostWritten = 4;  // commits
 
 }  // namespace
 
+PendingSaves::Now Coordinator::SavesNow() const {
+  return {.generation = gang_->generation(),
+          .members = static_cast<uint32_t>(gang_->members().size()),
+          .world_size = gang_->WorldSize(),
+          .settled = gang_->state() != gang::State::kRecovering && !fence_.raising() &&
+                     fence_.fence().generation == gang_->generation()};
+}
+
 void Coordinator::ShardWritten(const v1::ShardWritten& written) {
-  const auto answer = [&](const std::string& error) {
-    TellCommitted(written.generation(), written.step(), error);
-  };
-  if (written.generation() != gang_->generation()) return;  // of an older one: it will never be complete
-  if (over_called_) return;                                 // what is not committed now is removed
-  // A member whose musterd has restarted saves again what it was not told to be committed.
-  if (committed_.Has(written.step())) return answer("");
-  // Who comes later with a shard of it, or comes again because he was not told.
-  if (const std::string* why = failed_.Find(written.generation(), written.step())) return answer(*why);
+  if (over_called_) return;  // what is not committed now is removed
   if (!written.error().empty()) {
-    if (WillBeTold(written)) return;
-    SaveFailed(written);
-    if (!written.given_up()) {
-      storage_full_ = true;
-      WatchStorage();
-    }
-    pending_.erase(written.step());
-    return answer(written.error());
+    return Carry(saves_.OnFailed(SavesNow(), {.generation = written.generation(),
+                                              .step = written.step(),
+                                              .rank = written.shard().rank(),
+                                              .lost = written.lost(),
+                                              .given_up = written.given_up(),
+                                              .error = written.error()}));
   }
-  Shard shard = TakeShard(written.shard());
-  Pending& pending = pending_[written.step()];
-  if (pending.generation != written.generation()) pending = Pending{.generation = written.generation()};
-  if (pending.committing || shard.rank >= gang_->members().size()) return;
-  if (written.older_to_come()) pending.older_to_come.insert(shard.rank);
-  pending.held_ns = std::max(pending.held_ns, written.held_ns());
-  pending.written_ns = std::max(pending.written_ns, written.written_ns());
-  pending.shards[shard.rank] = std::move(shard);
-  MaybeCommit(written.step());
+  Carry(saves_.OnWritten(SavesNow(),
+                         {.generation = written.generation(),
+                          .step = written.step(),
+                          .older_to_come = written.older_to_come(),
+                          .held_ns = written.held_ns(),
+                          .written_ns = written.written_ns()},
+                         TakeShard(written.shard())));
 }
 
 void Coordinator::ShardDelayed(const v1::ShardDelayed& delayed) {
-  if (delayed.generation() != gang_->generation()) return;
-  CheckpointDelayed(delayed.step(), delayed.error());
-}
-
-// Once, until there is a commit: each save meets the same store.
-void Coordinator::CheckpointDelayed(uint64_t step, const std::string& why) {
-  if (delay_told_) return;
-  delay_told_ = step;
-  AddHistory("checkpoint_delayed",
-             fmt::format("step {}: {}; training goes on, the newest saves stay in memory and are tried again",
-                         step, why));
-}
-
-// Whether that save's end does not hang on what `written` says: it is being committed, or the shard had come before its musterd
-// was restarted.
-bool Coordinator::WillBeTold(const v1::ShardWritten& written) const {
-  const auto pending = pending_.find(written.step());
-  if (pending == pending_.end() || pending->second.generation != written.generation()) return false;
-  return pending->second.committing || pending->second.shards.contains(written.shard().rank());
-}
-
-// For all members, and for good: what ails one member's save mostly ails all. Of those that were given up `checkpoint_delayed`
-// tells; and what was lost of a step below one that is committed is of no interest.
-void Coordinator::SaveFailed(const v1::ShardWritten& written) {
-  const bool old = written.lost() && committed_.Highest().value_or(0) > written.step();
-  if (written.lost() ? !old : !written.given_up()) {
-    AddHistory("checkpoint_failed",
-               fmt::format("step {}, rank {}: {}", written.step(), written.shard().rank(), written.error()));
-  }
-  failed_.Add(written.generation(), written.step(), written.error());
+  Carry(saves_.OnDelayed(SavesNow(), delayed.generation(), delayed.step(), delayed.error()));
 }
 
 // What coordinators before this one have told of. Before the agent's own shards: those of a failed save must not wait.
 void Coordinator::TakeFailures(const v1::Register& registration) {
-  const uint64_t generation = registration.failed_generation();
-  for (const v1::FailedSave& save : registration.failed_saves()) {
-    const auto pending = pending_.find(save.step());
-    const bool awaited = pending != pending_.end() && pending->second.generation == generation;
-    if (awaited && pending->second.committing) continue;
-    if (committed_.Has(save.step()) || !failed_.Add(generation, save.step(), save.error()) || !awaited)
-      continue;
-    pending_.erase(pending);
-    TellCommitted(generation, save.step(), save.error());
-  }
-}
-
-void Coordinator::MaybeCommit(uint64_t step) {
-  Pending& pending = pending_[step];
-  // While recovering it is not known yet which nodes make up the generation: agents say again what they have saved
-  // with their first words. While the term is being raised neither fence is certain to be good.
-  if (gang_->state() == gang::State::kRecovering || raising_) return;
-  if (gang_->WorldSize() == 0 || pending.committing) return;
-  pending.shards.erase(pending.shards.lower_bound(gang_->WorldSize()), pending.shards.end());
-  if (pending.shards.size() < gang_->WorldSize()) return;
-  CrashPoint("coordinator.shards_complete");
-  Commit(step);
+  for (const v1::FailedSave& save : registration.failed_saves())
+    Carry(saves_.OnFailedBefore(registration.failed_generation(), save.step(), save.error()));
 }
 
 // What has been written meanwhile, now that it is known whose shards make a checkpoint, and under which fence.
 void Coordinator::CommitWaiting() {
-  std::erase_if(pending_, [&](const auto& item) { return item.second.generation != gang_->generation(); });
-  std::vector<uint64_t> steps;
-  for (const auto& [step, pending] : pending_) steps.push_back(step);
-  for (const uint64_t step : steps) MaybeCommit(step);
+  Carry(saves_.OnSettled(SavesNow()));
 }
 
-void Coordinator::Commit(uint64_t step) {
-  Pending& pending = pending_[step];
-  pending.committing = true;
-  auto manifest = std::make_shared<Manifest>();
-  manifest->key = job_.Key();
-  manifest->step = step;
-  manifest->world_size = gang_->WorldSize();
-  manifest->created_ns = RealtimeNs();
-  for (auto& [rank, shard] : pending.shards) manifest->shards.push_back(std::move(shard));
-  pending.shards.clear();
-  pending.manifest = std::move(manifest);
-  TryCommit(step);
+void Coordinator::Carry(const PendingSaves::Actions& actions) {
+  for (const PendingSaves::Action& action : actions) {
+    std::visit([this](const auto& a) { Do(a); }, action);
+  }
 }
 
-void Coordinator::TryCommit(uint64_t step) {
-  Pending& pending = pending_[step];
-  ++pending.attempts;
+void Coordinator::Do(const PendingSaves::Commit& action) {
+  if (action.attempt == 1) {
+    CrashPoint("coordinator.shards_complete");
+    action.manifest->key = job_.Key();
+    action.manifest->created_ns = RealtimeNs();
+  }
   order_->Begin();
-  committer_->Do([weak = weak_from_this(), mine = RecordIsMine(), catalog = catalog_,
-                  manifest = pending.manifest, fence = fence_, order = order_,
-                  retention = RetentionOf(config_).KeepingAlso(latest_).KeepingAlso(restore_),
+  committer_->Do([weak = weak_from_this(), mine = fence_.Mine(), catalog = catalog_,
+                  manifest = std::shared_ptr<const Manifest>(action.manifest), fence = fence_.fence(),
+                  order = order_,
+                  retention = RetentionOf(config_).KeepingAlso(starts_.newest()).KeepingAlso(starts_.from()),
                   in_doubt = in_doubt_, &removals = removals_, &loop = loop_] {
     if (!order->AwaitRecord(fence.generation, mine)) return order->End();
     Manifest fenced = *manifest;
@@ -165,61 +97,30 @@ void Coordinator::TryCommit(uint64_t step) {
   });
 }
 
-// A store that is full or away may take it later. Of those that wait only the newest are kept, as in the members' memory.
-bool Coordinator::CommitLater(uint64_t generation, uint64_t step, const Error& error) {
-  const auto found = pending_.find(step);
-  if (!MayPass(error) || deposed_ || generation != gang_->generation() || found == pending_.end() ||
-      found->second.generation != generation || found->second.manifest == nullptr) {
-    return false;
-  }
-  CheckpointDelayed(step, error.message);
-  const auto newer = std::count_if(found, pending_.end(), [&](const auto& item) {
-    return item.first > step && item.second.generation == generation && item.second.manifest != nullptr;
-  });
-  if (newer >= kMostWaiting || committed_.Highest().value_or(0) > step) {
-    pending_.erase(found);
-    const std::string why = "it was given up for newer ones: " + error.message;
-    failed_.Add(generation, step, why);
-    TellCommitted(generation, step, why);
-    return true;
-  }
-  TryCommitSoon(generation, step);
-  return true;
-}
-
-void Coordinator::TryCommitSoon(uint64_t generation, uint64_t step) {
-  const auto found = pending_.find(step);
-  if (found == pending_.end()) return;
-  const auto pause = kCommitPause * (1 << std::min(found->second.attempts - 1, kMostDoublings));
-  loop_.After(pause, [weak = weak_from_this(), generation, step] {
-    const auto self = weak.lock();
-    if (!self || self->deposed_ || generation != self->gang_->generation()) return;
-    const auto waiting = self->pending_.find(step);
-    if (waiting == self->pending_.end() || waiting->second.generation != generation) return;
-    // Which fence is good is not certain now.
-    if (self->gang_->state() == gang::State::kRecovering || self->raising_) {
-      self->TryCommitSoon(generation, step);
-    } else {
-      self->TryCommit(step);
-    }
-  });
-}
-
-// Whether all members' shards of a step are durable, and the store is asked for the commit.
-bool Coordinator::Committing() const {
-  return std::any_of(pending_.begin(), pending_.end(), [&](const auto& item) {
-    return item.second.generation == gang_->generation() && item.second.manifest != nullptr;
-  });
-}
-
-void Coordinator::TellCommitted(uint64_t generation, uint64_t step, const std::string& error) {
+void Coordinator::Do(const PendingSaves::Tell& action) {
   auto message = NewMessage();
-  message.mutable_committed()->set_generation(generation);
-  message.mutable_committed()->set_step(step);
-  message.mutable_committed()->set_error(error);
-  if (const auto written = written_.find(step); error.empty() && written != written_.end())
+  message.mutable_committed()->set_generation(action.generation);
+  message.mutable_committed()->set_step(action.step);
+  message.mutable_committed()->set_error(action.error);
+  if (const auto written = written_.find(action.step); action.error.empty() && written != written_.end())
     message.mutable_committed()->mutable_written()->Assign(written->second.begin(), written->second.end());
   Broadcast(message);
+}
+
+void Coordinator::Do(const PendingSaves::Wait& action) {
+  loop_.After(action.time, [weak = weak_from_this(), generation = action.generation, step = action.step] {
+    if (const auto self = weak.lock(); self && !self->fence_.lost())
+      self->Carry(self->saves_.Again(self->SavesNow(), generation, step));
+  });
+}
+
+void Coordinator::Do(const PendingSaves::Note& action) {
+  AddHistory(action.kind, action.text);
+}
+
+void Coordinator::Do(const PendingSaves::StoreRefuses& /*action*/) {
+  storage_full_ = true;
+  WatchStorage();
 }
 
 void Coordinator::ShardRestored(const v1::ShardRestored& restored) {
@@ -271,8 +172,7 @@ void Coordinator::CollectOrphans() {
 }
 
 std::function<void()> Coordinator::Collecting(Catalog::Writers writers) {
-  Fence fence = fence_;
-  fence.generation = durable_generation_;
+  const Fence fence{fence_.term(), fence_.durable()};
   return [catalog = catalog_, fence, writers, in_doubt = in_doubt_, id = job_.Id()] {
     if (writers == Catalog::Writers::kNone && *in_doubt) {
       return spdlog::warn(
@@ -291,24 +191,27 @@ std::function<void()> Coordinator::Collecting(Catalog::Writers writers) {
 }
 
 void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
+  using Outcome = PendingSaves::Outcome;
   const uint64_t generation = manifest.fence.generation;
   const uint64_t step = manifest.step;
-  if (!status && status.error().code == Errc::kConflict && generation == gang_->generation())
-    return CommitRefused(manifest.fence, step, status.error());
-  if (!status && CommitLater(generation, step, status.error())) return;
-  Pending done;
-  if (generation == gang_->generation()) {
-    if (auto pending = pending_.extract(step)) done = std::move(pending.mapped());
+  Outcome outcome = status ? Outcome::kDone : Outcome::kFailed;
+  if (!status && status.error().code == Errc::kConflict && generation == gang_->generation()) {
+    // The head has another fence. What becomes of the save then is not for this coordinator to say, unless it has moved the
+    // fence itself meanwhile.
+    if (fence_.lost()) return;
+    if (!fence_.Moved(manifest.fence)) return Deposed(status.error().message);
+    outcome = Outcome::kRefused;
+  } else if (!status && MayPass(status.error()) && !fence_.lost()) {
+    outcome = Outcome::kMayPass;
   }
+  const PendingSaves::Over over =
+      saves_.OnCommitOver(SavesNow(), generation, step, outcome, status ? "" : status.error().message);
+  if (over.again) return Carry(over.actions);
   if (status) {
-    if (delay_told_ && *delay_told_ <= step) delay_told_.reset();
-    if (generation == gang_->generation()) {
-      committed_.Add(step);
-      RememberWritten(manifest);
-    }
-    if (!latest_ || *latest_ < step) latest_ = step;
+    if (generation == gang_->generation()) RememberWritten(manifest);
+    starts_.Committed(step);
     newest_ = {step, manifest.TotalBytes(), static_cast<double>(RealtimeNs()) / 1e9,
-               static_cast<double>(done.held_ns) / 1e9, static_cast<double>(done.written_ns) / 1e9};
+               static_cast<double>(over.held_ns) / 1e9, static_cast<double>(over.written_ns) / 1e9};
     saved_in_[step] = generation;
     // The last ones are enough: what is not known here is read from the store.
     while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)
@@ -318,11 +221,8 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
     Feed(gang::CheckpointCommitted{step});
   } else {
     spdlog::warn("gang {}: checkpoint of step {}: {}", job_.Id(), step, status.error().message);
-    AddHistory("checkpoint_failed", fmt::format("step {}: {}", step, status.error().message));
-    failed_.Add(generation, step, status.error().message);
   }
-  TellCommitted(generation, step, status ? "" : status.error().message);
-  if (status && generation == gang_->generation()) GiveUpOvertaken(step, done.older_to_come);
+  Carry(over.actions);
 }
 
 void Coordinator::RememberWritten(const Manifest& manifest) {
@@ -333,35 +233,6 @@ void Coordinator::RememberWritten(const Manifest& manifest) {
   }
   if (written.empty()) written_.erase(manifest.step);
   if (written_.size() > kMostWritten) written_.erase(written_.begin());
-}
-
-// The head has another fence. What becomes of the save then is not for this coordinator to say, unless it has moved the fence
-// itself meanwhile.
-void Coordinator::CommitRefused(const Fence& fence, uint64_t step, const Error& error) {
-  if (deposed_) return;
-  if (fence == fence_ && !raising_) return Deposed(error.message);
-  TryCommitSoon(fence.generation, step);
-}
-
-// Nothing comes of a save that a member has skipped, though the others wait for it. Who makes a newer one, and is not writing
-// an older one still, is not to make that any more.
-void Coordinator::GiveUpOvertaken(uint64_t by, const std::set<uint32_t>& older_to_come) {
-  const auto to_come = [&](const Pending& pending) {
-    return pending.shards.size() >= gang_->WorldSize() ||
-           std::any_of(older_to_come.begin(), older_to_come.end(),
-                       [&](uint32_t rank) { return !pending.shards.contains(rank); });
-  };
-  for (auto at = pending_.begin(); at != pending_.end() && at->first < by;) {
-    const auto now = at++;
-    Pending& pending = now->second;
-    if (pending.generation != gang_->generation() || pending.committing || to_come(pending)) continue;
-    if (++pending.overtaken < kOvertaken) continue;
-    const uint64_t step = now->first;
-    pending_.erase(now);
-    const std::string why = "not all members have saved it, and two newer checkpoints are committed";
-    failed_.Add(gang_->generation(), step, why);
-    TellCommitted(gang_->generation(), step, why);
-  }
 }
 
 }  // namespace muster

@@ -42,11 +42,28 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       detector_(HangSettings(job_)),
       removals_(catalog_, job_.Id()),
       committer_(std::make_unique<Worker>()),
-      worker_(std::make_unique<Worker>()) {
+      worker_(std::make_unique<Worker>()),
+      steps_([this] {
+        steps::GangSide::Hooks hooks;
+        hooks.talk.send = [this](uint32_t node, const v1::StepOrder& order) {
+          if (fence_.lost()) return;
+          auto message = NewMessage();
+          *message.mutable_step_order() = order;
+          Send(node, message);
+        };
+        hooks.talk.note = [this](const std::string& text) { AddHistory("step", text); };
+        hooks.talk.name = [this](uint32_t node) { return gang_->nodes()[node].name; };
+        hooks.now = [] { return BoottimeNs() / 1'000'000; };
+        hooks.after = [this](int64_t ms, std::function<void()> what) {
+          loop_.After(std::chrono::milliseconds(ms), std::move(what));
+        };
+        return hooks;
+      }()) {
   if (auto codes = gang::ParseExitCodes(config_.exit_codes)) exit_codes_ = *std::move(codes);
 }
 
 Coordinator::~Coordinator() {
+  fence_.Lose();  // the threads try nothing again
   EndLeases();
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
   for (const Loop::TimerId timer :
@@ -137,9 +154,9 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
   if (agent.link && agent.link != link) agent.link->Close("the same node has connected again");
   agent.link = std::move(link);
   // One that is not obeyed any more goes, however often it is asked.
-  if (!deposed_ || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
+  if (!fence_.lost() || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
   origin_.known_term = std::max(origin_.known_term, registration.term());
-  if (deposed_) {
+  if (fence_.lost()) {
     auto message = NewMessage();
     if (end_) {
       *message.mutable_finish() = *end_;
@@ -181,23 +198,25 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
   agents_[node].name = registration.node_name();
   agents_[node].lease_port = joined.lease_port;
   // The record of a generation may be written behind: then only its nodes know of it.
-  if (registration.started_generation() > 0 && !start_) {
-    inherited_.emplace(registration.started_generation(),
-                       registration.started_restore()
-                           ? std::optional<uint64_t>(registration.started_restore_step())
-                           : std::nullopt);
-  }
+  starts_.Inherit(registration.started_generation(), registration.started_restore()
+                                                         ? Starts::Step(registration.started_restore_step())
+                                                         : std::nullopt);
   TakeFailures(registration);
   Attend(node);
   if (!registration.sick().empty()) Feed(gang::NodeSick{node, registration.sick()});
   Feed(joined);
+  // What was under way over the link before this one is lost, also where its end has not been seen.
+  if (exchanges_) exchanges_->Left(node);
+  steps_.Joined(node);
 }
 
 void Coordinator::Detached(uint32_t node, const Link* link) {
   const auto found = agents_.find(node);
   if (found == agents_.end() || found->second.link.get() != link) return;
   found->second.link.reset();
-  if (gang_ && !deposed_) {
+  if (exchanges_) exchanges_->Left(node);
+  steps_.Left(node);
+  if (gang_ && !fence_.lost()) {
     LeaseOfClosed(node);
     Feed(gang::NodeLeft{node});
     if (gang_->nodes()[node].lost || gang_->nodes()[node].ended) LeaseRemoved(node);
@@ -206,7 +225,7 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
 }
 
 void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
-  if (deposed_) return;
+  if (fence_.lost()) return;
   if (!gang_) {
     early_.push_back({node, agents_[node].link, message});
     return;
@@ -226,8 +245,6 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
                                     message.stopped().unkillable()});
     case v1::AgentMessage::kTerminating:
       return OnTerminating(message.terminating());
-    case v1::AgentMessage::kProgress:
-      return Feed(gang::Progressed{message.progress().step()});
     case v1::AgentMessage::kShardWritten:
       return ShardWritten(message.shard_written());
     case v1::AgentMessage::kShardDelayed:
@@ -244,6 +261,14 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
       return Feed(gang::NodeSick{node, message.health().sick()});
     case v1::AgentMessage::kLinksTested:
       return LinksTested(node, message.links_tested());
+    case v1::AgentMessage::kGather:
+      return Gather(node, message.gather());
+    case v1::AgentMessage::kStepAnswer:
+      return steps_.Take(node, message.step_answer());
+    case v1::AgentMessage::kStepNews:
+      return steps_.Take(node, message.step_news());
+    case v1::AgentMessage::kWarm:
+      return TakeWarm(message.warm());
     case v1::AgentMessage::kFabric:
       for (const std::string& text : message.fabric().texts())
         AddHistory("fabric", fmt::format("node {}: {}", agents_[node].name, text));
@@ -256,9 +281,39 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
   }
 }
 
+// A generation that is over waits for no values.
+void Coordinator::Gather(uint32_t node, const v1::Gather& gather) {
+  if (gather.generation() != gang_->generation()) return;
+  if (!exchanges_ || exchanges_->generation() != gang_->generation()) {
+    exchanges_.emplace(gang_->generation(), job_.task_count,
+                       [this](uint32_t to, const v1::Gathered& gathered) {
+                         auto message = NewMessage();
+                         *message.mutable_gathered() = gathered;
+                         Send(to, message);
+                       });
+  }
+  if (const Status taken = exchanges_->Take(node, gather); !taken)
+    spdlog::warn("gang {}: node {}: {}", job_.Id(), agents_[node].name, taken.error().message);
+}
+
+size_t Coordinator::WarmMembers() const {
+  const auto& members = gang_->members();
+  return static_cast<size_t>(std::count_if(members.begin(), members.end(), [&](const gang::Gang::Member& m) {
+    return m.rank && job_.OptionsOf(m.node).warm;
+  }));
+}
+
+void Coordinator::TakeWarm(const v1::WarmNews& news) {
+  if (news.generation() != gang_->generation()) return;
+  const std::string text =
+      warm_.Take({news.rank(), news.generation(), static_cast<WarmStarts::State>(news.state()), news.text()},
+                 WarmMembers());
+  if (!text.empty()) AddHistory("warm", text);
+}
+
 void Coordinator::CheckpointBad(const v1::CheckpointBad& bad) {
   // The generation that started from it has saved the step anew: who reads it next reads that.
-  if (bad.generation() == gang_->generation() && committed_.Has(bad.step())) return;
+  if (bad.generation() == gang_->generation() && saves_.IsCommitted(bad.step())) return;
   Feed(gang::CheckpointBad{.task = TaskOf(bad.task()),
                            .generation = bad.generation(),
                            .step = bad.step(),
@@ -280,7 +335,7 @@ void Coordinator::OnExited(const v1::MemberExited& message) {
 void Coordinator::MaybeOver() {
   if (over_called_ || linger_timer_ != 0) return;
   const bool done =
-      deposed_ ||
+      fence_.lost() ||
       (gang_ && (gang_->state() == gang::State::kFinished || gang_->state() == gang::State::kRequeueing));
   const bool linked = std::any_of(agents_.begin(), agents_.end(),
                                   [](const auto& item) { return item.second.link != nullptr; });
@@ -288,7 +343,7 @@ void Coordinator::MaybeOver() {
   linger_timer_ = loop_.After(kLinger, [this] {
     linger_timer_ = 0;
     over_called_ = true;
-    pending_.clear();
+    saves_.Clear();
     // Behind what is still to be done, the record before all: it is not lost when the store is slow, and the loop does not
     // wait for it in the destructor.
     std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
@@ -296,7 +351,7 @@ void Coordinator::MaybeOver() {
     if (!collector_) collector_ = std::make_unique<Worker>();
     // The last generation's too: nobody comes after it who would remove what it has left. A job that is requeued goes on.
     std::function<void()> collect = [] {};
-    if (end_durable_ && !deposed_) collect = Collecting(Catalog::Writers::kNone);
+    if (ending_.finished() && !fence_.lost()) collect = Collecting(Catalog::Writers::kNone);
     next = [worker = collector_.get(), collect = std::move(collect), then = std::move(next)] {
       worker->Do([collect, then] {
         collect();
@@ -313,7 +368,7 @@ void Coordinator::MaybeOver() {
 v1::CoordinatorMessage Coordinator::NewMessage() const {
   v1::CoordinatorMessage message;
   message.set_gang(job_.Id());
-  message.set_term(fence_.term);
+  message.set_term(fence_.term());
   return message;
 }
 
@@ -384,7 +439,7 @@ GangRecord Coordinator::Record() const {
   record.uid = job_.uid;
   record.state = gang_ ? gang::ToString(gang_->state()) : gang::ToString(gang::State::kJoining);
   record.succeeded = gang_ && gang_->succeeded();
-  record.term = fence_.term;
+  record.term = fence_.term();
   record.generation = gang_ ? gang_->generation() : 0;
   record.coordinator = self_;
   record.task_count = job_.task_count;
@@ -396,6 +451,7 @@ GangRecord Coordinator::Record() const {
     record.ended = std::move(memory.ended);
     record.away = std::move(memory.away);
     record.excluded = std::move(memory.excluded);
+    record.draining = std::move(memory.draining);
     record.task_counts = std::move(memory.task_counts);
     if (gang_->settings().roles.size() > 1) {
       for (uint32_t node = 0; node < job_.hosts.size(); ++node)
@@ -410,11 +466,12 @@ GangRecord Coordinator::Record() const {
   record.user_faults = gang_ ? gang_->user_faults() : 0;
   record.restart_limit = job_.options.restarts;
   record.step_reached = gang_ ? gang_->max_step() : 0;
-  record.restore = restore_.has_value();
-  record.restore_step = restore_.value_or(0);
+  record.restore = starts_.from().has_value();
+  record.restore_step = starts_.from().value_or(0);
   record.created_ns = created_ns_;
   record.updated_ns = RealtimeNs();
   record.first_cause = cause_;
+  record.warm = gang_ ? warm_.Text(WarmMembers()) : "";
   record.restart_cause = restart_cause_;
   if (gang_) record.finish_cause = gang_->finish_cause();
   if (gang_) record.finish_code = gang_->finish_code();

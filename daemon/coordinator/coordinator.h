@@ -22,16 +22,22 @@
 #include "daemon/beat/beat.h"
 #include "daemon/coordinator/commit_order.h"
 #include "daemon/coordinator/coordinator_context.h"
+#include "daemon/coordinator/ending.h"
+#include "daemon/coordinator/link_verdict.h"
+#include "daemon/coordinator/pending_saves.h"
 #include "daemon/coordinator/record.h"
+#include "daemon/coordinator/record_fence.h"
 #include "daemon/coordinator/removals.h"
+#include "daemon/coordinator/starts.h"
+#include "daemon/coordinator/warm_starts.h"
 #include "daemon/gang/gang.h"
-#include "daemon/gang_job/failed_saves.h"
 #include "daemon/gang_job/gang_job.h"
-#include "daemon/gang_job/recent_steps.h"
+#include "daemon/gather/gather.h"
 #include "daemon/hang/detector.h"
 #include "daemon/hang/stragglers.h"
 #include "daemon/metrics/metrics_text.h"
 #include "daemon/proto/muster.pb.h"
+#include "daemon/steps/gang_side.h"
 
 namespace muster {
 
@@ -82,18 +88,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
     std::shared_ptr<Link> link;
     v1::AgentMessage message;
   };
-  // Shards of one step that have been written in one generation.
-  struct Pending {
-    uint64_t generation = 0;
-    std::map<uint32_t, Shard> shards;  // by rank
-    int64_t held_ns = 0;               // of the member that it held up longest
-    int64_t written_ns = 0;            // of the shard that took longest
-    bool committing = false;
-    std::shared_ptr<const Manifest> manifest;  // while it is committed
-    std::set<uint32_t> older_to_come;          // ranks that are still writing a shard of a lower step
-    int overtaken = 0;  // commits of higher steps by members that are not to make this one any more
-    int attempts = 0;   // to commit it
-  };
   // Which members have their shards of the checkpoint that a generation starts from, and where from.
   struct Restored {
     uint64_t generation = 0;
@@ -121,7 +115,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Do(const gang::FinishGang& action);
   void MaybeSendFinish();
   void WaitForEndRecord();
-  [[nodiscard]] bool WaitedForEndRecord() const;
   void MaybeRequeue();
   static v1::Finish FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code);
   void Do(const gang::Persist& action);
@@ -136,6 +129,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Do(const gang::LoseNode& action);
   void RequeuedBySlurm();
   void SetDown(const gang::LoseNode& action, const Status& newest);
+  void SetDownIfNewest(const gang::LoseNode& action, const std::shared_ptr<bool>& settled);
   void SetDownByQuorum(const gang::LoseNode& action, const std::shared_ptr<bool>& settled);
   void SetDownLater();
   void Do(const gang::DrainInSlurm& action);
@@ -144,7 +138,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void MaybeSendStarts();
   void SendStart(const std::set<uint32_t>& nodes);
   bool PrepareStart();
-  void BuildStart();
+  void BuildStart(const Starts::Prepared& prepared);
+  // Most of the gang follows this coordinator.
+  [[nodiscard]] bool Followed() const;
   [[nodiscard]] gang::Settings Settings() const;
   [[nodiscard]] std::optional<uint32_t> NodeOf(const std::string& name) const;
   [[nodiscard]] uint32_t TaskOf(uint32_t rank) const;  // past the last one for none
@@ -158,37 +154,32 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Registered(uint32_t node, const v1::Register& registration);
   void OverAlready(const GangRecord& record);
   void ShardWritten(const v1::ShardWritten& written);
-  void MaybeCommit(uint64_t step);
   void CommitWaiting();
-  void Commit(uint64_t step);
-  void TryCommit(uint64_t step);
-  bool CommitLater(uint64_t generation, uint64_t step, const Error& error);
-  void TryCommitSoon(uint64_t generation, uint64_t step);
-  [[nodiscard]] bool Committing() const;
-  void TellCommitted(uint64_t generation, uint64_t step, const std::string& error);
+  void Carry(const PendingSaves::Actions& actions);
+  void Do(const PendingSaves::Commit& action);
+  void Do(const PendingSaves::Tell& action);
+  void Do(const PendingSaves::Wait& action);
+  void Do(const PendingSaves::Note& action);
+  void Do(const PendingSaves::StoreRefuses& action);
+  [[nodiscard]] PendingSaves::Now SavesNow() const;
   void ShardRestored(const v1::ShardRestored& restored);
   void CollectOrphans();
   [[nodiscard]] std::function<void()> Collecting(Catalog::Writers writers);
   void CommitDone(const Manifest& manifest, const Status& status);
   void RememberWritten(const Manifest& manifest);
-  void CommitRefused(const Fence& fence, uint64_t step, const Error& error);
-  void GiveUpOvertaken(uint64_t by, const std::set<uint32_t>& older_to_come);
   void ShardDelayed(const v1::ShardDelayed& delayed);
-  void CheckpointDelayed(uint64_t step, const std::string& why);
-  [[nodiscard]] bool WillBeTold(const v1::ShardWritten& written) const;
-  void SaveFailed(const v1::ShardWritten& written);
   void TakeFailures(const v1::Register& registration);
   [[nodiscard]] bool HasRoom() const;
   void WatchStorage();
   void StorageRead(const Result<uint64_t>& use);
   void StorageCommitted(uint64_t bytes);
   void SendStorage();
+  void Gather(uint32_t node, const v1::Gather& gather);
   void CheckpointBad(const v1::CheckpointBad& bad);
   void OnExited(const v1::MemberExited& message);
+  [[nodiscard]] size_t WarmMembers() const;
+  void TakeWarm(const v1::WarmNews& news);
   void Deposed(const std::string& why);
-  void GiveUpRecord();
-  // For the worker's thread, before each further try: whether what it writes is of any use.
-  [[nodiscard]] std::function<bool()> RecordIsMine();
   // With the successor's term those who hear it may ask for the next one, should it be dead.
   void StepDown(const std::string& successor, uint64_t term = 0);
   void MaybeOver();
@@ -217,13 +208,14 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void ProbeAbsentLater();
   [[nodiscard]] LeadEvents MakeLeadEvents();
   void Attend(uint32_t node);
+  void CloseLost(uint32_t node);
   void LeaseOfClosed(uint32_t node);
   void LeaseRemoved(uint32_t node);
   void LeaseStop(uint64_t generation);
   void LeaseStoreConfirmed(lease::Nanos asked_at);
   void ConfirmInStore();
   void RaiseTerm();
-  void TermRaised(const Status& raised, const Fence& to);
+  void TermRaised(const Status& raised);
   void MaybeRenewWitnesses();
   void EndLeases();
   [[nodiscard]] lease::WitnessSet PickWitnesses() const;
@@ -240,9 +232,10 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
   std::optional<gang::Gang> gang_;  // from when the record is ours
   std::vector<Early> early_;
+  WarmStarts warm_;
   std::optional<v1::Finish> end_;  // the record says that the gang is over: how
   std::map<uint32_t, Agent> agents_;
-  std::vector<uint32_t> tested_;  // nodes whose links are being tested, the one that leads first
+  LinkTest links_;  // the newest
   std::map<gang::Timer, Loop::TimerId> timers_;
   Loop::TimerId takeover_timer_ = 0;
   Loop::TimerId linger_timer_ = 0;
@@ -252,53 +245,36 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   int64_t takeover_deadline_ns_ = 0;
   lease::Nanos await_until_ = 0;
 
-  Fence fence_;  // of the newest record that was ordered to be written
-  std::optional<uint64_t> latest_;
+  RecordFence fence_;
+  Starts starts_;
+  Ending ending_;
   std::optional<GangMetrics::Checkpoint> newest_;  // that was committed here
   std::map<uint64_t, uint64_t> saved_in_;  // steps of checkpoints, and the generations that saved them
-  std::optional<uint64_t> restore_;        // what the current generation started from
-  // Generations that a coordinator before this one has started, and what from.
-  std::map<uint64_t, std::optional<uint64_t>> inherited_;
-  std::optional<v1::Start> start_;  // of the current generation
-  uint32_t rejecting_ = 0;          // checkpoints being marked bad: no start before that is done
-  std::set<std::string> rejected_;  // manifests of checkpoints that this coordinator starts nothing from
-  std::set<uint32_t> to_start_;     // nodes that wait for that, or for a durable record
-  bool start_durable_ = false;
-  uint64_t durable_generation_ = 0;          // the newest whose record is in the store
-  std::optional<v1::Finish> finish_;         // how the gang has ended, and
-  std::set<uint32_t> to_finish_;             // the nodes that are still to be told
-  std::optional<gang::RequeueJob> requeue_;  // ordered, and not begun yet
-  bool requeue_durable_ = false;             // the record says it
-  bool end_durable_ = false;                 // the record says it
-  bool end_waited_ = false;                  // for that, long enough
-  std::map<uint64_t, Pending> pending_;
+  std::optional<v1::Start> start_;         // of the current generation
+  std::optional<v1::Finish> finish_;       // how the gang has ended
+  gang::RequeueJob requeue_;               // the newest that was ordered
+  PendingSaves saves_;
   Restored restored_;
   // Whether the store has not answered the newest commit, and may carry it out late: objects that are not listed may be a
   // checkpoint's then. Of committer_'s thread, and whoever comes behind it.
   std::shared_ptr<std::atomic<bool>> in_doubt_ = std::make_shared<std::atomic<bool>>(false);
-  RecentSteps committed_;  // of the current generation
   // Of the newest ones that were committed here: the prefixes of shards that have a WRITE.
   std::map<uint64_t, std::vector<std::string>> written_;
-  std::optional<uint64_t> delay_told_;  // of this step; until it, or a newer one, is committed
-  std::string cause_;                   // of the newest fault
-  std::string restart_cause_;           // of the current generation: that, or what was planned
+  std::string cause_;          // of the newest fault
+  std::string restart_cause_;  // of the current generation: that, or what was planned
   std::vector<HistoryEvent> history_;
   int64_t created_ns_ = 0;
   std::string refusal_;
   bool job_is_over_ = false;      // it runs again elsewhere
   bool comment_refused_ = false;  // Slurm did not take the job's comment, and that was said
-  bool deposed_ = false;
-  bool asks_whose_ = false;  // the record is
-  // deposed_, for any thread.
-  std::shared_ptr<std::atomic<bool>> record_given_up_ = std::make_shared<std::atomic<bool>>(false);
   bool over_called_ = false;
 
   hang::Detector detector_;
   hang::Stragglers stragglers_;
   std::set<uint32_t> slow_;  // ranks that the history calls slow now
   Loop::TimerId hang_timer_ = 0;
-  std::optional<hang::Verdict> verdict_;  // whose stacks are awaited
-  uint64_t verdict_generation_ = 0;
+  // Whose stacks are awaited, and of which generation.
+  std::optional<std::pair<hang::Verdict, uint64_t>> verdict_;
   Loop::TimerId stacks_timer_ = 0;
   std::set<uint32_t> stacks_due_;                  // nodes
   std::map<uint32_t, v1::Stacks::Member> stacks_;  // by rank
@@ -314,9 +290,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool quorum_ = false;                    // most witnesses are heard
   LeadOptions lead_;
   lease::Nanos asked_at_ = 0;  // before the term was taken
-  bool raising_ = false;       // the term: what needs the record waits
-  uint64_t newer_term_ = 0;    // of which the lease has heard; then it has ended
-  bool persist_again_ = false;
 
   std::vector<gang::LoseNode> down_later_;  // of which Slurm is told when the gang is over
   std::vector<uint32_t> down_;              // of which it was told
@@ -336,7 +309,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::shared_ptr<CommitOrder> order_ = std::make_shared<CommitOrder>();  // of both threads
   std::unique_ptr<Worker> worker_;                                        // for records
 
-  FailedSaves failed_;
+  std::optional<gather::GangSide> exchanges_;  // of values between members, in this generation
+  steps::GangSide steps_;
 
   // storage.cc; used only when there is a limit.
   std::shared_ptr<StorageUse> storage_;  // on the collector's thread

@@ -64,7 +64,7 @@ void Coordinator::WatchProgress(gang::State before, uint64_t generation_before) 
 void Coordinator::TakeReports(const v1::MemberReports& reports) {
   if (reports.generation() != gang_->generation()) return;
   uint64_t step = 0;
-  const bool committing = Committing();
+  const bool committing = saves_.Committing(gang_->generation());
   for (const v1::MemberReport& message : reports.members()) {
     hang::MemberReport report = ReportOf(message);
     // Who waits for that waits for the store, not for another member.
@@ -89,14 +89,14 @@ void Coordinator::TickHangs() {
     slow_ = std::move(slow);
   }
   if (verdict_) return;
-  verdict_ = detector_.Tick();
-  if (!verdict_) return;
-  verdict_generation_ = gang_->generation();
-  AddHistory("hang", verdict_->text);
+  const auto verdict = detector_.Tick();
+  if (!verdict) return;
+  verdict_ = {*verdict, gang_->generation()};
+  AddHistory("hang", verdict->text);
   stacks_.clear();
   stacks_due_.clear();
   auto message = NewMessage();
-  message.mutable_capture_stacks()->set_generation(verdict_generation_);
+  message.mutable_capture_stacks()->set_generation(gang_->generation());
   for (const uint32_t node : gang_->active()) {
     if (!gang_->nodes()[node].present) continue;
     stacks_due_.insert(node);
@@ -110,7 +110,7 @@ void Coordinator::TickHangs() {
 }
 
 void Coordinator::TakeStacks(const v1::Stacks& stacks, uint32_t node) {
-  if (!verdict_ || stacks.generation() != verdict_generation_) return;
+  if (!verdict_ || stacks.generation() != verdict_->second) return;
   for (const v1::Stacks::Member& member : stacks.members()) stacks_[member.rank()] = member;
   stacks_due_.erase(node);
   if (stacks_due_.empty()) ReportHang();
@@ -119,9 +119,9 @@ void Coordinator::TakeStacks(const v1::Stacks& stacks, uint32_t node) {
 void Coordinator::ReportHang() {
   loop_.Cancel(std::exchange(stacks_timer_, 0));
   if (!verdict_) return;
-  const hang::Verdict verdict = *std::exchange(verdict_, std::nullopt);
+  const auto [verdict, generation] = *std::exchange(verdict_, std::nullopt);
   gang::Hung hung;
-  hung.generation = verdict_generation_;
+  hung.generation = generation;
   hung.what = verdict.text;
   std::optional<uint64_t> step;
   for (const hang::Position& position : verdict.positions) {

@@ -30,6 +30,7 @@ void Coordinator::BeginLeases(const GangRecord* previous) {
   lead_ = LeadOptions();
   lead_.inherited = previous != nullptr;
   lead_.promised = origin_.promised;
+  lead_.returned = !origin_.promised;
   lead_.closed = origin_.closed;
   lead_.asked_at = asked_at_;
   lead_.taken_at = clock_->Now();
@@ -72,10 +73,10 @@ lease::WitnessSet Coordinator::PickWitnesses() const {
 }
 
 void Coordinator::Lead() {
-  if (deposed_ || !gang_) return;
+  if (fence_.lost() || !gang_) return;
   lead_.gang = job_.Id();
   lead_.key = beat_key_;
-  lead_.term = fence_.term;
+  lead_.term = fence_.term();
   lead_.self = NodeOf(self_).value_or(0);
   lead_.addresses = addresses_;
   lead_.witnesses = witnesses_;
@@ -104,14 +105,15 @@ void Coordinator::Lead() {
   ProbeAbsent();
 }
 
-// Nodes of an earlier term that have not been heard yet: where the port refuses, the host lives and its musterd does not,
-// and its members run on for `reconnect`.
+// Nodes of an earlier term that have not been heard yet, or have no link yet: where the port refuses, the host lives and its
+// musterd does not, and its members run on for `reconnect`.
 void Coordinator::Probe() {
   loop_.Cancel(std::exchange(probe_timer_, 0));
   std::vector<uint32_t> nodes;
   std::vector<BeatAddress> addresses;
   for (const lease::NodeIndex node : lead_.watched) {
-    if (heard_.contains(node) || refusing_.contains(node) || node >= addresses_.size()) continue;
+    if (refusing_.contains(node) || node >= addresses_.size()) continue;
+    if (heard_.contains(node) && gang_->nodes()[node].present) continue;
     if (gang_->nodes()[node].lost || lead_.closed.Contains(node)) continue;
     nodes.push_back(node);
     addresses.push_back(addresses_[node]);
@@ -119,7 +121,7 @@ void Coordinator::Probe() {
   if (nodes.empty()) return;
   if (!prober_) prober_ = std::make_unique<Worker>();
   prober_->Do([weak = weak_from_this(), nodes = std::move(nodes), addresses = std::move(addresses),
-               term = fence_.term, &loop = loop_] {
+               term = fence_.term(), &loop = loop_] {
     std::vector<uint32_t> closed;
     const std::vector<Port> ports = ProbePorts(addresses, kProbeTimeout);
     for (size_t i = 0; i < ports.size(); ++i) {
@@ -132,9 +134,9 @@ void Coordinator::Probe() {
 }
 
 void Coordinator::Probed(const std::vector<uint32_t>& closed, uint64_t term) {
-  if (deposed_ || !leadership_ || term != fence_.term) return;
+  if (fence_.lost() || !leadership_ || term != fence_.term()) return;
   for (const uint32_t node : closed) {
-    if (heard_.contains(node) || gang_->nodes()[node].lost) continue;
+    if (gang_->nodes()[node].lost) continue;
     if (const auto agent = agents_.find(node); agent != agents_.end() && agent->second.link) continue;
     refusing_.insert(node);
     LeaseOfClosed(node);
@@ -153,7 +155,9 @@ LeadEvents Coordinator::MakeLeadEvents() {
   };
   events.silent = [this](uint32_t node) {
     gang::NodeSilent silent{node, RealtimeNs() - config_.silence_ms * 1'000'000};
-    if (node < gang_->nodes().size()) Feed(silent);
+    if (node >= gang_->nodes().size()) return;
+    Feed(silent);
+    if (!fence_.lost() && gang_->nodes()[node].lost) CloseLost(node);
   };
   events.stopped = [this](uint32_t node, uint64_t generation) {
     // Its link may be gone: then this is how it is known.
@@ -176,10 +180,7 @@ LeadEvents Coordinator::MakeLeadEvents() {
   events.term_spent = [this] { RaiseTerm(); };
   events.deposed = [this](uint64_t term) {
     quorum_ = false;  // nothing more comes of it
-    newer_term_ = std::max(newer_term_, term);
-    // It may be this one's own, which nodes have read in the record before the store has answered here: TermRaised knows.
-    if (raising_) return;
-    Deposed(fmt::format("term {} has begun", term));
+    if (fence_.Seen(term)) Deposed(fence_.Newer());
   };
   return events;
 }
@@ -192,7 +193,7 @@ void Coordinator::Attend(uint32_t node) {
   leadership_->NodeAttached(node);
   auto message = NewMessage();
   v1::Attended* attended = message.mutable_attended();
-  const std::string context = fmt::format("{} {}", job_.Id(), fence_.term);
+  const std::string context = fmt::format("{} {}", job_.Id(), fence_.term());
   attended->set_wrapped_key(WrapKey(found->second.link->key(), beat_key_, context));
   attended->set_coordinator(lead_.self);
   for (const lease::NodeIndex witness : witnesses_) attended->add_witnesses(witness);
@@ -202,6 +203,14 @@ void Coordinator::Attend(uint32_t node) {
 
 void Coordinator::LeaseOfClosed(uint32_t node) {
   if (leadership_) leadership_->NodeClosed(node);
+}
+
+// Should it come back, it is to say again where it is: its link may have outlived the silence.
+void Coordinator::CloseLost(uint32_t node) {
+  Agent& agent = agents_[node];
+  if (agent.link) std::exchange(agent.link, nullptr)->Close("this node was silent for too long");
+  LeaseRemoved(node);
+  MaybeOver();
 }
 
 void Coordinator::LeaseRemoved(uint32_t node) {
@@ -229,10 +238,8 @@ void Coordinator::ConfirmInStore() {
       if (!self) return;
       self->confirming_ = false;
       if (!head || !self->leadership_) return;
-      if (head->fence.term == self->fence_.term) return self->leadership_->StoreConfirmed(asked);
-      // While the term is being raised a newer one may be this one's own.
-      if (head->fence.term > self->fence_.term && !self->raising_)
-        self->leadership_->Depose(head->fence.term);
+      if (head->fence.term == self->fence_.term()) return self->leadership_->StoreConfirmed(asked);
+      if (self->fence_.Seen(head->fence.term)) self->leadership_->Depose(head->fence.term);
     });
   });
 }
@@ -241,49 +248,46 @@ void Coordinator::ConfirmInStore() {
 
 // A new term of the same coordinator: some node cannot come back in this one, or other nodes are to be witnesses.
 void Coordinator::RaiseTerm() {
-  if (raising_ || deposed_) return;
-  raising_ = true;
+  const auto advance = fence_.Raise();
+  if (!advance) return;
   asked_at_ = clock_->Now();
-  const Fence from = fence_;
-  const Fence to{fence_.term + 1, fence_.generation};
   GangRecord record = Record();
-  record.term = to.term;
+  record.term = advance->to.term;
   record.former.push_back(record.witnesses);
   const lease::WitnessSet next = PickWitnesses();
   record.witnesses.assign(next.begin(), next.end());
-  worker_->Do([weak = weak_from_this(), mine = RecordIsMine(), catalog = catalog_, from, to,
-               text = record.Encode(), &loop = loop_] {
+  worker_->Do([weak = weak_from_this(), mine = fence_.Mine(), catalog = catalog_, from = advance->from,
+               to = advance->to, text = record.Encode(), &loop = loop_] {
     const Status raised = catalog->AdvanceForSure(from, to, text, [&](const Error&) {
       if (!mine()) return false;
       std::this_thread::sleep_for(kRaiseRetry);
       return mine();
     });
-    loop.Post([weak, raised, to] {
-      if (const auto self = weak.lock()) self->TermRaised(raised, to);
+    loop.Post([weak, raised] {
+      if (const auto self = weak.lock()) self->TermRaised(raised);
     });
   });
 }
 
-void Coordinator::TermRaised(const Status& raised, const Fence& to) {
-  raising_ = false;
-  if (deposed_) return;
-  if (!raised) {
+void Coordinator::TermRaised(const Status& raised) {
+  if (fence_.lost()) return;
+  const RecordFence::Raised what = fence_.RaiseOver(raised.ok());
+  if (!what.begun) {
     AddHistory("term", fmt::format("the term was not raised: {}", raised.error().message));
-    if (std::exchange(persist_again_, false)) Do(gang::Persist{});
+    if (what.owed) Do(gang::Persist{});
     CommitWaiting();
     // The lease says it once.
-    if (newer_term_ > fence_.term) return Deposed(fmt::format("term {} has begun", newer_term_));
+    if (what.overtaken) return Deposed(fence_.Newer());
     // Whether it was written is not known when the store did not answer: reading tells.
     return ConfirmInStore();
   }
-  fence_.term = to.term;
-  if (newer_term_ > fence_.term) return Deposed(fmt::format("term {} has begun", newer_term_));
+  if (what.overtaken) return Deposed(fence_.Newer());
   if (former_.size() >= kMaxFormer) former_.erase(former_.begin());
   former_.push_back(witnesses_);
   witnesses_ = PickWitnesses();
-  AddHistory("term", fmt::format("term {} begins", fence_.term));
+  AddHistory("term", fmt::format("term {} begins", fence_.term()));
   lead_.inherited = true;
-  lead_.promised = false;
+  lead_.promised = lead_.returned = false;
   lead_.closed = {};
   for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
     const gang::Gang::Node& n = gang_->nodes()[node];
@@ -292,17 +296,8 @@ void Coordinator::TermRaised(const Status& raised, const Fence& to) {
   lead_.asked_at = asked_at_;
   lead_.taken_at = clock_->Now();
   Lead();
-  persist_again_ = false;
   Do(gang::Persist{});
-  // Checkpoints of this generation are written in the new term from here on.
-  const gang::State state = gang_->state();
-  if (state == gang::State::kRunning || state == gang::State::kStarting) {
-    std::vector<uint32_t> present;
-    for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-      if (gang_->nodes()[node].present && gang_->nodes()[node].started) present.push_back(node);
-    }
-    Do(gang::StartGeneration{gang_->generation(), present, false});
-  }
+  Carry(gang_->SayAgain());
   CommitWaiting();
 }
 

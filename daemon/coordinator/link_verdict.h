@@ -2,6 +2,7 @@
 // it is trusted, and it is about this gang only.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,12 @@
 #include "daemon/gang/events.h"
 
 namespace muster {
+
+struct LinkTest {
+  std::vector<uint32_t> nodes;  // the one that leads first
+  uint64_t test = 0;            // its number
+  bool good = false;            // it has found nothing, and no start has followed yet
+};
 
 // `status`: waitpid's of the process, -1: it was not started; `text`: what it has said. `nodes` took part, in that order; `names`
 // of all of the gang's, by node. kInvalid: why there is no verdict, one sentence that a program of the user's may have written.

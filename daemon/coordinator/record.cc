@@ -57,6 +57,7 @@ json GangRecord::Summary() const {
           {"ended", ended},
           {"away", away},
           {"excluded", excluded},
+          {"draining", draining},
           {"task_counts", task_counts},
           {"roles", roles},
           {"succeeding", succeeding},
@@ -75,6 +76,7 @@ json GangRecord::Summary() const {
           {"created_ns", created_ns},
           {"updated_ns", updated_ns},
           {"first_cause", first_cause},
+          {"warm", warm},
           {"restart_cause", restart_cause},
           {"finish_cause", finish_cause ? json(*finish_cause) : json()},
           {"finish_code", finish_code ? json(*finish_code) : json()}};
@@ -125,6 +127,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     ReadIfThere(document, "ended", &record.ended);
     ReadIfThere(document, "away", &record.away);
     ReadIfThere(document, "excluded", &record.excluded);
+    ReadIfThere(document, "draining", &record.draining);
     ReadIfThere(document, "task_counts", &record.task_counts);
     ReadIfThere(document, "roles", &record.roles);
     ReadIfThere(document, "succeeding", &record.succeeding);
@@ -147,6 +150,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     Read(document.at("created_ns"), &record.created_ns);
     Read(document.at("updated_ns"), &record.updated_ns);
     Read(document.at("first_cause"), &record.first_cause);
+    ReadIfThere(document, "warm", &record.warm);
     record.restart_cause = record.first_cause;
     ReadIfThere(document, "restart_cause", &record.restart_cause);
     Read(document.at("finish_cause"), &record.finish_cause);

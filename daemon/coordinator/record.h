@@ -38,12 +38,14 @@ struct GangRecord {
   uint32_t task_count = 0;
   std::vector<std::string> nodes;
   // Indexes of `nodes`: those that make up the generation, in the order of their ranks; those that are lost, that live
-  // but whose tasks have all ended, that had no musterd when this was written, and that are not to be used, and why.
+  // but whose tasks have all ended, that had no musterd when this was written, that are not to be used, and why, and that
+  // are not to be used from the next checkpoint on.
   std::vector<uint32_t> active;
   std::vector<uint32_t> lost;
   std::vector<uint32_t> ended;
   std::vector<uint32_t> away;
   std::vector<std::pair<uint32_t, std::string>> excluded;
+  std::vector<std::pair<uint32_t, std::string>> draining;
   std::vector<uint32_t> task_counts;  // by node; 0: it has not joined yet
   std::vector<std::string> roles;     // by node; empty: the gang has one role
   // Nodes whose word counts about the coordinator's life (daemon/lease): of this term, and of earlier ones that some
@@ -63,6 +65,7 @@ struct GangRecord {
   int64_t created_ns = 0;
   int64_t updated_ns = 0;
   std::string first_cause;    // of the newest fault
+  std::string warm;           // WarmStarts::Text
   std::string restart_cause;  // why this generation was started: that, or what was planned
   // Of a finished gang: whose status is the step's, or the code of all (see gang::FinishGang).
   std::optional<uint32_t> finish_cause;

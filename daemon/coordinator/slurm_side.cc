@@ -18,6 +18,7 @@ namespace {
 
 constexpr auto kPoll = std::chrono::seconds(60);  // limits may be changed while the job runs
 constexpr auto kRetry = std::chrono::seconds(5);
+constexpr auto kRaising = std::chrono::milliseconds(300);
 constexpr int64_t kMarginShare = 4;
 constexpr size_t kMinWitnesses = 2;  // nodes that must be there for one to be called down
 
@@ -25,11 +26,11 @@ constexpr size_t kMinWitnesses = 2;  // nodes that must be there for one to be c
 
 void Coordinator::AskSlurm() {
   slurm_timer_ = 0;
-  if (context_.slurm == nullptr || deposed_) return;
+  if (context_.slurm == nullptr || fence_.lost()) return;
   context_.slurm->JobInfo(
       job_.job_id, Slurm::Sharing::kSkip, [weak = weak_from_this()](Result<SlurmJob> facts) {
         const auto self = weak.lock();
-        if (!self || self->deposed_) return;
+        if (!self || self->fence_.lost()) return;
         if (facts) {
           self->TakeFacts(*facts);
         } else {
@@ -77,7 +78,7 @@ void Coordinator::OnTerminating(const v1::Terminating& message) {
                             const auto self = weak.lock();
                             if (!self) return;
                             self->asking_why_ = false;
-                            if (self->deposed_) return;
+                            if (self->fence_.lost()) return;
                             if (facts && facts->state == "RUNNING" && facts->preempt_time > 0) {
                               return self->TakeFacts(*facts);
                             }
@@ -104,9 +105,6 @@ void Coordinator::RequeuedBySlurm() {
 }
 
 void Coordinator::Do(const gang::LoseNode& action) {
-  Agent& agent = agents_[action.node];
-  if (agent.link) std::exchange(agent.link, nullptr)->Close("this node was silent for too long");
-  LeaseRemoved(action.node);
   if (context_.slurm == nullptr) return;
   size_t present = 0;
   for (const gang::Gang::Node& node : gang_->nodes()) present += node.present ? 1 : 0;
@@ -119,19 +117,32 @@ void Coordinator::Do(const gang::LoseNode& action) {
   // knows who that is.
   const auto settled = std::make_shared<bool>(false);
   SetDownByQuorum(action, settled);
-  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, action, settled, &loop = loop_] {
-    const Result<GangHead> head = catalog->Load();
-    loop.Post([weak, head, action, settled] {
-      const auto self = weak.lock();
-      if (!self || self->deposed_) return;
-      // While the term is being raised a newer one may be this one's own.
-      if (head && head->fence.term > self->fence_.term && !self->raising_)
-        return self->Deposed(fmt::format("term {} has begun", head->fence.term));
-      const bool silent = !head && head.error().code == Errc::kUnavailable;
-      if ((silent && self->context_.beat != nullptr) || std::exchange(*settled, true)) return;
-      self->SetDown(action, head ? Status() : Status(head.error()));
-    });
-  });
+  SetDownIfNewest(action, settled);
+}
+
+void Coordinator::SetDownIfNewest(const gang::LoseNode& action, const std::shared_ptr<bool>& settled) {
+  context_.reader->Do(
+      [weak = weak_from_this(), catalog = catalog_, clock = clock_, action, settled, &loop = loop_] {
+        const Result<GangHead> head = catalog->Load();
+        loop.Post([weak, head, action, settled, answered = clock->Now()] {
+          const auto self = weak.lock();
+          if (!self || self->fence_.lost()) return;
+          // A host that has stood still since has an answer that may not be true any more.
+          if (!*settled && self->clock_->Now() - answered > self->config_.lease_ms * 1'000'000)
+            return self->SetDownIfNewest(action, settled);
+          if (head && self->fence_.Seen(head->fence.term)) return self->Deposed(self->fence_.Newer());
+          // Whose the newer term is will be known when this coordinator's own has begun, or has not.
+          if (head && head->fence.term > self->fence_.term()) {
+            self->loop_.After(kRaising, [weak, action, settled] {
+              if (const auto self = weak.lock()) self->SetDownIfNewest(action, settled);
+            });
+            return;
+          }
+          const bool silent = !head && head.error().code == Errc::kUnavailable;
+          if ((silent && self->context_.beat != nullptr) || std::exchange(*settled, true)) return;
+          self->SetDown(action, head ? Status() : Status(head.error()));
+        });
+      });
 }
 
 // A node that is not DOWN when it boots again ends the step: who has most of the witnesses, who would have gone over to a
@@ -141,7 +152,7 @@ void Coordinator::SetDownByQuorum(const gang::LoseNode& action, const std::share
   const auto due = loop_.Now() + 2 * lease;
   loop_.After(2 * lease, [weak = weak_from_this(), action, settled, lease, due] {
     const auto self = weak.lock();
-    if (!self || *settled || self->deposed_ || !self->gang_->nodes()[action.node].lost) return;
+    if (!self || *settled || self->fence_.lost() || !self->gang_->nodes()[action.node].lost) return;
     // A host that has stood still does not know yet whom they follow.
     const bool late = self->loop_.Now() > due + lease;
     if (late || !self->quorum_) return self->SetDownByQuorum(action, settled);
@@ -197,6 +208,7 @@ void Coordinator::Do(const gang::DrainInSlurm& action) {
 void Coordinator::Do(const gang::RequeueJob& action) {
   if (context_.slurm == nullptr) return Feed(gang::RequeueFailed{"this daemon has no access to Slurm"});
   requeue_ = action;
+  ending_.Requeue();
   WaitForEndRecord();
   MaybeRequeue();
 }
@@ -204,8 +216,8 @@ void Coordinator::Do(const gang::RequeueJob& action) {
 // Behind the record that says so: should this coordinator die now, another goes on with it. Nothing of the job is ended
 // before that.
 void Coordinator::MaybeRequeue() {
-  if (!requeue_ || deposed_ || (!requeue_durable_ && !WaitedForEndRecord())) return;
-  const gang::RequeueJob action = *std::exchange(requeue_, std::nullopt);
+  if (fence_.lost() || !ending_.DueRequeue(Followed())) return;
+  const gang::RequeueJob& action = requeue_;
   // Without its batch host Slurm would wait for what is left of the job on the others.
   if (gang_->BatchHostLost()) {
     auto message = NewMessage();

@@ -42,7 +42,7 @@ void Coordinator::WatchStorage() {
 
 void Coordinator::StorageRead(const Result<uint64_t>& use) {
   reading_storage_ = false;
-  if (deposed_) return;
+  if (fence_.lost()) return;
   storage_read_ns_ = BoottimeNs();
   if (!use)
     return spdlog::warn("gang {}: what user {} has stored: {}", job_.Id(), job_.uid, use.error().message);

@@ -35,6 +35,7 @@ gang::Memory MemoryOf(const GangRecord& record) {
   memory.ended = record.ended;
   memory.away = record.away;
   memory.excluded = record.excluded;
+  memory.draining = record.draining;
   memory.task_counts = record.task_counts;
   memory.succeeding = record.succeeding;
   memory.terminating = record.terminating;
@@ -58,13 +59,15 @@ Status MayTake(const GangRecord& record, const GangJob& job, bool fresh) {
 }
 
 // A node that is cut off from the others may still reach the store. Once they have gone on without it, it does not take
-// their record: not before so many of the witnesses are here that the rest is no majority.
+// their record: not before so many of the witnesses are here that the rest is no majority. The record of an end may be taken by
+// whoever has not heard of it.
 Status MayReturn(const GangRecord& record, const GangJob& job, const std::string& self,
                  const std::set<uint32_t>& here) {
   const auto witnesses = lease::WitnessSet::Of(record.witnesses);
   const bool lost = std::any_of(record.lost.begin(), record.lost.end(),
                                 [&](uint32_t node) { return record.nodes[node] == self; });
-  if (record.gang != job.Id() || !lost || witnesses.empty()) return {};
+  const bool over = record.state == gang::ToString(gang::State::kFinished);
+  if (record.gang != job.Id() || !lost || over || witnesses.empty()) return {};
   const auto came =
       std::count_if(witnesses.begin(), witnesses.end(), [&](uint32_t node) { return here.contains(node); });
   if (static_cast<size_t>(came) >= witnesses.Blocking()) return {};
@@ -145,7 +148,7 @@ void Coordinator::TryTakeOver() {
         // after it has taken the term.)
         if (term > newest && decoded->term == term && decoded->coordinator != self) {
           return loop.Post([weak, successor = decoded->coordinator, term] {
-            if (const auto self = weak.lock(); self && !self->deposed_) self->StepDown(successor, term);
+            if (const auto self = weak.lock(); self && !self->fence_.lost()) self->StepDown(successor, term);
           });
         }
         named = NamedIn(*decoded, term + 1, self);
@@ -197,12 +200,13 @@ void Coordinator::TakenOver(Result<GangHead> head) {
     });
     return;
   }
-  fence_ = head->fence;
-  latest_ = head->latest;
+  fence_.Take(head->fence);
+  starts_.SetNewest(head->latest);
   for (const CheckpointInfo& checkpoint : head->checkpoints)
     saved_in_[checkpoint.step] = checkpoint.fence.generation;
   for (const CheckpointInfo& checkpoint : head->checkpoints) {
-    if (checkpoint.good && checkpoint.fence.generation == fence_.generation) committed_.Add(checkpoint.step);
+    if (checkpoint.good && checkpoint.fence.generation == fence_.fence().generation)
+      saves_.CommittedBefore(checkpoint.step);
   }
   if (origin_.taken) origin_.taken(true);
   gang::Memory memory;
@@ -217,18 +221,18 @@ void Coordinator::TakenOver(Result<GangHead> head) {
     cause_ = previous->first_cause;
     restart_cause_ = previous->restart_cause;
     if (memory.running) {
-      if (previous->restore) restore_ = previous->restore_step;
-      inherited_[previous->generation] = restore_;
+      const Starts::Step from = previous->restore ? Starts::Step(previous->restore_step) : std::nullopt;
+      starts_.SetFrom(from);
+      starts_.Inherit(previous->generation, from);
     }
   }
-  memory.generation = fence_.generation;
-  spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence_.term,
-               fence_.generation, memory.running ? ", recovering" : "");
+  memory.generation = fence_.fence().generation;
+  spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence_.term(),
+               fence_.fence().generation, memory.running ? ", recovering" : "");
   gang_.emplace(Settings(), memory);
-  durable_generation_ = fence_.generation;
-  order_->Recorded(fence_.generation);
+  order_->Recorded(fence_.fence().generation);
   BeginLeases(ours && memory.running ? &*previous : nullptr);
-  AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, fence_.term));
+  AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, fence_.term()));
   Carry(gang_->Begin());
   LeadWhenDurable();
   AskSlurm();
@@ -249,7 +253,7 @@ void Coordinator::OverAlready(const GangRecord& record) {
   auto message = NewMessage();
   *message.mutable_finish() = *end_;
   Broadcast(message);
-  GiveUpRecord();
+  fence_.Lose();
   MaybeOver();
 }
 
@@ -261,24 +265,15 @@ void Coordinator::Refuse(const std::string& text) {
   message.mutable_refused()->set_text(text);
   message.mutable_refused()->set_job_is_over(job_is_over_);
   Broadcast(message);
-  GiveUpRecord();
+  fence_.Lose();
   EndLeases();
   MaybeOver();
-}
-
-void Coordinator::GiveUpRecord() {
-  deposed_ = true;
-  *record_given_up_ = true;
-}
-
-std::function<bool()> Coordinator::RecordIsMine() {
-  return [weak = weak_from_this(), given_up = record_given_up_] { return !weak.expired() && !*given_up; };
 }
 
 // A newer term has the record: this coordinator is not obeyed any more. Another node may coordinate this gang now,
 // and then its members run on; or another job has taken the key, and then they must not.
 void Coordinator::Deposed(const std::string& why) {
-  if (deposed_ || std::exchange(asks_whose_, true)) return;
+  if (!fence_.AskWhose()) return;
   // Not behind what the worker may be stuck with: what cannot be written can be read.
   context_.reader->Do([weak = weak_from_this(), catalog = catalog_, why, &loop = loop_] {
     const Result<GangHead> head = catalog->Load();
@@ -286,10 +281,11 @@ void Coordinator::Deposed(const std::string& why) {
         head ? GangRecord::Decode(head->record) : Result<GangRecord>(head.error());
     loop.Post([weak, record, why, read = head.ok()] {
       const auto self = weak.lock();
-      if (!self || self->deposed_) return;
+      if (!self || self->fence_.lost()) return;
       if (!read) return self->StepDown("");  // nobody knows whose it is
       if (record && record->gang == self->job_.Id()) return self->StepDown(record->coordinator);
-      if (self->end_durable_) return self->StepDown("");  // a later job of the same name goes on from here
+      if (self->ending_.finished())
+        return self->StepDown("");  // a later job of the same name goes on from here
       self->Refuse(fmt::format(
           "gang {}: another coordinator has taken over {} ({}); does another job use the same name=KEY?",
           self->job_.Id(), self->job_.Key(), why));
@@ -298,10 +294,10 @@ void Coordinator::Deposed(const std::string& why) {
 }
 
 void Coordinator::StepDown(const std::string& successor, uint64_t term) {
-  if (deposed_) return;
+  if (fence_.lost()) return;
   spdlog::warn("gang {}: {} coordinates now; this coordinator of term {} steps down", job_.Id(),
-               successor.empty() ? "another node" : successor, fence_.term);
-  GiveUpRecord();
+               successor.empty() ? "another node" : successor, fence_.term());
+  fence_.Lose();
   EndLeases();
   auto message = NewMessage();
   message.set_term(term);

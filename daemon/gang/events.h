@@ -195,9 +195,10 @@ struct Note {  // one line of the gang's history
   std::string text;
   uint64_t generation = 0;  // which it is about
 };
-struct TellMembers {
-  bool should_checkpoint = false;
-  bool should_exit = false;
+struct TellMembers {  // that they should, at a step that they agree on
+  bool save = false;
+  bool exit = false;
+  std::string reason;
 };
 struct SetTimer {  // replaces an earlier one of that kind; ms < 0 cancels
   Timer timer = Timer::kJoin;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted.h"
+
 namespace muster::gang {
 
 const char* ToString(State state) {
@@ -78,6 +80,9 @@ Gang::Gang(Settings settings, const Memory& memory)
   for (const auto& [node, why] : memory.excluded) {
     if (!outside(node)) nodes_[node].excluded = why;
   }
+  for (const auto& [node, why] : memory.draining) {
+    if (!outside(node)) nodes_[node].draining = why;
+  }
   for (const uint32_t node : memory.away) {
     if (!outside(node)) nodes_[node].joined = true;
   }
@@ -90,7 +95,7 @@ Memory Gang::Remember() const {
   Memory memory;
   memory.generation = generation_;
   memory.running = state_ == State::kTesting || (state_ != State::kJoining && began_);
-  memory.user_faults = user_faults_ - charged_user_;
+  memory.user_faults = user_faults_ - (MUSTER_PLANTED(fault_charged_again) ? 0 : charged_user_);
   memory.restarts = restarts_;
   memory.restarts_without_progress =
       restarts_without_progress_ - std::min(charged_, restarts_without_progress_);
@@ -102,6 +107,7 @@ Memory Gang::Remember() const {
     if (nodes_[node].ended) memory.ended.push_back(node);
     if (nodes_[node].joined && !nodes_[node].present && !nodes_[node].lost) memory.away.push_back(node);
     if (!nodes_[node].excluded.empty()) memory.excluded.emplace_back(node, nodes_[node].excluded);
+    if (!nodes_[node].draining.empty()) memory.draining.emplace_back(node, nodes_[node].draining);
     memory.task_counts.push_back(nodes_[node].task_count);
   }
   memory.succeeding = next_ == Next::kSucceed;
@@ -121,6 +127,18 @@ std::vector<Action> Gang::Begin() {
   }
   out.emplace_back(Note{"joining", fmt::format("waiting for {} tasks on {} nodes", settings_.task_count,
                                                settings_.node_count)});
+  return out;
+}
+
+std::vector<Action> Gang::SayAgain() const {
+  Actions out;
+  std::vector<uint32_t> nodes = PresentNodes();
+  if (state_ == State::kRunning || state_ == State::kStarting) {
+    std::erase_if(nodes, [this](uint32_t node) { return !nodes_[node].started; });
+    out.emplace_back(StartGeneration{generation_, std::move(nodes), false});
+  } else if (state_ == State::kFinished) {
+    OrderFinish(std::move(nodes), out);
+  }
   return out;
 }
 

@@ -89,6 +89,7 @@ struct Memory {
   std::vector<uint32_t> ended;  // those that live, though they will not be back
   std::vector<uint32_t> away;   // their musterd had gone: their members may run on for `reconnect`
   std::vector<std::pair<uint32_t, std::string>> excluded;  // and why
+  std::vector<std::pair<uint32_t, std::string>> draining;  // will be excluded at the next checkpoint: why
   std::vector<uint32_t> task_counts;  // by node, 0: it has not joined; a spare for a dead node must fit
   bool succeeding = false;            // who was waited for has exited with 0: the others are being stopped
   bool terminating = false;           // Slurm ends the job: no new generation
@@ -115,6 +116,9 @@ class Gang {
   // Orders what follows from starting: the join timer. Call once.
   std::vector<Action> Begin();
   std::vector<Action> Handle(const Event& event);
+  // In a new term of the same coordinator: checkpoints of this generation are written in it from here on, and a node that knew of
+  // it before has not obeyed what was said in the old one.
+  [[nodiscard]] std::vector<Action> SayAgain() const;
   // What the next generation starts from, for messages.
   void SetOrigin(std::string text) { origin_ = std::move(text); }
 

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/planted.h"
 #include "daemon/gang/gang.h"
 
 namespace muster::gang {
@@ -93,10 +94,12 @@ void Gang::Stop(Actions& out) {
 void Gang::Fail(Fault fault, Actions& out) {
   if (terminating_) next_ = Next::kGiveUp;  // no new generation
   charged_ = fault.planned ? 0 : 1;
-  charged_user_ = fault.planned || fault.cause != CauseClass::kUser ? 0 : 1;
+  charged_user_ =
+      fault.planned || (fault.cause != CauseClass::kUser && !MUSTER_PLANTED(all_faults_charged)) ? 0 : 1;
   restarts_without_progress_ += charged_;
   user_faults_ += charged_user_;
   fault_time_ns_ = fault.exit.time_ns;
+  if (MUSTER_PLANTED(told_when_seen)) out.emplace_back(Note{"fault", fault.what});
   fault_ = std::move(fault);
   Stop(out);
 }
@@ -116,7 +119,9 @@ void Gang::GiveUp(const std::string& why, Actions& out) {
 }
 
 void Gang::On(const NodeStopped& event, Actions& out) {
-  if (event.node >= nodes_.size() || event.generation != generation_) return;
+  if (event.node >= nodes_.size() || event.generation < generation_) return;
+  // A newer one is that of a coordinator before, which is stopped with this one.
+  if (event.generation > generation_ && state_ != State::kStopping) return;
   Node& node = nodes_[event.node];
   if (event.lease_port != 0) node.lease_port = event.lease_port;
   if (state_ == State::kRecovering) {
@@ -125,7 +130,7 @@ void Gang::On(const NodeStopped& event, Actions& out) {
     }
   }
   if (state_ == State::kStarting || state_ == State::kRunning) {
-    if (!IsActive(event.node) || !node.started) {
+    if ((!IsActive(event.node) || !node.started) && !MUSTER_PLANTED(late_stop_restarts)) {
       if (event.unkillable > 0) Unkillable(event.node, event.unkillable, out);
       node.stopped = true;  // it had something of an older generation, and is free now
       return MaybeGrow(out);
@@ -135,10 +140,11 @@ void Gang::On(const NodeStopped& event, Actions& out) {
                .cause = CauseClass::kInfrastructure},
          out);
   }
-  if (state_ != State::kStopping) return;
+  if (state_ != State::kStopping && state_ != State::kTesting) return;
   if (event.unkillable > 0) Unkillable(event.node, event.unkillable, out);
   node.stopped = true;
   WhenStopped(out);
+  if (event.unkillable > 0) TestSpoiled(event.node, out);
 }
 
 // What survives SIGKILL sits in the kernel and will not run the program's code again: it dies when it comes out.
@@ -201,7 +207,7 @@ std::string Gang::Judge(const Fault& fault) {
   const bool user = fault.cause == CauseClass::kUser;
   const bool again = !fault.signature.empty() && fault.signature == last_signature_;
   last_signature_ = fault.signature;
-  if (user && user_faults_ > settings_.restarts) {
+  if (user && user_faults_ + (MUSTER_PLANTED(one_restart_less) ? 1 : 0) > settings_.restarts) {
     next_ = Next::kGiveUp;
     return fmt::format("the limit of {} restarts (--gang=restarts=N) is used up", settings_.restarts);
   }

@@ -156,7 +156,7 @@ void Gang::LeaveOut(uint32_t node, const Fault& fault, Actions& out) {
 void Gang::On(const NodeReturned& event, Actions& out) {
   if (event.node >= nodes_.size()) return;
   Node& node = nodes_[event.node];
-  node.draining.clear();
+  if (!std::exchange(node.draining, "").empty()) out.emplace_back(Persist{});
   if (node.excluded.empty()) return;
   node.excluded.clear();
   out.emplace_back(Note{"node_returned", fmt::format("node {} may be used again", node.name)});

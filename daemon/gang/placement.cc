@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/planted.h"
 #include "daemon/gang/gang.h"
 
 namespace muster::gang {
@@ -161,7 +162,7 @@ void Gang::AssignRanks() {
       if (Trains(node) != trains) continue;
       for (const uint32_t task : nodes_[node].tasks) members_[task].rank = rank++;
       // A coordinator that took over has not heard which tasks a dead node has, but how many the record says.
-      if (nodes_[node].tasks.empty()) rank += nodes_[node].task_count;
+      if (nodes_[node].tasks.empty() && !MUSTER_PLANTED(dead_not_counted)) rank += nodes_[node].task_count;
     }
     if (trains) world_size_ = rank;
   }

@@ -8,6 +8,15 @@
 #include "daemon/gang/gang.h"
 
 namespace muster::gang {
+namespace {
+
+constexpr char kGrows[] = "the gang grows";
+
+const char* EndText(CauseClass cause) {
+  return cause == CauseClass::kPreemption ? "the job is being preempted" : "the job's time limit is near";
+}
+
+}  // namespace
 
 bool Gang::CanRequeue() const {
   return settings_.requeue && slurm_requeues_ && !terminating_;
@@ -43,7 +52,8 @@ void Gang::On(const DrainNode& event, Actions& out) {
   const bool runs = state_ == State::kStarting || state_ == State::kRunning;
   if (runs && !Place(true, event.node).why_not.empty()) return Stay(event.node, event.reason, out);
   node.draining = event.reason;
-  if (!runs) return;  // before the next generation starts
+  out.emplace_back(Persist{});  // for the coordinator after this one
+  if (!runs) return;            // before the next generation starts
   out.emplace_back(Note{"drain", fmt::format("node {} is left at the next checkpoint, or in {} s: {}",
                                              node.name, settings_.grace_ms / 1000, event.reason)});
   AskForCheckpoint(out);
@@ -72,11 +82,17 @@ void Gang::LeaveDrained(Actions& out) {
   }
 }
 
-// For what waits for a checkpoint, but not for ever.
+// For what waits for a checkpoint, but not for ever; or because Slurm has said that the job ends, perhaps to another generation,
+// or to the coordinator before.
 void Gang::AskForCheckpoint(Actions& out) {
+  if (terminating_) out.emplace_back(TellMembers{true, true, "Slurm ends the job"});
   const auto draining = [](const Node& n) { return !n.draining.empty(); };
-  if (!requeue_for_ && std::none_of(nodes_.begin(), nodes_.end(), draining)) return;
-  out.emplace_back(TellMembers{true, false});
+  const auto drained = std::find_if(nodes_.begin(), nodes_.end(), draining);
+  if (!requeue_for_ && drained == nodes_.end()) return;
+  out.emplace_back(
+      TellMembers{true, false,
+                  requeue_for_ ? EndText(*requeue_for_)
+                               : fmt::format("node {} is drained: {}", drained->name, drained->draining)});
   out.emplace_back(SetTimer{Timer::kGrace, settings_.grace_ms});
 }
 
@@ -88,7 +104,7 @@ void Gang::MaybeGrow(Actions& out) {
   if (!placement.why_not.empty() || placement.active.size() <= active_.size()) return;
   growing_ = true;
   out.emplace_back(Note{"growing", fmt::format("at the next checkpoint: {}", placement.changes)});
-  out.emplace_back(TellMembers{true, false});
+  out.emplace_back(TellMembers{true, false, kGrows});
 }
 
 void Gang::On(const EndNear& event, Actions& out) {
@@ -98,18 +114,17 @@ void Gang::On(const EndNear& event, Actions& out) {
     if (state_ == State::kStopping && next_ == Next::kGiveUp) next_ = Next::kRestart;
   }
   if (terminating_ || requeue_for_ || state_ == State::kFinished || state_ == State::kRequeueing) return;
-  const char* what =
-      event.cause == CauseClass::kPreemption ? "the job is being preempted" : "the job's time limit is near";
+  const char* what = EndText(event.cause);
   if (!CanRequeue()) {
     out.emplace_back(Note{"end_near", fmt::format("{}: a checkpoint is asked for", what)});
-    out.emplace_back(TellMembers{true, true});
+    out.emplace_back(TellMembers{true, true, what});
     return;
   }
   out.emplace_back(
       Note{"end_near", fmt::format("{}: a checkpoint is asked for, then the job is requeued", what)});
   requeue_for_ = event.cause;
   if (state_ != State::kStarting && state_ != State::kRunning) return;  // when it runs
-  out.emplace_back(TellMembers{true, false});
+  out.emplace_back(TellMembers{true, false, what});
   out.emplace_back(SetTimer{Timer::kGrace, std::max<int64_t>(event.left_ms, 0)});
 }
 
@@ -120,7 +135,7 @@ void Gang::On(const CheckpointCommitted& event, Actions& out) {
 
 void Gang::PlannedStop(Actions& out) {
   if ((state_ != State::kRunning && state_ != State::kStarting) || terminating_ || !Planned()) return;
-  Fault fault{.what = "the gang grows", .cause = CauseClass::kInfrastructure, .planned = true};
+  Fault fault{.what = kGrows, .cause = CauseClass::kInfrastructure, .planned = true};
   for (const Node& node : nodes_) {
     if (!node.draining.empty()) fault.what = fmt::format("node {} is drained: {}", node.name, node.draining);
   }
@@ -128,13 +143,15 @@ void Gang::PlannedStop(Actions& out) {
   growing_ = false;
   if (requeue_for_) {
     fault.cause = *requeue_for_;
-    fault.what = *requeue_for_ == CauseClass::kPreemption ? "the job is being preempted"
-                                                          : "the job's time limit is near";
+    fault.what = EndText(*requeue_for_);
     next_ = Next::kRequeue;
   } else {
     // What it was to be for may have gone again.
     const Placement placement = Place(true);
-    if (!placement.why_not.empty() || placement.active == active_) return;
+    if (!placement.why_not.empty() || placement.active == active_) {
+      out.emplace_back(Persist{});
+      return;
+    }
   }
   Fail(fault, out);
 }
@@ -149,7 +166,7 @@ void Gang::On(const Terminating& event, Actions& out) {
   if (news) {
     out.emplace_back(
         Note{"terminating", fmt::format("Slurm sent {}: no new generation", SignalName(event.signal))});
-    out.emplace_back(TellMembers{true, true});
+    out.emplace_back(TellMembers{true, true, fmt::format("Slurm sent {}", SignalName(event.signal))});
     out.emplace_back(Persist{});
   }
   if (state_ == State::kJoining || state_ == State::kTesting) {

@@ -80,7 +80,8 @@ bool Gang::MayLeaveOut(uint32_t node) const {
 
 // The node is back, or of no use any more: what runs is no test of the nodes that the gang will have.
 void Gang::TestSpoiled(uint32_t node, Actions& out) {
-  if (std::find(tested_.begin(), tested_.end(), node) == tested_.end()) return;
+  // What was found before of the same node may have ended the test, and begun the generation.
+  if (state_ != State::kTesting || std::find(tested_.begin(), tested_.end(), node) == tested_.end()) return;
   test_runs_ = false;
   AfterTest(out);
 }

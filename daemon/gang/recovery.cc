@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "base/planted.h"
 #include "daemon/gang/gang.h"
 
 namespace muster::gang {
@@ -31,8 +32,10 @@ void Gang::Reconcile(const NodeJoined& event, Actions& out) {
   Node& node = nodes_[event.node];
   bool stopped = true;
   uint32_t unkillable = 0;
+  uint64_t newest = generation_;  // the coordinator before may have begun another one there
   for (const MemberInfo& info : event.members) {
     if (info.task >= members_.size()) continue;
+    newest = std::max(newest, info.generation);
     stopped &= info.state == MemberState::kStopped || info.state == MemberState::kWaiting;
     if (info.exit && info.exit->supervisor_lost) {
       ExitSeen(info.task, *info.exit, out);  // of whatever generation: it cannot run the next one either
@@ -60,7 +63,7 @@ void Gang::Reconcile(const NodeJoined& event, Actions& out) {
     if (stopped) {
       WhenStopped(out);
     } else {
-      out.emplace_back(StopGeneration{generation_, {event.node}});
+      out.emplace_back(StopGeneration{newest, {event.node}});
     }
   }
 }
@@ -79,7 +82,7 @@ void Gang::ReconcileOther(const NodeJoined& event, Actions& out) {
     }
   }
   if (!node.stopped) {
-    out.emplace_back(StopGeneration{generation_, {event.node}, true});
+    out.emplace_back(StopGeneration{generation_, {event.node}, !MUSTER_PLANTED(older_stops_all)});
     return;
   }
   if (state_ == State::kTesting) return;
@@ -128,10 +131,11 @@ void Gang::Recover(Actions& out) {
   state_ = State::kRunning;
   if (next_ == Next::kSucceed) return Stop(out);  // that was decided, and most of it may be done
   if (!strangers.empty()) out.emplace_back(StopGeneration{generation_, strangers, true});
+  // What the members have saved is committed under this generation's record.
+  if (!MUSTER_PLANTED(commit_under_old_record)) out.emplace_back(Persist{});
   if (std::optional<Fault> fault = FaultMeanwhile()) return Fail(*std::move(fault), out);
   out.emplace_back(
       Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});
-  out.emplace_back(Persist{});
   out.emplace_back(StartGeneration{generation_, PresentNodes(), false});  // the agents learn the new term
   for (const uint32_t i : active_) {
     if (!nodes_[i].started) state_ = State::kStarting;  // its role waits for another

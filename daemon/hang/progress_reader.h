@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/unique_fd.h"
+#include "wire/step_page.h"
 
 namespace muster::hang {
 
@@ -15,10 +15,7 @@ struct Progressed {
   int64_t monotonic_ns = 0;
 };
 
-// Whether `page` is shared memory that reads never wait for: a memfd, sealed against shrinking, long enough.
-bool IsProgressPage(const UniqueFd& page);
-
-// The newest step; nullopt when there is none yet, or when the page is not what it should be. Never waits.
-std::optional<Progressed> ReadProgress(const UniqueFd& page);
+// The newest step; nullopt when there is none yet, or when the page is not what it should be.
+std::optional<Progressed> ReadProgress(const wire::StepPage& page);
 
 }  // namespace muster::hang

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kPausePerCost = 1000;
 constexpr int64_t kLongestPauseNs = 60'000'000'000;
-constexpr uint64_t kManyCalls = 5;  // of progress() in a period
+constexpr uint64_t kManyCalls = 5;  // of muster_step in a period
 constexpr int kMostUnsaid = 5;
 
 // What libmuster stamps its calls with.
@@ -95,18 +95,9 @@ void Sampler::MemberExited(uint32_t rank) {
   members_.erase(rank);
 }
 
-bool Sampler::SetPage(uint32_t rank, UniqueFd&& page) {
-  if (!IsProgressPage(page)) return false;
+void Sampler::SetPage(uint32_t rank, std::shared_ptr<const wire::StepPage> page) {
   const auto member = members_.find(rank);
   if (member != members_.end()) member->second.page = std::move(page);
-  return true;
-}
-
-void Sampler::Progress(uint32_t rank, uint64_t step) {
-  const auto member = members_.find(rank);
-  if (member == members_.end()) return;
-  const int64_t now = Monotonic();
-  TakeProgress(member->second, step, member->second.report.calls + 1, now, now);
 }
 
 void Sampler::SetCheckpoints(uint32_t rank, uint32_t on_their_way) {
@@ -125,8 +116,8 @@ void Sampler::TakeProgress(Watched& member, uint64_t step, uint64_t calls, int64
 
 void Sampler::Refresh(int64_t now) {
   for (auto& [rank, member] : members_) {
-    if (!member.page.valid()) continue;
-    if (const auto read = ReadProgress(member.page)) {
+    if (!member.page) continue;
+    if (const auto read = ReadProgress(*member.page)) {
       TakeProgress(member, read->step, read->calls, read->monotonic_ns, now);
     }
   }

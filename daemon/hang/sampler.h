@@ -1,7 +1,7 @@
 // Watches this node's members of one gang and says how far they are, once a period (every fifth while all of them make
 // many steps in one): the input of Detector and Stragglers, one message a node.
 //
-// A member's step is read from the page that its libmuster shares (wire::ProgressPage): exact at any moment,
+// A member's step is read from the page that its libmuster shares (wire::StepPage): exact at any moment,
 // though the program makes no system call for it. What a member's processes use is read only of those whose step
 // stands still (or who have none): a gang that steps costs next to nothing.
 #pragma once
@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "base/loop.h"
-#include "base/unique_fd.h"
 #include "base/worker.h"
 #include "daemon/hang/progress_report.h"
+#include "wire/step_page.h"
 
 namespace muster::hang {
 
@@ -57,11 +57,8 @@ class Sampler {
   void Stop();
   void MemberExited(uint32_t rank);
 
-  // The page of that member's libmuster (wire::Type::kProgressPage). False: it is not one that can be trusted not to
-  // shrink or to be too short; it was dropped.
-  bool SetPage(uint32_t rank, UniqueFd&& page);
-  // progress() of a libmuster without a page (wire::Type::kProgress).
-  void Progress(uint32_t rank, uint64_t step);
+  // The page of that member's libmuster.
+  void SetPage(uint32_t rank, std::shared_ptr<const wire::StepPage> page);
   // Its saves and restores that are on their way.
   void SetCheckpoints(uint32_t rank, uint32_t on_their_way);
 
@@ -71,9 +68,9 @@ class Sampler {
  private:
   struct Watched {
     pid_t supervisor = 0;
-    UniqueFd page;
+    std::shared_ptr<const wire::StepPage> page;
     MemberReport report;               // without age and activity
-    int64_t called_at = 0;             // CLOCK_MONOTONIC, of the newest call of progress()
+    int64_t called_at = 0;             // CLOCK_MONOTONIC, of the newest call of muster_step
     int64_t still_since = 0;           // since when it has not been seen to call
     std::optional<Activity> activity;  // not sent yet
     int64_t looked_at = 0;             // at its processes, the last time

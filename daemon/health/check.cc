@@ -25,7 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxReason = 200;
 constexpr size_t kMaxOutput = 1 << 20;
-constexpr std::chrono::milliseconds kEndsWithin{500};  // what SIGKILL ends at all
+constexpr std::chrono::milliseconds kEndsWithin{500};      // what SIGKILL ends at all
+constexpr std::chrono::milliseconds kEndsByItself{5'000};  // after its last word, on a busy node too
 
 // Processes of earlier checks that SIGKILL has not removed yet, and what they hang in.
 struct Stuck {
@@ -132,7 +133,7 @@ Output ReadUntil(int fd, Clock::time_point deadline) {
 // Its wait status, or nothing when it could not be ended: then it is remembered.
 std::optional<int> End(pid_t pid, bool kill_it, const std::string& subject) {
   if (kill_it) ::kill(pid, SIGKILL);
-  const auto until = Clock::now() + kEndsWithin;
+  const auto until = Clock::now() + (kill_it ? kEndsWithin : kEndsByItself);
   int status = 0;
   while (!Ended(pid, &status)) {
     if (Clock::now() >= until) {

@@ -188,6 +188,8 @@ void CoordinatorLease::SettleFormer(Nanos now) {
     if (settings_.closed.Contains(static_cast<NodeIndex>(i))) {
       n.bound = std::max(bound, settings_.taken_at + settings_.times.reconnect);
     }
+    // Its musterd may go as late as the old coordinator's last lease ends.
+    if (settings_.returned) n.bound = std::max(bound, settings_.taken_at + lease + settings_.times.reconnect);
   }
 }
 

@@ -34,6 +34,9 @@ struct LeadSettings {
   bool inherited = false;
   // This node's agent had ordered kTakeOver or kClaim for the term before: the old coordinator has no majority.
   bool promised = false;
+  // The coordinator before went without a successor, as when all musterds are restarted at once: whose musterd went since, and
+  // whose members therefore run for `reconnect`, nobody has seen. A node that has not beaten in this term is given that time.
+  bool returned = false;
   // When the compare-and-swap for this term was asked for, which counts as a confirmation, and when it had succeeded.
   Nanos asked_at = 0;
   Nanos taken_at = 0;

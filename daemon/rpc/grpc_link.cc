@@ -68,11 +68,11 @@ struct Outbox {
     waiting.push_back(std::move(envelope));
     return !writing && Next();
   }
-  // Takes the next one up for writing; false when there is none.
+  // Takes the next one up for writing; false when there is none: then no memory is held for the last one either.
   bool Next() {
     writing = !waiting.empty();
+    current = writing ? std::move(waiting.front()) : Envelope();
     if (!writing) return false;
-    current = std::move(waiting.front());
     waiting.pop_front();
     return true;
   }

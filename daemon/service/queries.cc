@@ -18,6 +18,7 @@
 #include "daemon/proto/muster.pb.h"
 #include "daemon/service/checkpoint_changes.h"
 #include "daemon/service/checkpoint_queries.h"
+#include "daemon/service/node_report.h"
 #include "daemon/service/storage_report.h"
 #include "daemon/slurm/slurm.h"
 #include "wire/gang_options.h"
@@ -291,13 +292,14 @@ void Queries::Ask(AskedBy who, std::string question, std::function<void(std::str
     refusal.set_exit_code(kUsage);
     return reply(refusal.SerializeAsString());
   }
-  if (parsed.kind() == v1::Question::NODE_DRAIN || parsed.kind() == v1::Question::NODE_RESUME) {
-    if (who.uid != 0) {
-      refusal.set_error("only root may drain a node or give it back");
-      refusal.set_exit_code(kUsage);
-      return reply(refusal.SerializeAsString());
-    }
-    loop_.Post([this, parsed, reply = std::move(reply)] { AskNode(parsed, reply); });
+  const bool wish = parsed.kind() == v1::Question::NODE_DRAIN || parsed.kind() == v1::Question::NODE_RESUME;
+  if (wish && who.uid != 0) {
+    refusal.set_error("only root may drain a node or give it back");
+    refusal.set_exit_code(kUsage);
+    return reply(refusal.SerializeAsString());
+  }
+  if (wish || parsed.kind() == v1::Question::NODE_SHOW) {
+    loop_.Post([this, parsed, who, reply = std::move(reply)] { AskNode(parsed, who.uid, reply); });
     return;
   }
   if (parsed.all() && who.uid != 0) {
@@ -324,15 +326,27 @@ void Queries::Ask(AskedBy who, std::string question, std::function<void(std::str
 }
 
 // The node's own daemon answers: it knows which gangs are there.
-void Queries::AskNode(const v1::Question& question, const std::function<void(std::string)>& reply) {
+void Queries::AskNode(const v1::Question& question, uint32_t uid,
+                      const std::function<void(std::string)>& reply) {
   v1::Answer answer;
-  const bool drain = question.kind() == v1::Question::NODE_DRAIN;
   if (question.node() != self_) {
     answer.set_ask_instead(fmt::format("{}:{}", question.node(), config_.port));
     answer.set_error(fmt::format("musterd on {} is to be asked", question.node()));
     answer.set_exit_code(kNotReachable);
     return reply(answer.SerializeAsString());
   }
+  if (question.kind() != v1::Question::NODE_SHOW) return WishNode(question, reply);
+  agent_.View(uid == 0 ? std::nullopt : std::optional(uid), [reply, node = self_](const NodeView& view) {
+    const json report = NodeReport(node, view);
+    v1::Answer told;
+    told.set_json(Dump(report));
+    told.set_exit_code(report.at("fit").get<bool>() ? 0 : kBadFinding);
+    reply(told.SerializeAsString());
+  });
+}
+
+void Queries::WishNode(const v1::Question& question, const std::function<void(std::string)>& reply) {
+  const bool drain = question.kind() == v1::Question::NODE_DRAIN;
   const std::string reason = question.reason().empty() ? "drained by an operator" : question.reason();
   const auto done = [reply, node = self_, drain, gangs = agent_.Wish(drain, reason)](const Status& slurm) {
     v1::Answer told;

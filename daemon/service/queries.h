@@ -25,7 +25,8 @@ class Queries {
   void Ask(AskedBy who, std::string question, std::function<void(std::string)> reply);
 
  private:
-  void AskNode(const v1::Question& question, const std::function<void(std::string)>& reply);
+  void AskNode(const v1::Question& question, uint32_t uid, const std::function<void(std::string)>& reply);
+  void WishNode(const v1::Question& question, const std::function<void(std::string)>& reply);
 
   Loop& loop_;
   const Config& config_;

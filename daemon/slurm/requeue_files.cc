@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "base/replace_file.h"
+
 namespace muster::slurm {
 
 using nlohmann::json;
@@ -29,11 +31,8 @@ void RequeueFiles::Save(const RequeueRequest& request) const {
   const std::string path = PathOf(request);
   std::error_code error;
   std::filesystem::create_directories(directory_, error);
-  std::ofstream file(path + ".new");
-  file << text.dump(-1, ' ', false, json::error_handler_t::replace);
-  file.close();
-  if (file) std::filesystem::rename(path + ".new", path, error);
-  if (!file || error) spdlog::warn("cannot write {}: a restart of musterd would lose this requeue", path);
+  const Status saved = ReplaceFile(path, text.dump(-1, ' ', false, json::error_handler_t::replace), 0600);
+  if (!saved) spdlog::warn("{}: a restart of musterd would lose this requeue", saved.error().message);
 }
 
 void RequeueFiles::Remove(const RequeueRequest& request) const {

@@ -182,4 +182,15 @@ std::optional<FabricFigures> FabricWatch::figures() const {
   return figures;
 }
 
+std::vector<PortView> FabricWatch::ports() const {
+  std::vector<PortView> views;
+  const int64_t now = Now(CLOCK_BOOTTIME);
+  for (const auto& [name, port] : ports_) {
+    PortView view{name, port.up(), port.links_lost(), watching_ ? port.Sick(now) : "", {}};
+    for (const Finding& finding : port.Holding()) view.holding.push_back(finding.text);
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
 }  // namespace muster::watch

@@ -27,6 +27,14 @@ struct FabricFigures {
   Totals totals{};
 };
 
+struct PortView {
+  std::string name;
+  bool up = false;
+  uint64_t links_lost = 0;
+  std::string sick;                  // why no gang may run here, or ""
+  std::vector<std::string> holding;  // what holds now and may break a program
+};
+
 // On the loop's thread; what reads the ports is a thread of its own, which a driver may hang.
 class FabricWatch {
  public:
@@ -52,6 +60,8 @@ class FabricWatch {
   [[nodiscard]] std::vector<Fact> Before(int64_t realtime_ns) const;
   // Nothing where no port is watched.
   [[nodiscard]] std::optional<FabricFigures> figures() const;
+  // At the last sample, which is old where no gang is here. By name.
+  [[nodiscard]] std::vector<PortView> ports() const;
 
  private:
   struct Readers;

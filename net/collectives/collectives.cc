@@ -1,5 +1,7 @@
 #include "net/collectives/collectives.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "net/collectives/gloo_collectives.h"
@@ -18,18 +20,24 @@ std::string RankOf(int rank, int size) {
 Collectives::Collectives(const GroupOptions& options, std::unique_ptr<Members> members)
     : rank_(options.rank),
       size_(options.size),
+      compare_(options.compare && options.size > 1),
+      operation_timeout_(options.operation_timeout),
       end_timeout_(options.end_timeout),
       members_(std::move(members)) {}
 
 Collectives::~Collectives() = default;
 
 Status Collectives::AllReduce(Numbers values, ReduceOp op) {
+  return AllReduce(values, op, std::chrono::steady_clock::now() + operation_timeout_);
+}
+
+Status Collectives::AllReduce(Numbers values, ReduceOp op, std::chrono::steady_clock::time_point deadline) {
   return Run({.kind = Operation::Kind::kAllReduce,
               .type = values.type,
               .op = op,
               .count = values.count,
               .bytes = values.count * BytesOf(values.type)},
-             values.data);
+             values.data, deadline);
 }
 
 Status Collectives::ReduceScatter(Numbers values, ReduceOp op) {
@@ -68,6 +76,10 @@ Status Collectives::RunOnParts(Operation::Kind kind, Numbers values, ReduceOp op
 }
 
 Status Collectives::Run(Operation operation, void* data) {
+  return Run(operation, data, std::chrono::steady_clock::now() + operation_timeout_);
+}
+
+Status Collectives::Run(Operation operation, void* data, std::chrono::steady_clock::time_point deadline) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return *failure_;
@@ -75,7 +87,8 @@ Status Collectives::Run(Operation operation, void* data) {
     operation.number = ++operations_;
     running_ = operation;
   }
-  const Status carried = Carry(operation, data);
+  Status carried = compare_ ? Compare(operation, deadline) : Status();
+  if (carried) carried = Carry(operation, data, deadline);
   if (carried) {
     const std::lock_guard lock(mutex_);
     running_.reset();
@@ -84,6 +97,29 @@ Status Collectives::Run(Operation operation, void* data) {
   }
   const std::string what = Describe(operation);
   return GiveUp(what + ", " + RankOf(rank_, size_), what, carried.error());
+}
+
+// What members differ in is said by GiveUp.
+Status Collectives::Compare(const Operation& operation, std::chrono::steady_clock::time_point deadline) {
+  const std::array<std::int64_t, 5> own{
+      static_cast<std::int64_t>(operation.kind), static_cast<std::int64_t>(operation.type),
+      static_cast<std::int64_t>(operation.op), operation.root, static_cast<std::int64_t>(operation.count)};
+  compared_.resize(own.size() * static_cast<std::size_t>(size_));
+  const auto of = [&](int rank) {
+    return std::span(compared_).subspan(own.size() * static_cast<std::size_t>(rank), own.size());
+  };
+  std::copy(own.begin(), own.end(), of(rank_).begin());
+  const Operation gather{.kind = Operation::Kind::kAllGather,
+                         .type = DataType::kInt64,
+                         .count = compared_.size(),
+                         .bytes = compared_.size() * sizeof(compared_[0]),
+                         .number = operation.number};
+  if (Status gathered = CarryOnHost(gather, compared_.data(), deadline); !gathered) return gathered;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!std::equal(own.begin(), own.end(), of(rank).begin()))
+      return Error{Errc::kInvalid, "the members do not call the same operation"};
+  }
+  return {};
 }
 
 Status Collectives::Heard() const {
@@ -106,8 +142,10 @@ Error Collectives::GiveUp(const std::string& heading, const std::string& what, c
     if (first->rank != rank_ && why.message != said && why.message != first->why) add("before that, " + said);
     add(members_->Compare(what, deadline));
   }
-  add(StuckAt(deadline));
+  const std::string stuck = StuckAt(deadline);
+  add(stuck);
   const std::lock_guard lock(mutex_);
+  if (!stuck.empty() && !compared_.empty()) (void)new auto(std::move(compared_));  // in use for ever
   running_.reset();
   if (failure_) return *failure_;
   if (const std::string before = recent_.Describe(); !before.empty()) add("before it: " + before);

@@ -4,8 +4,14 @@
 
 #include <cstdint>
 
+#include "base/symbols.h"
+
 namespace muster {
 namespace {
+
+void* PointerTo(cuda::Address address) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+}
 
 cuda::Address AddressOf(const void* memory) {
   return static_cast<cuda::Address>(reinterpret_cast<std::uintptr_t>(memory));
@@ -16,11 +22,7 @@ Result<cuda::Functions> LoadDriver(const std::string& file) {
   if (handle == nullptr)
     return Error{Errc::kNotFound, std::string("NVIDIA's driver cannot be loaded: ") + ::dlerror()};
   cuda::Functions driver{};
-  std::string missing;
-  const auto look = [&]<typename Function>(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(::dlsym(handle, name));
-    if (function == nullptr && missing.empty()) missing = name;
-  };
+  Symbols look{handle, {}};
   look("cuInit", driver.Init);
   look("cuDeviceGetCount", driver.DeviceGetCount);
   look("cuDeviceGet", driver.DeviceGet);
@@ -29,6 +31,7 @@ Result<cuda::Functions> LoadDriver(const std::string& file) {
   look("cuCtxSetCurrent", driver.CtxSetCurrent);
   look("cuStreamCreate", driver.StreamCreate);
   look("cuStreamDestroy_v2", driver.StreamDestroy);
+  look("cuStreamSynchronize", driver.StreamSynchronize);
   look("cuEventCreate", driver.EventCreate);
   look("cuEventDestroy_v2", driver.EventDestroy);
   look("cuEventRecord", driver.EventRecord);
@@ -36,8 +39,13 @@ Result<cuda::Functions> LoadDriver(const std::string& file) {
   look("cuMemAlloc_v2", driver.MemAlloc);
   look("cuMemFree_v2", driver.MemFree);
   look("cuMemcpyAsync", driver.MemcpyAsync);
+  look("cuMemsetD8Async", driver.MemsetD8Async);
+  look("cuModuleLoadData", driver.ModuleLoadData);
+  look("cuModuleUnload", driver.ModuleUnload);
+  look("cuModuleGetFunction", driver.ModuleGetFunction);
+  look("cuLaunchKernel", driver.LaunchKernel);
   look("cuGetErrorString", driver.GetErrorString);
-  if (!missing.empty()) return Error{Errc::kInvalid, file + " has no function " + missing};
+  if (!look.missing.empty()) return Error{Errc::kInvalid, file + " has no function " + look.missing};
   return driver;
 }
 
@@ -86,12 +94,13 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(const std::string& file, in
 CudaDevice::~CudaDevice() {
   if (abandoned_ || context_ == nullptr || !Enter()) return;
   if (staging_ != 0) (void)driver_.MemFree(staging_);
+  if (module_ != nullptr) (void)driver_.ModuleUnload(module_);
   if (event_ != nullptr) (void)driver_.EventDestroy(event_);
   if (stream_ != nullptr) (void)driver_.StreamDestroy(stream_);
   (void)driver_.DevicePrimaryCtxRelease(device_);
 }
 
-Status CudaDevice::Enter() {
+Status CudaDevice::Enter() const {
   return Check("entering its context", driver_.CtxSetCurrent(context_));
 }
 
@@ -100,24 +109,81 @@ Result<std::byte*> CudaDevice::Staging(std::size_t bytes) {
     if (staging_ != 0) (void)driver_.MemFree(staging_);
     staging_ = 0;
     staging_bytes_ = 0;
-    const std::string what = "allocating " + std::to_string(bytes) + " bytes";
-    if (Status got = Check(what.c_str(), driver_.MemAlloc(&staging_, bytes)); !got) return got.error();
+    const Result<void*> memory = Allocate(bytes);
+    if (!memory) return memory.error();
+    staging_ = AddressOf(*memory);
     staging_bytes_ = bytes;
   }
-  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(staging_));
+  return static_cast<std::byte*>(PointerTo(staging_));
 }
 
-Status CudaDevice::Copy(void* to, const void* from, std::size_t bytes) {
+Status CudaDevice::Copy(void* to, const void* from, std::size_t bytes) const {
   if (bytes == 0) return {};
   return Check("copying", driver_.MemcpyAsync(AddressOf(to), AddressOf(from), bytes, stream_));
+}
+
+Result<void*> CudaDevice::Allocate(std::size_t bytes) const {
+  cuda::Address address = 0;
+  const std::string what = "allocating " + std::to_string(bytes) + " bytes";
+  if (Status got = Check(what.c_str(), driver_.MemAlloc(&address, bytes)); !got) return got.error();
+  return PointerTo(address);
+}
+
+void CudaDevice::Free(void* memory) const {
+  (void)driver_.MemFree(AddressOf(memory));
+}
+
+Status CudaDevice::Zero(void* to, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  return Check("clearing memory", driver_.MemsetD8Async(AddressOf(to), 0, bytes, stream_));
+}
+
+Status CudaDevice::Launch(cuda::Function kernel, unsigned int blocks, unsigned int threads,
+                          void** arguments) const {
+  return Check("launching a kernel",
+               driver_.LaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream_, arguments, nullptr));
+}
+
+Status CudaDevice::Load(const char* image) {
+  return Check("loading the kernels", driver_.ModuleLoadData(&module_, image));
+}
+
+Result<cuda::Function> CudaDevice::Find(const char* kernel) const {
+  cuda::Function found = nullptr;
+  if (Status good = Check(kernel, driver_.ModuleGetFunction(&found, module_, kernel)); !good)
+    return good.error();
+  return found;
+}
+
+Status CudaDevice::Wait() const {
+  return Check("working", driver_.StreamSynchronize(stream_));
+}
+
+Result<std::shared_ptr<const CudaEvent>> CudaDevice::Record() const {
+  cuda::Event made = nullptr;
+  if (Status good = Check("making an event", driver_.EventCreate(&made, cuda::kEventNoTiming)); !good)
+    return good.error();
+  auto event = std::make_shared<const CudaEvent>(*this, made);
+  if (Status good = Check("recording an event", driver_.EventRecord(made, stream_)); !good)
+    return good.error();
+  return event;
+}
+
+CudaEvent::~CudaEvent() {
+  if (device_.Enter()) (void)device_.driver_.EventDestroy(event_);
+}
+
+Result<bool> CudaEvent::Reached() const {
+  if (Status entered = device_.Enter(); !entered) return entered.error();
+  return device_.HasReached(event_);
 }
 
 Status CudaDevice::Mark() {
   return Check("recording an event", driver_.EventRecord(event_, stream_));
 }
 
-Result<bool> CudaDevice::Reached() {
-  const int code = driver_.EventQuery(event_);
+Result<bool> CudaDevice::HasReached(cuda::Event event) const {
+  const int code = driver_.EventQuery(event);
   if (code == cuda::kNotReady) return false;
   if (Status good = Check("working", code); !good) return good.error();
   return true;

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "net/collectives/gloo_mesh.h"
-#include "net/collectives/gloo_ring.h"
+#include "net/collectives/gloo_reduce_scatter.h"
 #include "net/collectives/group_members.h"
 #include "net/collectives/local_address.h"
 #include "net/collectives/one_line.h"
@@ -49,22 +49,23 @@ class GlooCollectives final : public Collectives {
   // `mesh` is null in a group of one.
   GlooCollectives(const GroupOptions& options, std::unique_ptr<Members> members,
                   std::shared_ptr<GlooMesh> mesh)
-      : Collectives(options, std::move(members)),
-        timeout_(options.operation_timeout),
-        mesh_(std::move(mesh)) {}
+      : Collectives(options, std::move(members)), mesh_(std::move(mesh)) {}
 
   [[nodiscard]] MemoryKind memory() const override { return MemoryKind::kHost; }
   [[nodiscard]] bool repeatable() const override { return true; }
 
  private:
-  Status Carry(const Operation& operation, void* data) override {
+  Status Carry(const Operation& operation, void* data,
+               std::chrono::steady_clock::time_point deadline) override {
     if (mesh_ == nullptr) return {};
-    mesh_->SetDeadline(std::chrono::steady_clock::now() + timeout_);
+    mesh_->SetDeadline(deadline);
     try {
       Do(operation, data);
       return {};
     } catch (const std::exception& e) {
-      return Error{Errc::kUnavailable, "a member is lost or does not answer: " + OneLine(e.what())};
+      const bool late = std::chrono::steady_clock::now() >= deadline;
+      return Error{late ? Errc::kExhausted : Errc::kUnavailable,
+                   "a member is lost or does not answer: " + OneLine(e.what())};
     }
   }
 
@@ -87,7 +88,7 @@ class GlooCollectives final : public Collectives {
         return gloo::allreduce(options);
       }
       case Operation::Kind::kReduceScatter:
-        return RingReduceScatter(*mesh_, operation, static_cast<std::byte*>(data));
+        return muster::ReduceScatter(*mesh_, operation, static_cast<std::byte*>(data));
       case Operation::Kind::kAllGather: {
         gloo::AllgatherOptions options(mesh_);
         SetOutput(options, operation, data);
@@ -109,7 +110,6 @@ class GlooCollectives final : public Collectives {
     }
   }
 
-  const std::chrono::milliseconds timeout_;
   const std::shared_ptr<GlooMesh> mesh_;
 };
 
@@ -143,32 +143,31 @@ gloo::transport::tcp::attr Interface(const GroupOptions& options, std::string wa
 }
 
 // Connects to the other members.
-Result<std::shared_ptr<GlooMesh>> Connect(const GroupOptions& options, rendezvous::Client& store,
-                                          rendezvous::Deadline deadline) {
+Result<std::shared_ptr<GlooMesh>> Connect(const GroupOptions& options, const Exchange& exchange,
+                                          const std::string& address, rendezvous::Deadline deadline) {
   IgnoreSigpipe();
-  Result<std::string> way = store.LocalAddress();
-  if (!way) return way.error();
+  const std::string heading =
+      "connecting rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) + ": ";
   try {
     auto mesh = std::make_shared<GlooMesh>(options.rank, options.size);
-    auto device = gloo::transport::tcp::CreateDevice(Interface(options, std::move(*way)));
-    if (Status connected = mesh->Connect(store, std::move(device), deadline); !connected) {
-      return connected.error();
+    auto device = gloo::transport::tcp::CreateDevice(Interface(options, address));
+    if (Status connected = mesh->Connect(exchange, std::move(device), deadline); !connected) {
+      return Error{connected.error().code, heading + connected.error().message};
     }
     gloo::BarrierOptions barrier(mesh);
     gloo::barrier(barrier);
     return mesh;
   } catch (const std::exception& e) {
-    return Error{Errc::kUnavailable, "connecting rank " + std::to_string(options.rank) + " of " +
-                                         std::to_string(options.size) + " with its peers: " + e.what()};
+    return Error{Errc::kUnavailable, heading + OneLine(e.what())};
   }
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Collectives>> MakeGlooCollectives(const GroupOptions& options,
-                                                         rendezvous::Client& store,
+                                                         const Exchange& exchange, const std::string& address,
                                                          rendezvous::Deadline deadline) {
-  Result<std::shared_ptr<GlooMesh>> mesh = Connect(options, store, deadline);
+  Result<std::shared_ptr<GlooMesh>> mesh = Connect(options, exchange, address, deadline);
   if (!mesh) return mesh.error();
   return std::unique_ptr<Collectives>(std::make_unique<GlooCollectives>(options, nullptr, std::move(*mesh)));
 }
@@ -180,9 +179,15 @@ Result<std::unique_ptr<Collectives>> MakeGlooCollectives(const GroupOptions& opt
     return std::unique_ptr<Collectives>(std::make_unique<GlooCollectives>(options, nullptr, nullptr));
   }
   const auto deadline = std::chrono::steady_clock::now() + options.connect_timeout;
-  Result<std::unique_ptr<Members>> members = Members::Meet(options, 1, deadline);
+  Result<std::unique_ptr<Members>> members = Members::Meet(options, deadline);
   if (!members) return members.error();
-  Result<std::shared_ptr<GlooMesh>> mesh = Connect(options, (*members)->store(), deadline);
+  const Result<std::string> address = (*members)->LocalAddress();
+  if (!address) return address.error();
+  const Exchange exchange = [&members](const std::string& key, const std::string& value,
+                                       rendezvous::Deadline by) {
+    return (*members)->Exchanged(key, value, by);
+  };
+  Result<std::shared_ptr<GlooMesh>> mesh = Connect(options, exchange, *address, deadline);
   if (!mesh) return mesh.error();
   if (Status listens = (*members)->Listen(); !listens) return listens.error();
   return std::unique_ptr<Collectives>(

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "net/collectives/collectives.h"
-#include "net/rendezvous/client.h"
+#include "net/rendezvous/socket.h"
 
 namespace muster {
 
@@ -12,10 +13,11 @@ namespace muster {
 // recursive halving and doubling; the choice depends on the count alone.
 [[nodiscard]] Result<std::unique_ptr<Collectives>> MakeGlooCollectives(const GroupOptions& options);
 
-// The same for more than one member, through a rendezvous that the caller keeps until this has returned on all
-// members. When one fails the others learn no more than that it has closed.
+// The same for more than one member, of which nothing but `exchange` tells the others. When one fails the others learn no
+// more than that it has closed. `address`: from which this member reaches the others, in numbers.
 [[nodiscard]] Result<std::unique_ptr<Collectives>> MakeGlooCollectives(const GroupOptions& options,
-                                                                       rendezvous::Client& store,
+                                                                       const Exchange& exchange,
+                                                                       const std::string& address,
                                                                        rendezvous::Deadline deadline);
 
 }  // namespace muster

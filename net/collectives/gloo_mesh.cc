@@ -14,23 +14,19 @@
 namespace muster {
 namespace {
 
-std::string AddressesKey(int rank) {
-  return "addresses/" + std::to_string(rank);
-}
+constexpr const char* kAddressesKey = "collectives.gloo";
 
-// What member `from` published for member `to`: it wrote one address for each of its peers, in their order,
-// all of the same length.
-Result<std::vector<char>> AddressFor(const std::string& published, int from, int to, int size) {
+// What member `from` gave for member `to`: one address for each of its peers, in their order, all of the same length.
+Result<std::vector<char>> AddressFor(const std::string& given, int from, int to, int size) {
   const std::vector<int> peers = MeshPeers(from, size);
   const auto found = std::lower_bound(peers.begin(), peers.end(), to);
-  if (published.empty() || published.size() % peers.size() != 0 || found == peers.end() || *found != to) {
-    return Error{Errc::kInvalid, "rendezvous: rank " + std::to_string(from) + " published " +
-                                     std::to_string(published.size()) + " bytes, not addresses for " +
-                                     std::to_string(peers.size()) + " peers; is its WORLD_SIZE " +
-                                     std::to_string(size) + " too?"};
+  if (given.empty() || given.size() % peers.size() != 0 || found == peers.end() || *found != to) {
+    return Error{Errc::kInvalid, "rank " + std::to_string(from) + " gave " + std::to_string(given.size()) +
+                                     " bytes, not addresses for " + std::to_string(peers.size()) +
+                                     " peers; is its WORLD_SIZE " + std::to_string(size) + " too?"};
   }
-  const auto bytes = static_cast<std::ptrdiff_t>(published.size() / peers.size());
-  const auto begin = published.begin() + (found - peers.begin()) * bytes;
+  const auto bytes = static_cast<std::ptrdiff_t>(given.size() / peers.size());
+  const auto begin = given.begin() + (found - peers.begin()) * bytes;
   return std::vector<char>(begin, begin + bytes);
 }
 
@@ -47,7 +43,7 @@ std::vector<int> MeshPeers(int rank, int size) {
   return peers;
 }
 
-Status GlooMesh::Connect(rendezvous::Client& store, std::shared_ptr<gloo::transport::Device> device,
+Status GlooMesh::Connect(const Exchange& exchange, std::shared_ptr<gloo::transport::Device> device,
                          rendezvous::Deadline deadline) {
   const std::vector<int> peers = MeshPeers(rank, size);
   auto transport = device->createContext(rank, size);
@@ -59,15 +55,15 @@ Status GlooMesh::Connect(rendezvous::Client& store, std::shared_ptr<gloo::transp
     const std::vector<char> bytes = pair->address().bytes();
     addresses.append(bytes.begin(), bytes.end());
   }
-  if (Status stored = store.Set(AddressesKey(rank), addresses); !stored) return stored;
+  const Result<std::vector<std::string>> given = exchange(kAddressesKey, addresses, deadline);
+  if (!given) return given.error();
   // Side by side: Gloo's event loop lets each connection wait for its next tick, up to 10 ms. A future's
   // destructor waits for its thread, so none outlives this function; each gives up at the transport's
   // timeout.
   std::vector<std::future<void>> connections;
   for (const int peer : peers) {
-    Result<std::string> published = store.Get(AddressesKey(peer));
-    if (!published) return published.error();
-    Result<std::vector<char>> address = AddressFor(*published, peer, rank, size);
+    Result<std::vector<char>> address =
+        AddressFor((*given)[static_cast<std::size_t>(peer)], peer, rank, size);
     if (!address) return address.error();
     connections.push_back(std::async(
         std::launch::async,

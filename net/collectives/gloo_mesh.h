@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "net/rendezvous/client.h"
+#include "net/collectives/collectives.h"
+#include "net/rendezvous/socket.h"
 
 namespace muster {
 
@@ -23,9 +24,9 @@ class GlooMesh : public gloo::Context {
  public:
   GlooMesh(int rank, int size) : gloo::Context(rank, size) {}
 
-  // Publishes this member's addresses, reads its peers', connects. Gloo's part throws; the caller turns that
+  // Gives the others this member's addresses, takes its peers', connects. Gloo's part throws; the caller turns that
   // into an error value.
-  [[nodiscard]] Status Connect(rendezvous::Client& store, std::shared_ptr<gloo::transport::Device> device,
+  [[nodiscard]] Status Connect(const Exchange& exchange, std::shared_ptr<gloo::transport::Device> device,
                                rendezvous::Deadline deadline);
 
   // By when all that is begun from now on must be done; at first that of Connect. Gloo's own timeouts do not count.

@@ -39,14 +39,16 @@ Result<GroupOptions> GroupOptionsFromEnvironment() {
   if (!port) return port.error();
   const Result<int> device = Number("LOCAL_RANK", 0, kMaxSize, 0);
   if (!device) return device.error();
+  const Result<int> compare = Number("MUSTER_COMPARE_OPERATIONS", 0, 1, 0);
+  if (!compare) return compare.error();
   GroupOptions options;
+  options.compare = *compare == 1;
   options.rank = *rank;
   options.size = *size;
   options.device = *device;
   options.master_addr = Variable("MASTER_ADDR");
   options.master_port = static_cast<std::uint16_t>(*port);
   options.interface = Variable("GLOO_SOCKET_IFNAME");
-  options.round = Variable("MUSTER_GANG") + "." + Variable("MUSTER_GENERATION");
   if (options.size > 1) {
     for (const char* name : {"RANK", "MASTER_ADDR", "MASTER_PORT"}) {
       if (!Variable(name).empty()) continue;

@@ -1,17 +1,30 @@
 #include "net/collectives/group_members.h"
 
+#include <sys/random.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <system_error>
 #include <utility>
-#include <vector>
 
 #include "net/collectives/one_line.h"
+#include "net/collectives/store_exchange.h"
 
 namespace muster {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Of an exchange.
+constexpr const char* kPlaceKey = "collectives.place";
+// In the rendezvous.
 constexpr const char* kFirstKey = "failed";
 constexpr const char* kVerdictKey = "verdict";
 constexpr std::size_t kMostNamed = 8;
@@ -19,6 +32,64 @@ constexpr std::size_t kMostNamed = 8;
 // Where a member is; empty when its connection has ended before it said so.
 std::string WordKey(int rank) {
   return "last/" + std::to_string(rank);
+}
+
+// What no two processes write there.
+std::string HereKey(int rank) {
+  return "here/" + std::to_string(rank);
+}
+std::string Self() {
+  return std::to_string(::getpid()) + " " + std::to_string(Clock::now().time_since_epoch().count());
+}
+
+// The two above, and a value that the members give one another; the first failure, the verdict, and who has not come.
+constexpr std::size_t kKeysOfEach = 3;
+constexpr std::size_t kKeysOfAll = 3;
+
+// Where rank 0 serves the rendezvous, and of which round.
+struct Place {
+  std::uint16_t port = 0;
+  std::string round;
+};
+
+Result<std::string> Secret() {
+  std::array<unsigned char, 16> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return Error{Errc::kUnavailable, "getrandom: " + std::generic_category().message(errno)};
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const unsigned byte : bytes) {
+    text += kDigits[byte / 16];
+    text += kDigits[byte % 16];
+  }
+  return text;
+}
+
+// By the group's own exchange.
+Result<std::vector<std::string>> ByExchange(const GroupOptions& options, const std::string& key,
+                                            const std::string& value, rendezvous::Deadline deadline) {
+  Result<std::vector<std::string>> values = options.exchange(key, value, deadline);
+  if (values && values->size() != static_cast<std::size_t>(options.size)) {
+    return Error{Errc::kInvalid, "the exchange under the key " + key + " brought " +
+                                     std::to_string(values->size()) + " values, and the group has " +
+                                     std::to_string(options.size) + " members"};
+  }
+  return values;
+}
+
+// The place of rank 0, which gives it to the others as "PORT ROUND".
+Result<Place> Told(const GroupOptions& options, const Place& own, rendezvous::Deadline deadline) {
+  const std::string value = options.rank == 0 ? std::to_string(own.port) + " " + own.round : std::string();
+  const Result<std::vector<std::string>> values = ByExchange(options, kPlaceKey, value, deadline);
+  if (!values) return values.error();
+  const std::string& given = values->front();
+  const char* const last = given.data() + given.size();
+  Place place;
+  const auto [end, error] = std::from_chars(given.data(), last, place.port);
+  if (error != std::errc() || end == last || *end != ' ' || place.port == 0)
+    return Error{Errc::kInvalid, "rank 0 has not said where the members are to meet"};
+  place.round.assign(end + 1, last);
+  return place;
 }
 
 // "RANK WHY", by a member.
@@ -48,34 +119,44 @@ std::string Describe(const Failure& failure) {
 
 Members::Members(const GroupOptions& options, std::unique_ptr<rendezvous::Server> server,
                  rendezvous::Client store)
-    : rank_(options.rank),
-      size_(options.size),
-      end_timeout_(options.end_timeout),
-      server_(std::move(server)),
-      store_(std::move(store)) {}
+    : options_(options), server_(std::move(server)), store_(std::move(store)) {}
 
-Result<std::unique_ptr<Members>> Members::Meet(const GroupOptions& options, std::size_t keys_a_member,
-                                               rendezvous::Deadline deadline) {
+Result<std::unique_ptr<Members>> Members::Meet(const GroupOptions& options, rendezvous::Deadline deadline) {
   std::unique_ptr<rendezvous::Server> server;
+  Place place{options.master_port, options.round};
   if (options.rank == 0) {
+    if (options.exchange) {
+      Result<std::string> secret = Secret();
+      if (!secret) return secret.error();
+      place = {0, std::move(*secret)};
+    }
     const auto members = static_cast<std::size_t>(options.size);
-    // Each member's word; the first failure, and the verdict.
-    const std::size_t entries = members * (keys_a_member + 1) + 2;
     Result<std::unique_ptr<rendezvous::Server>> started =
-        rendezvous::Server::Start({.port = options.master_port,
-                                   .round = options.round,
-                                   .max_entries = entries,
+        rendezvous::Server::Start({.port = place.port,
+                                   .round = place.round,
+                                   .max_entries = members * kKeysOfEach + kKeysOfAll,
                                    .max_connections = members + 64});
     if (!started) return started.error();
     server = std::move(*started);
+    place.port = server->port();
   }
-  Result<rendezvous::Client> store = rendezvous::Client::Connect({.host = options.master_addr,
-                                                                  .port = options.master_port,
-                                                                  .round = options.round,
-                                                                  .deadline = deadline});
+  if (options.exchange) {
+    Result<Place> told = Told(options, place, deadline);
+    if (!told) return told.error();
+    place = std::move(*told);
+  }
+  Result<rendezvous::Client> store = rendezvous::Client::Connect(
+      {.host = options.master_addr, .port = place.port, .round = place.round, .deadline = deadline});
   if (!store) return store.error();
+  if (Status here = store->Set(HereKey(options.rank), Self()); !here) return here.error();
   if (Status kept = store->Will(WordKey(options.rank), {}); !kept) return kept.error();
   return std::unique_ptr<Members>(new Members(options, std::move(server), std::move(*store)));
+}
+
+Result<std::vector<std::string>> Members::Exchanged(const std::string& key, const std::string& value,
+                                                    rendezvous::Deadline deadline) {
+  if (options_.exchange) return ByExchange(options_, key, value, deadline);
+  return ExchangeThrough(*store_, options_, key, value, deadline);
 }
 
 Status Members::Listen() {
@@ -98,10 +179,10 @@ std::optional<Failure> Members::HeardSoFar() {
 Failure Members::Tell(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (HeardSoFar()) return *first_;
-  first_ = Failure{rank_, OneLine(why)};
+  first_ = Failure{options_.rank, OneLine(why)};
   if (!store_ || !store_->good()) return *first_;
-  store_->SetDeadline(Clock::now() + end_timeout_ / 4, end_timeout_ / 8);
-  const Status told = store_->Set(kFirstKey, std::to_string(rank_) + " " + first_->why);
+  store_->SetDeadline(Clock::now() + options_.end_timeout / 4, options_.end_timeout / 8);
+  const Status told = store_->Set(kFirstKey, std::to_string(options_.rank) + " " + first_->why);
   if (!told && store_->good()) {  // somebody has written another one
     if (const Result<std::string> theirs = store_->Get(kFirstKey); theirs) first_ = Parsed(*theirs);
   }
@@ -113,7 +194,7 @@ std::string Members::Compare(const std::string& where, rendezvous::Deadline dead
   if (!store_) return {};
   const auto left = deadline - Clock::now();
   std::string verdict = "rank 0, through which the members speak, has ended";
-  if (rank_ == 0) {
+  if (options_.rank == 0) {
     // What is left is for the others to hear it.
     verdict = Gather(where, deadline - left / 2);
     (void)store_->Set(kVerdictKey, verdict);
@@ -122,24 +203,26 @@ std::string Members::Compare(const std::string& where, rendezvous::Deadline dead
     return verdict;
   }
   store_->SetDeadline(deadline - left / 4, std::chrono::floor<std::chrono::milliseconds>(left / 4));
-  if (store_->good() && store_->Set(WordKey(rank_), OneLine(where))) {
-    if (const Result<std::string> told = store_->Get(kVerdictKey); told) {
-      verdict = OneLine(*told);
-    } else if (store_->good()) {
-      verdict = "no word from rank 0";
-    }
+  Result<std::string> told = Error{Errc::kUnavailable, ""};
+  const bool was_good = store_->good();
+  if (was_good && store_->Set(WordKey(options_.rank), OneLine(where))) told = store_->Get(kVerdictKey);
+  if (told) {
+    verdict = OneLine(*told);
+  } else if (store_->good() || (was_good && Clock::now() >= deadline - left / 4)) {
+    verdict = "no word from rank 0";
   }
   store_.reset();
   return verdict;
 }
 
 std::string Members::Gather(const std::string& where, rendezvous::Deadline deadline) {
-  store_->SetDeadline(deadline, end_timeout_ / 8);
+  store_->SetDeadline(deadline, options_.end_timeout / 8);
   std::vector<int> ended;
   std::vector<int> silent;
   std::string elsewhere;
   int rank = 1;
-  for (; rank < size_ && store_->good() && Clock::now() < deadline + end_timeout_ / 8; ++rank) {
+  for (; rank < options_.size && store_->good() && Clock::now() < deadline + options_.end_timeout / 8;
+       ++rank) {
     const Result<std::string> word = store_->Get(WordKey(rank));
     if (!word) {
       silent.push_back(rank);
@@ -154,7 +237,7 @@ std::string Members::Gather(const std::string& where, rendezvous::Deadline deadl
   if (!ended.empty()) add(Ranks(ended) + (ended.size() == 1 ? " has ended" : " have ended"));
   if (!silent.empty()) add("no word from " + Ranks(silent));
   if (!elsewhere.empty()) add(elsewhere);
-  if (rank < size_) add("no time was left to hear the ranks from " + std::to_string(rank) + " on");
+  if (rank < options_.size) add("no time was left to hear the ranks from " + std::to_string(rank) + " on");
   return text;
 }
 

@@ -1,12 +1,11 @@
 // How the members of a communicator find each other, and how they end together.
 #pragma once
 
-#include <chrono>
-#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "net/collectives/collectives.h"
@@ -24,7 +23,8 @@ struct Failure {
 [[nodiscard]] std::string Describe(const Failure& failure);
 
 // A member's connection to the others, through the rendezvous at rank 0, which rank 0 serves for as long as its own one of
-// these lives.
+// these lives. In a gang its port is the kernel's choice, and the exchange tells the members of it and of the round, which is
+// a secret: nobody else is served.
 //
 // Who fails says so, and all others hear of it. Then each says where it is, and rank 0 says who has ended, who says nothing
 // and who is elsewhere. So all members give the same reasons, however far apart their own deadlines are. Whether a member's
@@ -33,13 +33,15 @@ struct Failure {
 // Thread-safe from Listen on.
 class Members {
  public:
-  // `keys_a_member`: how many keys each member may write into the store besides those that this class writes.
   [[nodiscard]] static Result<std::unique_ptr<Members>> Meet(const GroupOptions& options,
-                                                             std::size_t keys_a_member,
                                                              rendezvous::Deadline deadline);
 
-  // For whatever they need to tell each other to begin; not any more after Listen.
-  [[nodiscard]] rendezvous::Client& store() { return *store_; }
+  // What they need to tell each other to begin, as Exchange says: once, and before Listen.
+  [[nodiscard]] Result<std::vector<std::string>> Exchanged(const std::string& key, const std::string& value,
+                                                           rendezvous::Deadline deadline);
+
+  // The address from which this member reaches rank 0, in numbers. Before Listen.
+  [[nodiscard]] Result<std::string> LocalAddress() const { return store_->LocalAddress(); }
 
   // They have begun.
   [[nodiscard]] Status Listen();
@@ -59,9 +61,7 @@ class Members {
   // What rank 0 hears from the others until then.
   [[nodiscard]] std::string Gather(const std::string& where, rendezvous::Deadline deadline);
 
-  const int rank_;
-  const int size_;
-  const std::chrono::milliseconds end_timeout_;
+  const GroupOptions options_;
   const std::unique_ptr<rendezvous::Server> server_;  // on rank 0
   std::mutex mutex_;                                  // guards what follows
   std::optional<rendezvous::Client> store_;           // until the members part

@@ -3,24 +3,16 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <memory>
 
+#include "base/own_name.h"
 #include "base/unique_fd.h"
 #include "net/rendezvous/socket.h"
 
 namespace muster {
 namespace {
-
-std::string OwnName() {
-  if (const char* node = std::getenv("SLURMD_NODENAME"); node != nullptr && *node != '\0') return node;
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return {};
-  return name.data();
-}
 
 // An address is this host's when a socket can be bound to it.
 bool IsBoundHere(const addrinfo& address) {

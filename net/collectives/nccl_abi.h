@@ -14,6 +14,7 @@ using Stream = void*;  // of CUDA
 
 // As ncclGetVersion says it: 2.21.5 is 22105.
 inline constexpr int kOldest = 22105;
+inline constexpr int kScalable = 22304;  // has ncclCommInitRankScalable
 
 // ncclResult_t
 enum Code : int {
@@ -53,6 +54,9 @@ struct Functions {
   Code (*GetVersion)(int* out);
   Code (*GetUniqueId)(UniqueId* out);
   Code (*CommInitRankConfig)(Communicator* out, int size, UniqueId id, int rank, Config* config);
+  // From 2.23 on; null before.
+  Code (*CommInitRankScalable)(Communicator* out, int size, int rank, int id_count, UniqueId* ids,
+                               Config* config);
   Code (*CommFinalize)(Communicator comm);
   Code (*CommDestroy)(Communicator comm);
   Code (*CommAbort)(Communicator comm);

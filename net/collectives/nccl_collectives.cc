@@ -1,11 +1,11 @@
 #include "net/collectives/nccl_collectives.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <functional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "net/collectives/cuda_device.h"
 #include "net/collectives/group_members.h"
@@ -19,19 +19,16 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kToClose(2000);
+constexpr milliseconds kToCopy(100);  // at least, when an operation has failed
 constexpr milliseconds kBetweenHearings(1);
 // Nobody sleeps in the time that a small operation takes, and later not for long.
 constexpr milliseconds kAwake(1);
 constexpr std::chrono::microseconds kBetweenLooks(50);
 
 // The id behind kGiven, or why there is none behind kRefused.
-constexpr const char* kIdKey = "nccl/id";
+constexpr const char* kIdKey = "collectives.nccl";
 constexpr char kGiven = '+';
 constexpr char kRefused = '-';
-
-std::string HereKey(int rank) {
-  return "nccl/here/" + std::to_string(rank);
-}
 
 std::string Milliseconds(milliseconds time) {
   return std::to_string(time.count()) + " ms";
@@ -54,10 +51,8 @@ class NcclCollectives final : public Collectives {
   [[nodiscard]] bool repeatable() const override { return false; }
 
   Status Connect(Clock::time_point deadline) {
-    Result<nccl::UniqueId> id = members() == nullptr ? communicator_.NewId()
-                                : rank() == 0        ? GiveId(deadline)
-                                                     : TakeId();
-    Status connected = id ? communicator_.Begin(size(), *id, rank()) : id.error();
+    Result<std::vector<nccl::UniqueId>> ids = members() == nullptr ? OwnId() : ExchangeIds(deadline);
+    Status connected = ids ? communicator_.Begin(size(), *std::move(ids), rank()) : ids.error();
     if (connected && members() != nullptr) connected = members()->Listen();
     if (connected) connected = Await(deadline, options_.connect_timeout, [] { return Result<bool>(true); });
     if (connected) return {};
@@ -66,45 +61,46 @@ class NcclCollectives final : public Collectives {
   }
 
  private:
-  // By rank 0, which makes the id when all have come: who fails before that is missed here, by name, and not in NCCL.
-  Result<nccl::UniqueId> GiveId(Clock::time_point deadline) {
-    rendezvous::Client& store = members()->store();
-    // Before those give up who began with this member, for they are told who is missing.
-    store.SetDeadline(deadline - options_.connect_timeout / 10, options_.end_timeout / 4);
-    Status all;
-    for (int other = 1; other < size() && all; ++other) {
-      if (Result<std::string> here = store.Get(HereKey(other)); !here) {
-        all = Error{Errc::kUnavailable, "rank " + std::to_string(other) + " of " + std::to_string(size()) +
-                                            " did not come within " + Milliseconds(options_.connect_timeout)};
-      }
+  Result<std::vector<nccl::UniqueId>> OwnId() {
+    const Result<nccl::UniqueId> made = communicator_.NewId();
+    if (!made) return made.error();
+    return std::vector<nccl::UniqueId>{*made};
+  }
+
+  // Those of the members that serve the others, when all have come: who fails before that is missed here, by name, and not in
+  // NCCL.
+  Result<std::vector<nccl::UniqueId>> ExchangeIds(Clock::time_point deadline) {
+    const std::vector<int> servers = Servers();
+    std::string own;
+    if (std::find(servers.begin(), servers.end(), rank()) != servers.end()) {
+      const Result<nccl::UniqueId> made = communicator_.NewId();
+      own = made ? kGiven + std::string(made->bytes.data(), made->bytes.size())
+                 : kRefused + made.error().message;
     }
-    Result<nccl::UniqueId> id = all ? communicator_.NewId() : all.error();
-    store.SetDeadline(deadline, options_.end_timeout / 4);
-    const Status told = store.Set(kIdKey, id ? kGiven + std::string(id->bytes.data(), id->bytes.size())
-                                             : kRefused + id.error().message);
-    if (id && !told) return told.error();
-    return id;
+    const Result<std::vector<std::string>> values = members()->Exchanged(kIdKey, own, deadline);
+    if (!values) return values.error();
+    std::vector<nccl::UniqueId> ids;
+    for (const int server : servers) {
+      const std::string& given = values->at(static_cast<std::size_t>(server));
+      nccl::UniqueId& id = ids.emplace_back();
+      if (given.starts_with(kRefused)) return Error{Errc::kUnavailable, OneLine(given.substr(1))};
+      if (!given.starts_with(kGiven) || given.size() != id.bytes.size() + 1)
+        return Error{Errc::kInvalid, "rank " + std::to_string(server) + " has not given an id of NCCL's"};
+      std::copy(given.begin() + 1, given.end(), id.bytes.begin());
+    }
+    return ids;
   }
 
-  // By the others.
-  Result<nccl::UniqueId> TakeId() {
-    rendezvous::Client& store = members()->store();
-    // No two processes write the same.
-    const std::string self =
-        std::to_string(::getpid()) + " " + std::to_string(Clock::now().time_since_epoch().count());
-    if (Status said = store.Set(HereKey(rank()), self); !said) return said.error();
-    Result<std::string> given = store.Get(kIdKey);
-    if (!given) return given.error();
-    nccl::UniqueId id{};
-    if (given->starts_with(kRefused)) return Error{Errc::kUnavailable, OneLine(given->substr(1))};
-    if (!given->starts_with(kGiven) || given->size() != id.bytes.size() + 1)
-      return Error{Errc::kInvalid, "rank 0 has not given an id of NCCL's"};
-    std::copy(given->begin() + 1, given->end(), id.bytes.begin());
-    return id;
+  // NCCL has the members of one id after another. Each id's first member gives it, because its process serves the others.
+  [[nodiscard]] std::vector<int> Servers() const {
+    const int each = options_.members_of_an_id;
+    const int ids = communicator_.TakesSeveralIds() ? (size() + each - 1) / each : 1;
+    std::vector<int> servers;
+    for (int i = 0; i < ids; ++i) servers.push_back(size() / ids * i + std::min(i, size() % ids));
+    return servers;
   }
 
-  Status Carry(const Operation& operation, void* data) override {
-    const auto deadline = Clock::now() + options_.operation_timeout;
+  Status Carry(const Operation& operation, void* data, Clock::time_point deadline) override {
     if (Status entered = device_->Enter(); !entered) return entered;
     if (operation.kind == Operation::Kind::kBarrier) {
       Operation one = operation;
@@ -115,6 +111,11 @@ class NcclCollectives final : public Collectives {
     }
     if (options_.memory == MemoryKind::kCuda)
       return OnDevice(operation, static_cast<std::byte*>(data), deadline);
+    return OnHost(operation, static_cast<std::byte*>(data), deadline);
+  }
+
+  Status CarryOnHost(const Operation& operation, void* data, Clock::time_point deadline) override {
+    if (Status entered = device_->Enter(); !entered) return entered;
     return OnHost(operation, static_cast<std::byte*>(data), deadline);
   }
 
@@ -168,7 +169,7 @@ class NcclCollectives final : public Collectives {
         hearing = now + kBetweenHearings;
       }
       if (now >= deadline) {
-        return Error{Errc::kUnavailable,
+        return Error{Errc::kExhausted,
                      communicator_.library_name() + " was not done within " + Milliseconds(timeout)};
       }
       if (now - begun < kAwake) {
@@ -187,9 +188,25 @@ class NcclCollectives final : public Collectives {
   void Cut(const std::string&) override { communicator_.StartAbort(); }
 
   std::string StuckAt(Clock::time_point deadline) override {
-    if (communicator_.AbortedBy(deadline)) return {};
-    return "ncclCommAbort has not come back after " + Milliseconds(options_.end_timeout) +
-           ", so the device is free only when this process has ended";
+    if (!communicator_.AbortedBy(deadline)) {
+      return "ncclCommAbort has not come back after " + Milliseconds(options_.end_timeout) +
+             ", so the device is free only when this process has ended";
+    }
+    if (IsIdleBy(std::max(deadline, Clock::now() + kToCopy))) return {};
+    return "the device has not come to rest after " + Milliseconds(options_.end_timeout) +
+           " and may still copy from or into the buffer";
+  }
+
+  // Whether the stream has no work left, and so nobody's buffer either. A device that fails does no more work.
+  [[nodiscard]] bool IsIdleBy(Clock::time_point deadline) const {
+    if (!device_->Enter()) return true;
+    const Result<std::shared_ptr<const CudaEvent>> end = device_->Record();
+    for (Result<bool> reached = end ? (*end)->Reached() : true; reached && !*reached;
+         reached = (*end)->Reached()) {
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
+    return true;
   }
 
   const GroupOptions options_;
@@ -208,8 +225,7 @@ Result<std::unique_ptr<Collectives>> MakeNcclCollectives(const GroupOptions& opt
   if (!device) return device.error();
   std::unique_ptr<Members> members;
   if (options.size > 1) {
-    // That it is here; and the id.
-    Result<std::unique_ptr<Members>> met = Members::Meet(options, 2, deadline);
+    Result<std::unique_ptr<Members>> met = Members::Meet(options, deadline);
     if (!met) return met.error();
     members = std::move(*met);
   }

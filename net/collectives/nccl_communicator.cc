@@ -74,15 +74,20 @@ Result<nccl::UniqueId> NcclCommunicator::NewId() const {
   return id;
 }
 
-Status NcclCommunicator::Begin(int size, const nccl::UniqueId& id, int rank) {
+Status NcclCommunicator::Begin(int size, std::vector<nccl::UniqueId> ids, int rank) {
   const std::lock_guard lock(calls_);
   size_ = size;
   rank_ = rank;
   nccl::Config config;
   nccl::Communicator made = nullptr;
-  const nccl::Code code = library_.functions.CommInitRankConfig(&made, size, id, rank, &config);
+  const bool one = ids.size() == 1;
+  const nccl::Functions& call = library_.functions;
+  const nccl::Code code =
+      one ? call.CommInitRankConfig(&made, size, ids.front(), rank, &config)
+          : call.CommInitRankScalable(&made, size, rank, static_cast<int>(ids.size()), ids.data(), &config);
   communicator_ = made;
-  if (code != nccl::kSuccess && code != nccl::kInProgress) return Failed("ncclCommInitRankConfig", code);
+  if (code != nccl::kSuccess && code != nccl::kInProgress)
+    return Failed(one ? "ncclCommInitRankConfig" : "ncclCommInitRankScalable", code);
   return {};
 }
 

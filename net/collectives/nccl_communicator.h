@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "net/collectives/nccl_library.h"
@@ -40,8 +41,10 @@ class NcclCommunicator {
 
   [[nodiscard]] Result<nccl::UniqueId> NewId() const;
 
-  // Begins to connect `size` members; Ready says when that is done.
-  [[nodiscard]] Status Begin(int size, const nccl::UniqueId& id, int rank);
+  // Whether members may meet through several ids.
+  [[nodiscard]] bool TakesSeveralIds() const { return library_.functions.CommInitRankScalable != nullptr; }
+  // Begins to connect `size` members; Ready says when that is done. `ids`: the same on all, at least one.
+  [[nodiscard]] Status Begin(int size, std::vector<nccl::UniqueId> ids, int rank);
   // Gives an operation to the stream, with `data` in device memory; Ready says when the stream has it.
   [[nodiscard]] Status Enqueue(const Operation& operation, std::byte* data, nccl::Stream stream);
   // Whether the last call is done. An error is NCCL's, at whatever time it came. Any thread may ask.

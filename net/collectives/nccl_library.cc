@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include <type_traits>
+#include "base/symbols.h"
 
 namespace muster::nccl {
 namespace {
@@ -11,19 +11,6 @@ std::string VersionText(int version) {
   return std::to_string(version / 10'000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
-
-// Looks functions up, and keeps the name of the first that is not there.
-struct Lookup {
-  void* library;
-  std::string missing;
-
-  template <typename Function>
-  void operator()(const char* name, Function& function) {
-    const std::string symbol = std::string("nccl") + name;
-    function = reinterpret_cast<Function>(::dlsym(library, symbol.c_str()));
-    if (function == nullptr && missing.empty()) missing = symbol;
-  }
-};
 
 }  // namespace
 
@@ -34,9 +21,9 @@ Result<Library> Load(const std::string& file) {
                                       "; install it, or have LD_LIBRARY_PATH name its directory"};
   }
   Library library{};
-  Lookup look{handle, {}};
+  Symbols look{handle, {}};
   Functions& functions = library.functions;
-  look("GetVersion", functions.GetVersion);
+  look("ncclGetVersion", functions.GetVersion);
   int version = 0;
   if (functions.GetVersion != nullptr) {
     if (const Code code = functions.GetVersion(&version); code != kSuccess)
@@ -48,18 +35,19 @@ Result<Library> Load(const std::string& file) {
                                        ", and the oldest that will do is " + VersionText(kOldest)};
     }
   }
-  look("GetUniqueId", functions.GetUniqueId);
-  look("CommInitRankConfig", functions.CommInitRankConfig);
-  look("CommFinalize", functions.CommFinalize);
-  look("CommDestroy", functions.CommDestroy);
-  look("CommAbort", functions.CommAbort);
-  look("CommGetAsyncError", functions.CommGetAsyncError);
-  look("GetErrorString", functions.GetErrorString);
-  look("GetLastError", functions.GetLastError);
-  look("AllReduce", functions.AllReduce);
-  look("ReduceScatter", functions.ReduceScatter);
-  look("AllGather", functions.AllGather);
-  look("Broadcast", functions.Broadcast);
+  look("ncclGetUniqueId", functions.GetUniqueId);
+  look("ncclCommInitRankConfig", functions.CommInitRankConfig);
+  if (version >= kScalable) look("ncclCommInitRankScalable", functions.CommInitRankScalable);
+  look("ncclCommFinalize", functions.CommFinalize);
+  look("ncclCommDestroy", functions.CommDestroy);
+  look("ncclCommAbort", functions.CommAbort);
+  look("ncclCommGetAsyncError", functions.CommGetAsyncError);
+  look("ncclGetErrorString", functions.GetErrorString);
+  look("ncclGetLastError", functions.GetLastError);
+  look("ncclAllReduce", functions.AllReduce);
+  look("ncclReduceScatter", functions.ReduceScatter);
+  look("ncclAllGather", functions.AllGather);
+  look("ncclBroadcast", functions.Broadcast);
   if (!look.missing.empty()) return Error{Errc::kInvalid, file + " has no function " + look.missing};
   library.name = "NCCL " + VersionText(version);
   return library;

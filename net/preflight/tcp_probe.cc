@@ -203,13 +203,13 @@ void ReceiveData(int socket, const Order& order, Received& received) {
   auto first = end;
   auto last = from;
   for (;;) {
-    if (!WaitFor(socket, POLLIN, end)) break;
     const ssize_t got = ::recv(socket, block.data(), block.size(), 0);
     const auto now = Clock::now();
-    if (got == 0) break;
+    if (got == 0 || now >= end) break;
     if (got < 0) {
-      if (errno == EAGAIN || errno == EINTR) continue;
-      received.error = Text(errno);
+      const int error = errno;
+      if (error == EINTR || (error == EAGAIN && WaitFor(socket, POLLIN, end))) continue;
+      if (error != EAGAIN) received.error = Text(error);
       break;
     }
     if (now < counts) continue;
@@ -254,9 +254,9 @@ void SendData(int socket, const Order& order, Sent& sent) {
   const std::vector<char> block(kBlock, 'd');
   // The receiver ends it; a little longer, in case it began later.
   const auto end = Clock::now() + order.duration + kGrace;
-  while (WaitFor(socket, POLLOUT, end)) {
-    if (::send(socket, block.data(), block.size(), MSG_NOSIGNAL) < 0 && errno != EAGAIN && errno != EINTR)
-      break;  // it has closed
+  while (Clock::now() < end) {
+    if (::send(socket, block.data(), block.size(), MSG_NOSIGNAL) >= 0 || errno == EINTR) continue;
+    if (errno != EAGAIN || !WaitFor(socket, POLLOUT, end)) break;  // it has closed
   }
   tcp_info info{};
   socklen_t size = sizeof(info);

@@ -83,7 +83,9 @@ Message Client::Request(MessageType type, const std::string& key, const std::str
   return {type, RoundKey(options_.round, key), value, {}};
 }
 
-Error Client::Failed(Errc code, const std::string& key, const std::string& why) const {
+Error Client::Failed(Errc code, std::string key, const std::string& why) const {
+  if (const std::string round = RoundKey(options_.round, ""); key.starts_with(round))
+    key.erase(0, round.size());
   return {code, "rendezvous with rank 0 at " + options_.host + " port " + std::to_string(options_.port) +
                     ", key '" + key + "': " + why};
 }

@@ -62,7 +62,7 @@ class Client {
   [[nodiscard]] Result<std::string> Call(const Message& request, MessageType wanted);
   [[nodiscard]] Status Send(const Message& request);
   [[nodiscard]] Message Request(MessageType type, const std::string& key, const std::string& value) const;
-  [[nodiscard]] Error Failed(Errc code, const std::string& key, const std::string& why) const;
+  [[nodiscard]] Error Failed(Errc code, std::string key, const std::string& why) const;
   // The same, for good.
   [[nodiscard]] Error Lost(Errc code, const std::string& key, const std::string& why);
   // The next message, if it is here.

@@ -1,4 +1,4 @@
-// The rendezvous protocol, version 1: how the members of a round find each other through rank 0.
+// The rendezvous protocol, version 1: how the members of a round speak through rank 0.
 //
 // One message, request or reply, is a 16-byte header and then the key and the value, without padding.
 // Integers are big-endian. Nothing may follow the value but the next message.

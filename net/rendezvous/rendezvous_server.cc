@@ -218,8 +218,8 @@ class Server::Impl {
       return Refuse(connection, "a reply where a request belongs");
     }
     if (!request.key.starts_with(RoundKey(options_.round, ""))) {
-      return Refuse(connection,
-                    "this store serves round '" + options_.round + "', not key '" + request.key + "'");
+      // Which one it serves is no business of whoever asks.
+      return Refuse(connection, "this store serves another round than key '" + request.key + "' is of");
     }
     if (request.type == MessageType::kGet) return Get(connection, request);
     if (request.type == MessageType::kSet) return Set(connection, request);
@@ -232,7 +232,7 @@ class Server::Impl {
     const auto found = entries_.find(request.key);
     if (found != entries_.end()) {
       if (found->second == request.value) return Reply(connection, MessageType::kStored, {});
-      return Refuse(connection, "key '" + request.key +
+      return Refuse(connection, "key '" + Name(request.key) +
                                     "' is already written with another value; "
                                     "do two processes have the same RANK?");
     }
@@ -241,6 +241,11 @@ class Server::Impl {
     }
     Reply(connection, MessageType::kStored, {});
     Store(std::move(request.key), std::move(request.value));
+  }
+
+  // A key of this round, as a message names it.
+  [[nodiscard]] std::string Name(const std::string& key) const {
+    return key.substr(RoundKey(options_.round, "").size());
   }
 
   [[nodiscard]] bool StoreIsFull() const { return entries_.size() >= options_.max_entries; }
@@ -265,7 +270,7 @@ class Server::Impl {
   void GiveUpOnLate() {
     for (Connection& connection : connections_) {
       if (!connection.waiting() || Clock::now() < connection.patience) continue;
-      Refuse(connection, "nobody wrote key '" + connection.waiting_for + "' in time");
+      Refuse(connection, "nobody wrote key '" + Name(connection.waiting_for) + "' in time");
       Flush(connection);
     }
   }

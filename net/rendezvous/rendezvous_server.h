@@ -1,5 +1,5 @@
-// The key-value store through which the members of one round find each other, and tell one another why they end. Rank 0
-// runs it. It holds small values in memory and serves one round only.
+// The key-value store through which the members of one round tell one another why they end, and find each other where there
+// is no gang to tell them. Rank 0 runs it. It holds small values in memory and serves one round only.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace muster::rendezvous {
 struct ServerOptions {
   // The port to listen on, on every address of this host. 0: the kernel chooses.
   std::uint16_t port = 0;
-  // Names the round (gang and generation). A request for a key of another round is refused, so that a member
-  // left over from an old generation can neither read nor write here.
+  // Names the round. A request for a key of another one is refused, so that a member left over from an old generation, or
+  // who does not know a secret one, can neither read nor write here.
   std::string round;
   // What this server keeps and serves at most. Beyond it requests are refused and connections closed.
   std::size_t max_entries = 4096;
@@ -24,8 +24,8 @@ struct ServerOptions {
 };
 
 // A running server: a thread of its own from Start until the destructor. Anybody who reaches the port can
-// speak to it, as with MASTER_PORT everywhere; what it keeps of them is bounded, and a key is written once: a
-// second writer with another value (two processes that claim one rank) is refused.
+// connect; what is kept of them is bounded, and a key is written once: a second writer with another value (two
+// processes that claim one rank) is refused.
 class Server {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Server>> Start(const ServerOptions& options);

@@ -1,5 +1,5 @@
 // The process beside a member's program that makes checkpoints of the directories which that writes: muster-files
-// (ceph/files/main.cc, wire/files_protocol.h), for gangs with files=yes. It belongs to its generation: a sweep kills it as
+// (client/files/main.cc, wire/files_protocol.h), for gangs with files=yes. It belongs to its generation: a sweep kills it as
 // all that descends from the supervisor.
 #pragma once
 

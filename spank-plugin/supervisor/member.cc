@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "spank-plugin/supervisor/supervisor_message.h"
-
 namespace muster::supervisor {
 namespace {
 
@@ -46,62 +44,6 @@ void Terminal::Reset() const {
   if (!fd_.valid()) return;
   tcsetpgrp(fd_.get(), getpgrp());
   tcsetattr(fd_.get(), TCSANOW, &settings_);
-}
-
-EnvironmentBlock::~EnvironmentBlock() {
-  free(bytes_);
-}
-
-bool EnvironmentBlock::Read(int fd, size_t size) {
-  free(bytes_);
-  bytes_ = static_cast<char*>(malloc(size + 1));
-  size_ = 0;
-  if (bytes_ == nullptr) return false;
-  while (size_ < size) {
-    const ssize_t got = pread(fd, bytes_ + size_, size - size_, static_cast<off_t>(size_));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    size_ += static_cast<size_t>(got);
-  }
-  return IsEnvironment(bytes_, size_);
-}
-
-bool EnvironmentBlock::Apply(const Host& host) const {
-  for (size_t at = 0; at < size_;) {
-    char* entry = bytes_ + at;
-    at += strlen(entry) + 1;
-    char* equals = strchr(entry, '=');
-    bool good = false;
-    if (equals == nullptr) {
-      good = host.unset_environment(host.context, entry);
-    } else {
-      const bool if_unset = equals > entry && equals[-1] == '?';
-      char* end = if_unset ? equals - 1 : equals;
-      const char first = *end;
-      *end = '\0';
-      const auto set = if_unset ? host.default_environment : host.set_environment;
-      good = set(host.context, entry, equals + 1);
-      *end = first;
-    }
-    if (!good) {
-      errno = EINVAL;
-      return false;
-    }
-  }
-  return true;
-}
-
-const char* EnvironmentBlock::Next(const char* entry) const {
-  const char* next = entry == nullptr ? bytes_ : entry + strlen(entry) + 1;
-  return next != nullptr && next < bytes_ + size_ ? next : nullptr;
-}
-
-const char* EnvironmentBlock::Find(const char* key) const {
-  const size_t size = strlen(key);
-  for (const char* entry = Next(nullptr); entry != nullptr; entry = Next(entry)) {
-    if (strncmp(entry, key, size) == 0 && entry[size] == '=') return entry + size + 1;
-  }
-  return nullptr;
 }
 
 Forked ForkMember(const Signals& signals, const Terminal& terminal, const EnvironmentBlock& environment,

@@ -5,6 +5,7 @@
 #include <termios.h>
 
 #include "base/unique_fd.h"
+#include "spank-plugin/supervisor/environment_block.h"
 #include "spank-plugin/supervisor/host.h"
 #include "spank-plugin/supervisor/signals.h"
 
@@ -23,27 +24,6 @@ class Terminal {
  private:
   UniqueFd fd_;
   termios settings_{};
-};
-
-// The bytes of a Start's environment. Empty and not ok: they could not be read.
-class EnvironmentBlock {
- public:
-  EnvironmentBlock() = default;
-  EnvironmentBlock(const EnvironmentBlock&) = delete;
-  EnvironmentBlock& operator=(const EnvironmentBlock&) = delete;
-  ~EnvironmentBlock();
-  // Copies `size` bytes from the memfd and checks them.
-  bool Read(int fd, size_t size);
-  // Applies them; false when the host refuses one.
-  [[nodiscard]] bool Apply(const Host& host) const;
-  // The value of what it sets; nullptr when it does not.
-  [[nodiscard]] const char* Find(const char* key) const;
-  // The string after `entry` (nullptr: the first one); nullptr at the end.
-  [[nodiscard]] const char* Next(const char* entry) const;
-
- private:
-  char* bytes_ = nullptr;
-  size_t size_ = 0;
 };
 
 struct Forked {

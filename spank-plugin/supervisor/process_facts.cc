@@ -75,7 +75,7 @@ bool Children::Open(int proc_fd) {
   return list_.valid();
 }
 
-int Children::Visit(bool kill_them) const {
+int Children::Visit(bool kill_them, pid_t spared) const {
   char text[4096];
   off_t at = 0;
   int count = 0;
@@ -89,7 +89,7 @@ int Children::Visit(bool kill_them) const {
     for (char* number = text; number < last;) {
       const long pid = strtol(number, &number, 10);
       ++number;
-      if (pid <= 0) continue;
+      if (pid <= 0 || pid == spared) continue;
       ++count;
       if (kill_them) kill(static_cast<pid_t>(pid), SIGKILL);
     }
@@ -97,11 +97,11 @@ int Children::Visit(bool kill_them) const {
   }
 }
 
-int Children::Kill() const {
-  return Visit(true);
+int Children::Kill(pid_t spared) const {
+  return Visit(true, spared);
 }
-int Children::Count() const {
-  return Visit(false);
+int Children::Count(pid_t spared) const {
+  return Visit(false, spared);
 }
 
 void OomCounter::Open(int proc_fd, int cgroups_fd) {

@@ -30,13 +30,14 @@ class Children {
  public:
   // False: the kernel does not tell (CONFIG_PROC_CHILDREN).
   bool Open(int proc_fd);
-  // Sends SIGKILL to all of them; returns how many there were.
-  int Kill() const;
-  // How many there are, zombies included.
-  [[nodiscard]] int Count() const;
+  // Sends SIGKILL to all of them but `spared`, 0: to all; returns how many there were.
+  int Kill(pid_t spared) const;
+  // How many there are but `spared`, zombies included. It is exact: the kernel's list is cut off only where a child goes while it
+  // is read, and no child goes that this process, the one who reads, has not reaped.
+  [[nodiscard]] int Count(pid_t spared) const;
 
  private:
-  int Visit(bool kill_them) const;
+  int Visit(bool kill_them, pid_t spared) const;
   UniqueFd list_;
 };
 

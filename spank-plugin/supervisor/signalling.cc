@@ -62,6 +62,7 @@ void Supervisor::ForwardHeld() {
 void Supervisor::OnTerminate() {
   if (!terminated_) signalled_due_ = true;
   terminated_ = true;
+  warm_.End();
   if (ProgramRuns()) {
     if (settings_.forward_signals && child_ > 0) kill(child_, SIGTERM);
     return;

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "spank-plugin/supervisor/anchors.h"
+#include "spank-plugin/supervisor/launcher.h"
 
 namespace muster::supervisor {
 namespace {
@@ -42,6 +43,8 @@ void Supervisor::Prepare() {
   prctl(PR_SET_NAME, "muster");
   terminal_.Open();
   oom_.Open(settings_.proc_fd, settings_.cgroups_fd);
+  warm_.Open(settings_.identity, settings_.warm, settings_.arguments, settings_.proc_fd,
+             terminal_.valid() ? "the task has a terminal (srun --pty)" : nullptr);
 }
 
 // ---- what musterd says
@@ -62,6 +65,9 @@ bool Supervisor::TakeMessage(const Message& message, UniqueFd fd) {
       break;
     case wire::Type::kFinish:
       OnFinish(message.finish);
+      break;
+    case wire::Type::kGetsOn:
+      if (MayMakeStandby()) warm_.GetsOn(message.gets_on.generation, signals_);
       break;
     case wire::Type::kBeatPage:
       OnBeatPage(fd);
@@ -109,28 +115,48 @@ bool Supervisor::OnStart(const wire::Start& start, UniqueFd environment) {
   unkillable_ = 0;
   oom_.Advanced();
   links_.End();
+  if (first_) NameLauncher();
 
   EnvironmentBlock block;
-  Forked forked;
   if (start.environment_bytes <= kMaxEnvironment && block.Read(environment.get(), start.environment_bytes)) {
     environment.reset();
-    if (files_.Start(block, host_, settings_.identity, settings_.root_fd))
-      forked = ForkMember(signals_, terminal_, block, host_, stderr_.NewPipe());
-    if (forked.pid == 0) {
-      files_.AwaitDirectory(host_);
-      (void)forked.exec_pipe.release();  // the exec closes it
-      return true;
-    }
-    if (forked.pid < 0) Say("cannot start the program: %s", strerror(errno));
-  } else {
-    Say("cannot start the program: the environment that musterd sent is not readable");
+    return !StartWarm(block) && StartCold(block);
+  }
+  Say("cannot start the program: the environment that musterd sent is not readable");
+  state_ = wire::MemberState::kRunning;
+  OnMemberEnd(0, kCannotStart << 8);
+  return false;
+}
+
+// Once for all tasks. It is a piece of advice: the gang runs as it is.
+void Supervisor::NameLauncher() {
+  const Launcher launcher = LauncherIn(settings_.arguments);
+  if (launcher.name == nullptr || settings_.identity.hello.task_id != 0) return;
+  char tasks[16] = "N";
+  if (launcher.processes > 0) snprintf(tasks, sizeof(tasks), "%u", launcher.processes);
+  Say("%s starts processes that Muster does not know, and checkpoints do not work for: write muster-run in "
+      "its place, and #SBATCH --ntasks-per-node=%s for the %s processes of a node",
+      launcher.name, tasks, tasks);
+}
+
+bool Supervisor::StartCold(const EnvironmentBlock& block) {
+  Forked forked;
+  if (files_.Start(block, host_, settings_.identity, settings_.root_fd))
+    forked = ForkMember(signals_, terminal_, block, host_, stderr_.NewPipe());
+  if (forked.pid == 0) {
+    warm_.InChild(host_);
+    files_.AwaitDirectory(host_);
+    (void)forked.exec_pipe.release();  // the exec closes it
+    return true;
   }
   if (forked.pid < 0) {
+    Say("cannot start the program: %s", strerror(errno));
     state_ = wire::MemberState::kRunning;
     OnMemberEnd(0, kCannotStart << 8);
     return false;
   }
   child_ = forked.pid;
+  warm_.Forked(child_, generation_, block);
   files_.Forked();
   exec_pipe_ = static_cast<UniqueFd&&>(forked.exec_pipe);
   state_ = wire::MemberState::kRunning;
@@ -172,6 +198,11 @@ void Supervisor::OnExecPipe() {
   exec_pipe_.reset();
   // The pipe's end is the exec, or a death before it (TaskProlog failed, no such program).
   if (child_ <= 0 || !HasExecuted(settings_.proc_fd, child_)) return;
+  warm_.Executed();
+  OnExecuted();
+}
+
+void Supervisor::OnExecuted() {
   executed_ns_ = RealtimeNs();
   executed_ = executed_due_ = true;
   if (MayDumpCore(settings_.proc_fd, child_)) core_poll_.Set(MonotonicMs() + settings_.core_poll_ms);
@@ -204,10 +235,15 @@ void Supervisor::Reap() {
     }
     if (info.si_pid == 0) {
       // The parents are gone; those whom they had forked are this process's children now.
-      if (sweeping_ && reaped) children_.Kill();
+      if (sweeping_ && Spared() != 0 && children_.Count(Spared()) == 0) {
+        OnSwept();
+      } else if (sweeping_ && reaped) {
+        children_.Kill(Spared());
+      }
       break;
     }
-    const bool member = info.si_pid == child_;
+    const bool failed = info.si_pid == warm_.becoming();
+    const bool member = info.si_pid == child_ && !failed;
     if (member) {
       if (exec_pipe_.valid()) OnExecPipe();
       program_ = NameOf(settings_.proc_fd, child_);
@@ -217,6 +253,12 @@ void Supervisor::Reap() {
     reaped = true;
     if (info.si_pid == files_.pid()) OnFilesEnd(wait_status);
     if (info.si_pid == links_.pid()) links_.Ended(wait_status);
+    if (info.si_pid == warm_.pid()) {
+      // Its death is no fault, and no word about the program's memory.
+      warm_.Gone(info.si_pid, wait_status);
+      if (WIFSIGNALED(wait_status)) oom_.Advanced();
+    }
+    if (failed) warm_.Gone(info.si_pid, wait_status);
     if (!member) continue;
     child_ = 0;
     if (!BeginDrain(info.si_pid, wait_status)) OnMemberEnd(info.si_pid, wait_status);
@@ -267,7 +309,8 @@ void Supervisor::Sweep() {
   if (!sweeping_ || (stop_asked_ && !sweep_end_.IsSet())) sweep_end_.Set(now + settings_.sweep_ms);
   sweeping_ = true;
   if (child_ > 0 && !terminal_.valid()) kill(-child_, SIGKILL);
-  children_.Kill();
+  warm_.Cancel();
+  children_.Kill(Spared());
   // SIGCHLD tells what goes; this is for a child that the kernel's list has missed.
   rescan_.Set(now + (sweep_end_.IsSet() ? kRescanMs : kSlowRescanMs));
   Reap();
@@ -299,6 +342,10 @@ void Supervisor::Report() {
   if (beat_page_due_ &&
       !put(&beat_page_due_, SendBody(socket_.get(), wire::BeatPageHandover{}, wire::Type::kBeatPageRead)))
     return;
+  if (warm_.due() && warm_.Report(socket_.get()) != Sent::kWhole) {
+    blocked_ = true;
+    return;
+  }
   if (executed_due_) {
     wire::Executed body{};
     body.generation = generation_;

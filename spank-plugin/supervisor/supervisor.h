@@ -2,7 +2,7 @@
 // One thread, one poll loop; nothing in it sleeps or blocks but that poll.
 //
 // supervisor.cc decides (musterd's messages, deaths, what is reported when), drain.cc when a program that has ended with 0
-// counts as ended, supervisor_loop.cc waits and times, signalling.cc handles Slurm's signals.
+// counts as ended, warm.cc how a standby becomes the program, supervisor_loop.cc waits and times, signalling.cc handles Slurm's signals.
 #pragma once
 
 #include <stdint.h>
@@ -20,6 +20,7 @@
 #include "spank-plugin/supervisor/supervisor_clock.h"
 #include "spank-plugin/supervisor/supervisor_connection.h"
 #include "spank-plugin/supervisor/supervisor_message.h"
+#include "spank-plugin/supervisor/warm_start.h"
 #include "wire/wire.h"
 
 namespace muster::supervisor {
@@ -40,6 +41,9 @@ struct Settings {
   int64_t core_poll_ms = 500;    // between two looks for a core dump in progress
   int64_t drain_ms = 600'000;    // after the program's end, until its last directory is a checkpoint
   int64_t remove_ms = 10'000;    // at the end, for removing that directory
+  const char* const* arguments =
+      nullptr;  // what Slurm executes as the program, nullptr at the end; nullptr: not known
+  WarmSettings warm;
 };
 
 class Supervisor {
@@ -57,11 +61,14 @@ class Supervisor {
   bool TakeMessage(const Message& message, UniqueFd fd);  // true in a new child
   void OnWelcome(const wire::Welcome& welcome);
   bool OnStart(const wire::Start& start, UniqueFd environment);  // true in a new child
+  void NameLauncher();
+  bool StartCold(const EnvironmentBlock& block);  // true in a new child
   void OnStop(const wire::Stop& stop);
   void OnFinish(const wire::Finish& finish);
   void OnRefused(const Message& message);
   void OnBeatPage(const UniqueFd& memory);
   void OnExecPipe();
+  void OnExecuted();
   void Reap();
   void OnMemberEnd(pid_t pid, int wait_status);
   void LookForCoreDump();
@@ -77,6 +84,14 @@ class Supervisor {
   bool BeginDrain(pid_t pid, int wait_status);  // whether OnMemberEnd is to wait for EndDrain
   void EndDrain(int wait_status);
   void OnFilesEnd(int wait_status);
+
+  // warm.cc
+  bool StartWarm(const EnvironmentBlock& block);
+  bool OnWarm();  // true in a new child
+  [[nodiscard]] bool MayMakeStandby() const {
+    return ProgramRuns() && executed_ && !sweeping_ && !leaving_ && !terminated_;
+  }
+  [[nodiscard]] pid_t Spared() const { return leaving_ ? 0 : warm_.pid(); }
 
   // supervisor_loop.cc
   bool Step();        // waits once and handles what came; true in a new child
@@ -107,6 +122,7 @@ class Supervisor {
   Terminal terminal_;
   Files files_;
   LinksProcess links_;
+  WarmStart warm_;
 
   // The connection.
   UniqueFd socket_;

@@ -44,6 +44,7 @@ int64_t Supervisor::NextDeadline() const {
   // Of a suspended job only what musterd or a kill needs goes on.
   if (!suspended_) {
     for (const Deadline* d : standing) next = d->at_ms() < next ? d->at_ms() : next;
+    next = warm_.deadline() < next ? warm_.deadline() : next;
   }
   for (const Deadline* d : always) next = d->at_ms() < next ? d->at_ms() : next;
   return next;
@@ -51,7 +52,7 @@ int64_t Supervisor::NextDeadline() const {
 
 bool Supervisor::Step() {
   Report();
-  enum { kSocket, kSignals, kExec, kErrorIn, kErrorOut, kFiles, kCount };
+  enum { kSocket, kSignals, kExec, kErrorIn, kErrorOut, kFiles, kWarmListener, kWarm, kCount };
   pollfd wait[kCount] = {};
   wait[kSocket] = {socket_.get(), static_cast<int16_t>(POLLIN | (blocked_ ? POLLOUT : 0)), 0};
   wait[kSignals] = {signals_.fd(), POLLIN, 0};
@@ -59,6 +60,8 @@ bool Supervisor::Step() {
   wait[kErrorIn] = {stderr_.in(), POLLIN, 0};
   wait[kErrorOut] = {stderr_.out(), POLLOUT, 0};
   wait[kFiles] = {files_.fd(), POLLIN, 0};
+  wait[kWarmListener] = {warm_.listener(), POLLIN, 0};
+  wait[kWarm] = {warm_.connection(), POLLIN, 0};
   const int64_t next = NextDeadline();
   int64_t now = MonotonicMs();
   const bool was_due = next <= now;
@@ -70,11 +73,14 @@ bool Supervisor::Step() {
   if (wait[kExec].revents != 0) OnExecPipe();
   if (wait[kErrorIn].revents != 0) stderr_.Read();
   if (wait[kFiles].revents != 0) files_.Read(&stderr_);
+  if (wait[kWarm].revents != 0) warm_.OnConnection();
+  if (wait[kWarmListener].revents != 0) warm_.OnListener();
+  if (OnWarm()) return true;
   if (wait[kSignals].revents != 0) OnSignals();
   if (wait[kErrorOut].revents != 0) stderr_.Write();
   if ((wait[kSocket].revents & ~POLLOUT) != 0 && ReadSocket()) return true;
   OnTimers(MonotonicMs());
-  return false;
+  return OnWarm();
 }
 
 bool Supervisor::ReadSocket() {
@@ -165,6 +171,7 @@ void Supervisor::RestartTimers(int64_t now) {
   if (give_up_.IsSet()) give_up_.Set(now + settings_.give_up_ms);
   if (sweep_end_.IsSet()) sweep_end_.Set(now + settings_.sweep_ms);
   if (drain_end_.IsSet()) drain_end_.Set(now + settings_.drain_ms);
+  warm_.RestartTimers(now);
 }
 
 void Supervisor::OnTimers(int64_t now) {
@@ -198,13 +205,14 @@ void Supervisor::OnTimers(int64_t now) {
     Sweep();
   }
   if (core_poll_.Passed(now)) LookForCoreDump();
+  if (warm_.deadline() <= now) warm_.OnTimers(now, signals_, MayMakeStandby());
   if (drain_end_.Passed(now)) {
     drain_end_.Clear();
     if (files_.pid() > 0) kill(files_.pid(), SIGKILL);
   }
   if (sweep_end_.Passed(now)) {
     sweep_end_.Clear();
-    unkillable_ = static_cast<uint32_t>(children_.Count());
+    unkillable_ = static_cast<uint32_t>(children_.Count(Spared()));
     Log("%u processes of generation %llu are still there %lld ms after SIGKILL", unkillable_,
         static_cast<unsigned long long>(generation_), static_cast<long long>(settings_.sweep_ms));
     if (leaving_) Leave();

@@ -45,6 +45,8 @@ Parsed ParseMessage(const void* packet, size_t size, Message* out, const char** 
       return Fixed(packet, size, &out->test_links, why);
     case wire::Type::kStop:
       return Fixed(packet, size, &out->stop, why);
+    case wire::Type::kGetsOn:
+      return Fixed(packet, size, &out->gets_on, why);
     case wire::Type::kBeatPage:
       return Parsed::kMessage;
     case wire::Type::kFinish: {

@@ -16,6 +16,7 @@ struct Message {
   wire::TestLinks test_links{};
   wire::Stop stop{};
   wire::Finish finish{};
+  wire::GetsOn gets_on{};
   // kReport, kRefused: inside the packet, not terminated.
   const char* text = nullptr;
   size_t text_size = 0;

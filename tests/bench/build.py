@@ -23,7 +23,7 @@ from vc.names import REPOSITORY
 # (preset, targets), as scripts/tests.sh has them; the older ones are those of commits with a preset for the fuzzers.
 _DEMO = [("dev", ["product"])]
 _REST = [
-    ("dev", ["cluster_programs", "unit_tests", "sim_test"]),
+    ("dev", ["cluster_programs", "unit_tests", "sim_test", "sim_planted"]),
     ("asan", ["unit_tests", "fuzzers"]),
     ("tsan", ["unit_tests"]),
 ]

@@ -33,7 +33,7 @@ from vc.names import BUILD_IN_NODE, FRAMEWORKS_PYTHON, SOURCE_IN_NODE
 from vc.users import USERS
 
 SAVER = f"{BUILD_IN_NODE}/tests/bench_saver"
-TORCH = [FRAMEWORKS_PYTHON, f"{SOURCE_IN_NODE}/tests/bench/torch_saver.py"]
+TORCH = [FRAMEWORKS_PYTHON, f"{SOURCE_IN_NODE}/tests/bench/programs/torch_saver.py"]
 TORCH_MIB = 96  # `rados put` makes one object, of 128 MiB at most
 TORCH_ROUNDS = 5
 TRAIN_MIB = 256

@@ -87,6 +87,19 @@ class Member {
   const RawContext raw_reduce_scatter_;
 };
 
+// Gloo's own sum.
+std::function<void()> RawAllReduce(const RawContext& context, std::vector<float>& values,
+                                   gloo::AllreduceOptions::Algorithm algorithm) {
+  return [context, &values, algorithm] {
+    gloo::AllreduceOptions options(context);
+    options.setOutput(values.data(), values.size());
+    options.setAlgorithm(algorithm);
+    options.setReduceFunction(
+        static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));
+    gloo::allreduce(options);
+  };
+}
+
 struct Pair {
   const char* name;
   std::function<void()> ours;
@@ -97,15 +110,11 @@ struct Pair {
 std::vector<Pair> Operations(Member& member, std::vector<float>& values) {
   const auto size = static_cast<std::size_t>(member.ours().size());
   const Numbers numbers{std::span<float>(values)};
+  using Algorithm = gloo::AllreduceOptions::Algorithm;
+  const auto all_reduce = [&member, numbers] { Check(member.ours().AllReduce(numbers, ReduceOp::kSum)); };
   return {
-      {"all_reduce", [&member, numbers] { Check(member.ours().AllReduce(numbers, ReduceOp::kSum)); },
-       [&member, &values] {
-         gloo::AllreduceOptions options(member.raw());
-         options.setOutput(values.data(), values.size());
-         options.setReduceFunction(
-             static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));
-         gloo::allreduce(options);
-       }},
+      {"all_reduce", all_reduce, RawAllReduce(member.raw(), values, Algorithm::RING)},
+      {"all_reduce_bcube", all_reduce, RawAllReduce(member.raw(), values, Algorithm::BCUBE)},
       {"all_gather", [&member, numbers] { Check(member.ours().AllGather(numbers)); },
        [&member, &values] {
          gloo::AllgatherOptions options(member.raw());

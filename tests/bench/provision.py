@@ -1,15 +1,19 @@
 """How long it takes to make a cluster: from blank machines, once more, one node more, and Muster alone on a site that has Slurm.
 
 On racks of machines in containers (tests/provision), with the packages of this checkout, and without the time that these take to
-build. `blank_to_healed_job_s` goes from the start of blank machines to the end of a job whose gang has lost a node.
+build. `blank_to_healed_job_s` goes from the start of blank machines to the end of a job whose gang has lost a node. `memory_gib` is the
+most that programs and tmpfs of all machines have had at once, looked at twice a second.
 What the last `provisioning/try.sh --all` has named is said too.
 """
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from support.report import Report
@@ -37,9 +41,29 @@ def _build_packages() -> Path:
     return REPOSITORY / "build" / "packages"
 
 
+@contextlib.contextmanager
+def _memory(rack: Rack, numbers: dict[str, float]) -> Iterator[None]:
+    """Looks at the rack's memory as long as it lasts."""
+    ended = threading.Event()
+    found = [0]
+
+    def look() -> None:
+        while not ended.wait(0.5):
+            found.append(rack.memory())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        looking.join()
+        numbers["memory_gib"] = max(found) / 2**30
+
+
 def _blank(report: Report, packages: Path) -> None:
     began = time.monotonic()
-    with Rack(f"bench-{os.getpid()}", blank_site.options(Options().suite, packages)) as rack:
+    with Rack(f"bench-{os.getpid()}", blank_site.options(Options().suite, packages)) as rack, _memory(rack, report.numbers):
         rack.playbooks.prepare(GROUPS, blank_site.variables(rack))
         numbers = report.numbers
         numbers["site_s"] = blank_site.play(rack, "site").seconds

@@ -7,6 +7,7 @@ their members. They send no beats.
   spec     the last of all nodes registers; all links are up
   restart  the last node says that nothing of the old generation runs any more; all links are up
   cold     all nodes dial and register at once
+  exchange each member gives 128 bytes (muster_exchange), the last node has those of all; all links are up
   memory   the most that musterd has had resident
 
 Both sides run on this machine's CPUs: credentials are made and checked by one munged, and all nodes' work is counted.
@@ -62,7 +63,7 @@ def _muster(report: Report, args: argparse.Namespace, nodes: int) -> None:
     words = [str(program), "--musterd", str(args.build / "bin/musterd"), "--nodes", str(nodes)]
     result = measured([*words, "--tasks", str(TASKS), "--rounds", str(args.rounds)])
     report.header(f"Muster, {nodes} nodes (load {os.getloadavg()[0]:.1f})")
-    for key, title in (("spec", "spec"), ("restart", "restart"), ("cold", "cold")):
+    for key, title in (("spec", "spec"), ("restart", "restart"), ("cold", "cold"), ("exchange", "exchange")):
         values = result[f"{key}_ms"]
         report.row(title, values)
         report.numbers[f"{key}_ms_{nodes}"] = median(values)

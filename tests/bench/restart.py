@@ -28,7 +28,7 @@ NODES = 4
 TASKS = 4  # a node
 MEMBERS = NODES * TASKS
 MEMBER = f"{BUILD_IN_NODE}/tests/bench_member"
-SCRIPT = [FRAMEWORKS_PYTHON, f"{SOURCE_IN_NODE}/tests/bench/torch_member.py"]
+SCRIPT = [FRAMEWORKS_PYTHON, f"{SOURCE_IN_NODE}/tests/bench/programs/torch_member.py"]
 # Muster stops a gang after ten restarts without progress; a generation that has run for this long is progress.
 PROGRESS_AFTER_MS = 100
 START_TIMEOUT_S = 60

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "ceph/catalog/xxh3.h"
-#include "ceph/muster.h"
+#include "client/muster.h"
 
 enum { kPage = 4096, kAgain = 7, kPerRound = 2 };
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "ceph/muster.h"
+#include "client/muster.h"
 
 enum { kNumbers = 8192, kRounds = 400 };
 
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
   for (long step = 0; step < steps; ++step) {
     value = Compute(value);
-    if (opened == MUSTER_OK && muster_progress(muster, (uint64_t)step + 1) != MUSTER_OK) {
+    if (opened == MUSTER_OK && muster_step(muster, (uint64_t)step + 1, NULL) != MUSTER_OK) {
       fprintf(stderr, "bench_worker: %s\n", muster_last_error(muster));
       return 1;
     }

@@ -10,10 +10,10 @@ from walkers import WalkerCase, Walkers
 OLD_SCRIPT = 'echo "old script went on on $(hostname), run ${SLURM_RESTART_COUNT:-0}, code $code" >> {FILES}/after'
 
 
-def start() -> None:
+def start(limits: dict[str, str]) -> None:
     settings = {"time_limit_margin": "30s"}
-    slurm = {"SlurmdTimeout": "40", "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
-    cluster = harness.start("batchhost", nodes=5, limits=harness.PROMPT, settings=settings, slurm=slurm)
+    slurm = {"SlurmdTimeout": "60", "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
+    cluster = harness.start("batchhost", nodes=5, limits=limits, settings=settings, slurm=slurm)
     # A second partition on the same nodes whose jobs may push others out, who are told so some time before.
     conf = cluster.directory / "etc" / "slurm" / "slurm.conf"
     lines = conf.read_text().replace("PartitionName=main", "PartitionName=main GraceTime=30")

@@ -53,6 +53,7 @@ CHAOS = Kinds(
 # These may cost the gang the node.
 LOSES_NODE = {"musterd stopped for long", "node killed", "node cut off for long", "disk full", "musterd killed"}
 _GAP = (2.0, 5.0)  # between the beginnings of two faults
+_SHORT = 2.0  # while a fault lasts that is shorter nobody looks at anything else
 _REST = 4.0  # a node is left alone for so long after its fault
 _LONG = 10.0  # other faults do not wait so long for the store's turn
 _AT_ONCE = 2  # nodes with a fault at the same time
@@ -71,11 +72,16 @@ class Fault:
     lasts: float
     # What became of it:
     began: float = 0.0  # CLOCK_REALTIME
+    ended: float = 0.0  # likewise
     hit: bool = False  # a member of the gang ran there
     where: str = ""  # the node it hit
     pid: int = 0  # of a member
     generation: int = 0
     skipped: str = ""
+
+    def may_lose(self) -> bool:
+        """Whether its node may have been lost of it: also of what was to be short, and was not."""
+        return self.kind in LOSES_NODE or (self.kind in _NODE_KINDS and self.ended - self.began > _SHORT)
 
     def __str__(self) -> str:
         lasts = f" for {self.lasts:.1f} s" if self.lasts else ""
@@ -161,7 +167,8 @@ class Chaos:
             while waiting or self._heals:
                 now = time.monotonic() - self._start
                 heal = min(self._heals, key=lambda h: h[0], default=None)
-                if heal is not None and heal[0] <= now and (not waiting or heal[0] <= waiting[0].at):
+                # What is over ends before anything else begins: else it lasts longer than it is to.
+                if heal is not None and heal[0] <= now:
                     self._heals.remove(heal)
                     if self.may_end(heal[1]):
                         self._end(heal[1])
@@ -170,7 +177,8 @@ class Chaos:
                 elif waiting and waiting[0].at <= now:
                     self._begin(waiting.pop(0))
                 else:
-                    self.idle()
+                    if not any(fault.lasts < _SHORT for _, fault in self._heals):
+                        self.idle()
                     time.sleep(0.05)
         finally:
             for _, fault in self._heals:
@@ -189,7 +197,8 @@ class Chaos:
 
     def is_down(self, node: str) -> bool:
         """Slurm calls it so."""
-        return self._exec(CONTROLLER, ["sinfo", "-h", "-n", node, "-o", "%t"]).startswith("down")
+        states = self._exec(CONTROLLER, ["sinfo", "-h", "-N", "-o", "%N %t"]).splitlines()  # with -n they may be old
+        return any(line.startswith(f"{node} down") for line in states)
 
     def hurt_nodes(self) -> set[str]:
         return set(self._hurt)
@@ -217,9 +226,9 @@ class Chaos:
     # --- one fault
 
     def _begin(self, fault: Fault) -> None:
-        fault.began = time.time()
         self.done.append(fault)
         self._choose(fault)
+        fault.began = time.time()
         if not fault.skipped:
             victims = self.victims()
             fault.hit = any(victim.host == fault.where for victim in victims)
@@ -283,6 +292,10 @@ class Chaos:
                 self._resize(node, path, full=True)
 
     def _end(self, fault: Fault) -> None:
+        self._mend(fault)
+        fault.ended = time.time()
+
+    def _mend(self, fault: Fault) -> None:
         cluster, node = self.cluster, fault.where
         if fault.kind == "OSD killed":
             cluster.start_daemon(CEPH_NODE, fault.target)
@@ -311,11 +324,10 @@ class Chaos:
 
     def _resize(self, node: str, path: str, full: bool) -> None:
         """A file system has no free byte, or has as many as before."""
-        size = "50%"
-        if full:
-            used = int(self._exec(node, ["df", "--output=used", "-k", path]).split()[-1])
-            size = f"{max(used, 4)}k"
-        done = self.cluster.exec(node, ["mount", "-o", f"remount,size={size}", path])
+        size = "$(df --output=used -k $1 | tail -n 1 | tr -d ' ' | sed 's/^[0-3]$/4/')k" if full else "50%"
+        # Others write there meanwhile: then it is not so small any more.
+        remount = f'until mount -o "remount,size={size}" $1; do :; done'
+        done = self.cluster.exec(node, ["timeout", "30", "sh", "-c", remount, "-", path], timeout=60)
         if done.returncode != 0:
             raise ClusterError(f"{path} of {node} cannot be made {size} large: {done.stderr}")
 

@@ -61,8 +61,12 @@ class Keeper:
     def kill_one(self, node: str = THIRD) -> None:
         """Kills a node's last member's program."""
         find = f"grep -lsz '^MUSTER_GANG={self.job.gang}$' /proc/[0-9]*/environ | cut -d/ -f3"
-        pids = self.case.cluster.exec(node, ["bash", "-c", find]).stdout.split()
-        self.case.assertEqual(len(pids), RANKS // 3)
+
+        def found() -> list[str]:
+            pids = self.case.cluster.exec(node, ["bash", "-c", find]).stdout.split()
+            return pids if len(pids) == RANKS // 3 else []
+
+        pids = self.case.wait(found, f"the members of {node}")
         self.case.cluster.exec(node, ["kill", "-9", pids[-1]])
 
     def finish(self, codes: tuple[int, ...] = (0,)) -> None:

@@ -150,10 +150,12 @@ class Damage:
 
 
 class Verifier:
-    """Reads every checkpoint as soon as it is listed, and compares every bit of it with what the members had."""
+    """Reads every checkpoint as soon as it is listed, and compares every bit of it with what the members had. FILES/looked has
+    the newest step that it has looked at."""
 
-    def __init__(self, directory: Path, uid: int, key: str, seed: int, damage: Damage) -> None:
+    def __init__(self, directory: Path, files: Path, uid: int, key: str, seed: int, damage: Damage) -> None:
         self._store = Store(directory, uid, key)
+        self._looked = files / "looked"
         self._seed = seed
         self._damage = damage
         self.steps: set[int] = set()  # of all that were looked at
@@ -201,6 +203,9 @@ class Verifier:
                 self._verify(entry)
                 self._seen[entry.manifest] = entry
                 self.steps.add(entry.step)
+                part = self._looked.with_suffix(".part")
+                part.write_text(str(max(self.steps)))
+                part.rename(self._looked)
                 self._judge([entry.manifest], self._damage.names())
         damaged = self._damage.names()
         self._judge(list(self._objects), damaged - self._judged)
@@ -247,11 +252,12 @@ class Verifier:
             objects = self._objects[entry.manifest] = objects_of(entry, manifest)
             self._compare(entry, manifest)
         except SystemExit as why:
+            there = {other.step: other.manifest for other in self._store.listed()}
             if objects & self._damage.names():
                 self.detected += 1
-            elif any(other.manifest == entry.manifest for other in self._store.listed()):
+            elif there.get(entry.step) == entry.manifest:
                 self.wrong.append(f"step {entry.step}: {why}")
-            else:
+            elif entry.step not in there:  # else a later generation has saved it anew, which is looked at next
                 self.missed.append(entry.step)
             return
         if objects & damaged:

@@ -12,13 +12,14 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import batches  # noqa: E402
+import harness  # noqa: E402
 from batches import BatchCase  # noqa: E402
 from harness import SLURM  # noqa: E402
 from vc.names import CONTROLLER  # noqa: E402
 
 
 def setUpModule() -> None:
-    batches.start()
+    batches.start(harness.RESTARTS)
 
 
 class Host(BatchCase):

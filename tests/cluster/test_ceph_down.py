@@ -18,7 +18,7 @@ from walkers import WalkerCase, Walkers  # noqa: E402
 ASKS_LATER = f"""
 sys.path.insert(0, "{BUILD_IN_NODE}/python")
 import muster
-with muster.open() as gang:
+with muster.init() as gang:
     for step in (1, 2):
         gang.save({{"state": b"%d" % step}}, step)
         gang.wait(step)

@@ -21,7 +21,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from chaos import LOSES_NODE, Chaos, Fault, schedule, victims  # noqa: E402
+from chaos import Chaos, Fault, schedule, victims  # noqa: E402
 from harness import PYTHON, SOON, SOURCE_IN_NODE, USERS, ClusterCase, Job, report  # noqa: E402
 from lives import check_generations, read_lives, set_target  # noqa: E402
 
@@ -174,13 +174,13 @@ class ChaosTest(ClusterCase):
             if self.alone(fault, faults):
                 self.assertEqual(len(about), 1, f"{fault} is not told, though nothing else happened then")
         for event in watch.of("node_lost"):
-            self.assertTrue(any(f.kind in LOSES_NODE and self.is_about(event, f, faults) for f in faults), event)
+            self.assertTrue(any(f.may_lose() and self.is_about(event, f, faults) for f in faults), event)
 
     def is_about(self, event: dict[str, Any], fault: Fault, faults: list[Fault]) -> bool:
         """Whether a node_lost may come from a fault: until the node's next one."""
         about = re.search(r"node (\S+) is lost", event["text"])
-        later = [f.began for f in faults if f.where == fault.where and f.kind in LOSES_NODE and f.began > fault.began]
-        until = min([*later, fault.began + fault.lasts + 40])
+        later = [f.began for f in faults if f.where == fault.where and f.may_lose() and f.began > fault.began]
+        until = min([*later, max(fault.ended, fault.began + fault.lasts) + 40])
         return about is not None and about[1] == fault.where and fault.began <= event["time_ns"] / 1e9 < until
 
     def alone(self, fault: Fault, faults: list[Fault]) -> bool:
@@ -188,7 +188,8 @@ class ChaosTest(ClusterCase):
         if not fault.hit:
             return False
         for other in faults:
-            if other is not fault and other.began - 8 < fault.began < other.began + other.lasts + 12:
+            until = max(other.ended, other.began + other.lasts)
+            if other is not fault and other.began - 8 < fault.began < until + 12:
                 return False
         return True
 

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import textwrap
 import unittest
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import harness  # noqa: E402
 from harness import PYTHON, SOURCE_IN_NODE, SOON, USERS, ClusterCase, Job  # noqa: E402
 from pool import Rados  # noqa: E402
 from standstill import arm, standing_still  # noqa: E402
-from vc.names import CONTROLLER  # noqa: E402
+from vc.names import CONTROLLER, REPOSITORY  # noqa: E402
 
 MEMBERS = 2
 CHUNK = 64 * 1024
@@ -316,7 +317,7 @@ class Move(CommandCase):
         assert state["w"].tolist() == [[1.5, -2.0], [0.25, 3.0]] and state["w"].dtype == torch.float32
         assert state["n"].item() == 7 and state["n"].dtype == torch.int64
         """
-        program = "import muster\ngang = muster.open()\n" + "\n".join(line.strip() for line in code.splitlines())
+        program = "import muster\ngang = muster.init()\n" + "\n".join(line.strip() for line in code.splitlines())
         job = self.srun(["/usr/bin/python3", "-c", program], "name=foreign", nodes=2, tasks=MEMBERS)
         self.assertEqual(job.wait(SOON * 2), 0, job.err)
 
@@ -362,6 +363,38 @@ class Move(CommandCase):
         # After its end the name may be used, and its job is still found.
         self.muster_json("checkpoint", "import", "--name", "taken", "--step", "9", path)
         self.assertEqual(self.steps(job.gang), [1, 2, 9])
+
+    def test_a_run_comes_from_a_laptop(self) -> None:
+        """Saved without Muster, on no node: a gang goes on from it, also one of another size."""
+        code = """
+            import sys, numpy, muster
+            whole = numpy.arange(6.0, dtype="f4").reshape(3, 2)
+            own = {"rank": muster.in_gang(), "t": (1, float("nan")), "w": whole + int(sys.argv[2])}
+            with muster.testing.local_gang(sys.argv[1], rank=int(sys.argv[2]), world_size=2) as gang:
+                first, last = (0, 2) if gang.rank == 0 else (2, 3)
+                gang.save(own, 5, slices={"part": muster.Slice(whole[first:last], whole.shape, (first, 0))})
+        """
+        program = "import muster.testing\n" + textwrap.dedent(code)
+        place = self.home() / "laptop"
+        for rank in range(MEMBERS):
+            environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "client/python")}
+            subprocess.run(["/usr/bin/python3", "-B", "-c", program, place, str(rank)], env=environment, check=True)
+        files = sorted(str(path).replace(str(self.home()), "/home/trainer") for path in place.glob("step-5/*"))
+        self.muster_json("checkpoint", "import", "--name", "laptop", "--step", "5", *files)
+        look = """
+            import numpy, muster
+            gang = muster.init()
+            into = numpy.zeros((3, 2), "f4")
+            gang.restore_slices({"part": muster.Slice(into)})
+            state, step = gang.restore(replicated=True)
+            print(gang.rank, step, state["rank"], state["t"], state["w"].sum(), into.tolist(), flush=True)
+        """
+        said = "5 False (1, nan)", [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+        for tasks in (MEMBERS, 1):
+            job = self.srun(["/usr/bin/python3", "-c", textwrap.dedent(look)], "name=laptop", nodes=tasks, tasks=tasks)
+            self.assertEqual(job.wait(), 0, job.err)
+            expected = [f"{rank} {said[0]} {15.0 + 6 * rank} {said[1]}" for rank in range(tasks)]
+            self.assertEqual(sorted(job.out.splitlines()), expected)
 
     def test_an_import_that_is_given_up_leaves_nothing(self) -> None:
         path = self.put("given-up.safetensors", safetensors({"w": ("U8", [8 << 20], bytes(8 << 20))}))
@@ -461,7 +494,7 @@ class Keep(CommandCase):
             bring(step)
             self.restart_musterd(MUSTER_CRASH_AT=point)
             self.refused(3, "prune", "name=dies", "--keep", "1")
-            self.assertIsNone(self.cluster.daemon_pid(CONTROLLER, "musterd"))
+            self.wait(lambda: self.cluster.daemon_pid(CONTROLLER, "musterd") is None, "musterd's end")
             self.restart_musterd()
             self.assertEqual(self.steps("name=dies"), [step])
             self.muster_json("checkpoint", "verify", "name=dies")

@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -47,7 +48,7 @@ class Damage(FaultCase):
         self.assertEqual(keeper.started(3), 2)
         self.assertLess(len(list(keeper.job.files.glob("started.2.*"))), RANKS, "a whole gang has loaded it")
         told = r"the checkpoint of step 3 does not verify: "
-        self.assertRegex(keeper.job.err, told + f".*{reason}")
+        self.wait(lambda: re.search(told + f".*{reason}", keeper.job.err), "the job to be told")
         bad = self.event_texts(keeper.job, "checkpoint_bad")
         self.assertEqual(len(bad), 1, bad)
         self.assertRegex(bad[0], told + f".*{reason}")
@@ -190,7 +191,7 @@ class LateReads(FaultCase):
     CODE = f"""
 sys.path.insert(0, "{BUILD_IN_NODE}/python")
 import muster
-with muster.open() as gang:
+with muster.init() as gang:
     def save(*steps):
         for step in steps:
             part = muster.Slice(bytearray([step] * 8), global_shape=(8 * world,), offset=(8 * rank,))
@@ -269,7 +270,7 @@ sys.path.insert(0, "{BUILD_IN_NODE}/python")
 import ctypes, muster
 def written(step):
     assert gang._library._c.muster_wait_durable(gang._handle, ctypes.c_uint64(step), 60000) == 0
-with muster.open() as gang:
+with muster.init() as gang:
     found = gang.restore()
     record(found=found)
     if found is None:
@@ -326,41 +327,39 @@ class BitForBit(FaultCase):
     def parameters(self, job: Job) -> bytes:
         return (job.files / "params").read_bytes()
 
-    def step_reached(self, job: Job) -> int:
-        steps = [int(line.split()[1]) for line in job.out.splitlines() if line.startswith("step ")]
-        return max(steps, default=0)
+    def hurt(self, job: Job, node: str, generation: int, number: int) -> None:
+        """Signals a member of a generation on this node."""
+        of = rf"^MUSTER_(GANG={job.gang}|GENERATION={generation})$"
+        find = f"grep -cszE '{of}' /proc/[0-9]*/environ | sed -n 's|/proc/\\([0-9]*\\)/environ:2|\\1|p' | head -n 1"
+        kill = f"p=$({find}); [ -n \"$p\" ] && kill -{int(number)} $p"
+        self.wait(lambda: self.cluster.exec(node, ["bash", "-c", kill]).returncode == 0, f"a member on {node}")
 
-    def pid_of(self, job: Job, node: str) -> str:
-        find = f"grep -lsz '^MUSTER_GANG={job.gang}$' /proc/[0-9]*/environ | cut -d/ -f3"
-        return self.cluster.exec(node, ["bash", "-c", find]).stdout.split()[0]
-
-    def committed(self, job: Job) -> list[int]:
-        return sorted(self.checkpoints(job))
-
-    def wait_for_checkpoint_after(self, job: Job, step: int) -> int:
+    def wait_for_checkpoint(self, job: Job, generation: int, after: int = 0) -> int:
+        """Of this generation, of a later step than that; gives its step."""
         self.wait(lambda: self.muster("status", job.gang).returncode == 0, "the gang to be known")
 
         def newer() -> int:
             self.assertTrue(job.running(), "it ended too early")
-            return max((s for s in self.committed(job) if s > step), default=0)
+            mine = [s for s, entry in self.checkpoints(job).items() if entry["generation"] == generation and s > after]
+            return max(mine, default=0)
 
-        return self.wait(newer, f"a checkpoint after step {step}")
+        return self.wait(newer, f"a checkpoint of generation {generation} after step {after}")
 
     def test_of_muster_train_with_members_and_musterd_killed(self) -> None:
-        words = [*self.TRAIN, "--steps", "900", "--checkpoint-every", "25", "--log-every", "25"]
+        words = [*self.TRAIN, "--steps", "1500", "--checkpoint-every", "25", "--log-every", "25"]
         words += ["--params-out", "{FILES}/params"]
         plain = self.srun(words, nodes=3, tasks=RANKS)
         self.assertEqual(plain.wait(SOON * 2), 0)
         job = self.srun(words, nodes=3, tasks=RANKS)
+        for generation, node, number in ((1, "n1", signal.SIGKILL), (2, "n3", signal.SIGSEGV)):
+            self.wait_for_checkpoint(job, generation)
+            self.hurt(job, node, generation, number)
         reached = 0
-        for node, number in (("n1", signal.SIGKILL), ("n3", signal.SIGSEGV)):
-            reached = self.wait_for_checkpoint_after(job, reached)
-            self.cluster.exec(node, ["kill", f"-{int(number)}", self.pid_of(job, node)])
         for node in (COORDINATOR, OTHER):
-            reached = self.wait_for_checkpoint_after(job, reached)
+            reached = self.wait_for_checkpoint(job, 3, reached)
             self.cluster.stop_daemon(node, "musterd", signal.SIGKILL)
             self.cluster.start_daemon(node, "musterd")
-        self.wait_for_checkpoint_after(job, reached)
+        self.wait_for_checkpoint(job, 3, reached)
         self.assertEqual(job.wait(SOON * 2), 0, job.err)
         self.assertEqual(self.generations(job), 3, "two for the members, none for musterd")
         self.assertEqual(job.out.count("resumed from step"), 2)
@@ -377,9 +376,12 @@ class BitForBit(FaultCase):
         environment = {"OMP_NUM_THREADS": "1"}
         plain = self.srun(words, nodes=2, tasks=2, env=environment)
         self.assertEqual(plain.wait(SOON * 3), 0, plain.err)
-        job = self.srun(words, nodes=2, tasks=2, env=environment)
-        self.wait_for_checkpoint_after(job, 0)
-        self.cluster.exec("n2", ["kill", "-9", self.pid_of(job, "n2")])
+        held = f"{SOURCE_IN_NODE}/tests/frameworks/held:{BUILD_IN_NODE}/python"
+        job = self.srun(words, nodes=2, tasks=2, env=environment | {"HELD_AT": "60", "PYTHONPATH": held})
+        first = job.wait_for_generation(1, 2, SOON * 3)
+        self.wait_for_checkpoint(job, 1)
+        self.kill_member(first[1])
+        job.release()
         self.assertEqual(job.wait(SOON * 3), 0, job.err)
         self.assertEqual(self.generations(job), 2)
         self.assertEqual(self.parameters(job), self.parameters(plain))

@@ -20,7 +20,7 @@ COORDINATOR, NEXT = "n2", "n3"  # the step's second node, and who takes over fro
 
 
 def setUpModule() -> None:
-    harness.start("coordloss", nodes=6, ceph=False, limits=harness.PROMPT, slurm={"SlurmdTimeout": "40"})
+    harness.start("coordloss", nodes=6, ceph=False, limits=harness.RESTARTS, settings={"reconnect": "2m"})
 
 
 class CoordinatorCase(WalkerCase):

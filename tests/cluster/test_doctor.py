@@ -18,7 +18,7 @@ from harness import ClusterCase  # noqa: E402
 from vc import slurm  # noqa: E402
 
 NODE = "n1"
-MOST_S = 15.0
+MOST_S = 120.0
 FIELDS = {"id", "host", "is", "should", "fix", "severity"}
 # A place of a node's own, in which files lie over those of the node.
 APART = ["unshare", "--mount", "sh", "-ec"]
@@ -33,7 +33,7 @@ class DoctorTest(ClusterCase):
         """What it says; `before`: a script that runs first, whose mounts and variables it alone has."""
         argv = ["muster", "doctor", "--json", *words]
         began = time.monotonic()
-        done = self.cluster.exec(node, [*APART, f'{before}\nexec "$@"', "sh", *argv] if before else argv, user=user, timeout=120)
+        done = self.cluster.exec(node, [*APART, f'{before}\nexec "$@"', "sh", *argv] if before else argv, user=user, timeout=150)
         self.assertLess(time.monotonic() - began, MOST_S)
         self.assertEqual(done.stderr, "")
         document = json.loads(done.stdout)

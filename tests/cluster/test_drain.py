@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from vc.names import CONTROLLER  # noqa: E402
+from vc.users import USERS  # noqa: E402
 from walkers import WalkerCase, Walkers  # noqa: E402
 
 NIC = "fabric0"
@@ -94,6 +95,16 @@ class Drain(DrainCase):
         gang.finish(6)
         self.assertEqual(self.status(gang.job)["generation"], 1)
 
+    def test_a_user_sees_a_node_and_his_own_gangs(self) -> None:
+        gang = self.walk(nodes=2, tasks=4)
+        gang.started(1, 4)
+        for user, line in (("trainer", f"gang {gang.job.id}.0 of uid {USERS['trainer']}\n"), ("other", "")):
+            shown = self.muster("node", "show", "n2", user=user)
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            said = "".join(one for one in shown.stdout.splitlines(keepends=True) if not one.startswith("warning: "))  # of this machine
+            self.assertEqual(said, f"n2 is fit for gangs\n{line}")
+        gang.finish(4)
+
     def test_only_root_may_drain(self) -> None:
         done = self.muster("node", "drain", "n3")
         self.assertEqual(done.returncode, 2, done.stdout)
@@ -119,6 +130,9 @@ class Sick(DrainCase):
         self.assertNotIn("n3", {r.host for r in records})
         self.assertRegex(self.wait_for_state("n3", "(drng|drain)"), f"muster: .*{NIC}")
         self.assertIn(f"node n3 is sick: nic {NIC}", " ".join(self.event_texts(gang.job, "node_sick")))
+        shown = self.muster("node", "show", "n3")
+        self.assertEqual(shown.returncode, 1, shown.stderr)
+        self.assertRegex(shown.stdout, f"(?m)^n3 is not fit for gangs$(.|\n)*^sick: nic {NIC} ")
         gang.commits(generation)
         gang.finish(6)
 

@@ -71,7 +71,8 @@ class FabricWatch(ClusterCase):
         job.wait_for_generation(2, 2)
         fault = self.event_texts(job, "fault")[0]
         self.assertRegex(fault, "^rank 1 on n2 .* was killed by SIGABRT; restart, not counted against the limit$")
-        self.assertRegex(job.err, r"the kernel of its node said at the time:\n.*fab0 has no link: operstate (lowerlayer)?down")
+        said = r"the kernel of its node said at the time:\n.*fab0 has no link: operstate (lowerlayer)?down"
+        self.wait(lambda: re.search(said, job.err), "the job to be told")
         self.assertEqual(self.event_texts(job, "node_sick"), [])
         self.link("n2", "up")
         again = re.compile(r"node n2: fab0 has its link again after [0-9.]+ s")

@@ -180,7 +180,7 @@ class Restores(FilesCase):
         gang.finish()
 
     def test_the_example_goes_on_after_a_kill_and_comes_to_the_same_end(self) -> None:
-        steps = 12
+        steps = 40
         words = ["sbatch", "--wait", "-N2", "--ntasks-per-node=2", "--output={FILES}/out", "--error={FILES}/err"]
         env = {"STEPS": str(steps), "SECONDS_A_STEP": "0.3"}
         job = self.start_job([*words, f"{SOURCE_IN_NODE}/examples/checkpoint_files.sh"], env=env)
@@ -411,7 +411,7 @@ class Program(FilesCase):
         self.assertEqual(job.out, "none\n")
 
     def test_a_checkpoint_that_was_not_saved_from_files_is_refused(self) -> None:
-        save = "import muster; g = muster.open(); g.save({'a': 1}, 3); g.wait(3)"
+        save = "import muster; g = muster.init(); g.save({'a': 1}, 3); g.wait(3)"
         job = self.srun(["/usr/bin/python3", "-c", save], "name=mixed", nodes=1, tasks=1)
         self.assertEqual(job.wait(), 0, job.err)
         job = self.shell("echo never", gang=",name=mixed")

@@ -30,7 +30,7 @@ def put(name, text):
     os.rename(f"{directory}/{name}.part", f"{directory}/{name}")
 def state(step):
     return hashlib.shake_128(f"{rank}/{step}".encode()).digest(%d)
-with muster.open() as gang:
+with muster.init() as gang:
     step, found = 0, gang.restore()
     if found is not None:
         saved, step = found
@@ -42,7 +42,7 @@ with muster.open() as gang:
         gang.save({"state": state(step)}, step)
         if waits:
             gang.wait(step)
-        gang.progress(step)
+        gang.step(step)
         committed = gang.committed
         put(f"step.{rank}", f"{step} {-1 if committed is None else committed}")
         time.sleep(0.2)
@@ -136,7 +136,9 @@ class FullPool(ClusterCase):
         self.wait(lambda: self.step(job) > began + 15, "the members to train on", SLURM)
         self.assertLess(self.committed(job), int(refused[1]), "what was under way, and nothing after it")
         kept = self.listed(job)
-        self.assertEqual(kept, sorted({*listed, *kept})[-KEPT:], "nothing is deleted to make room")
+        # What a commit in a queue was asked to keep may be there too, until the next one.
+        newest = set(sorted({*listed, *kept})[-KEPT:])
+        self.assertEqual(newest - set(kept), set(), "nothing is deleted to make room")
         self.muster_json("checkpoint", "verify", job.gang)
         self.assertEqual(len(self.delayed(job)), 1, "told once")
         room_at = self.step(job)

@@ -11,7 +11,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import ClusterCase, Job, Record  # noqa: E402
+from harness import MEMBER, ClusterCase, Job, Record  # noqa: E402
 
 
 def setUpModule() -> None:
@@ -264,6 +264,42 @@ class Fault(ClusterCase):
         self.assertIn("the limit of 1 restarts", job.err)
 
 
+class Run(ClusterCase):
+    """muster-run in the place of torchrun."""
+
+    FLAGS = "--nnodes=2 --nproc_per_node={} --rdzv_backend=c10d --rdzv_endpoint=$(hostname):29500 --max-restarts 3"
+
+    def test_a_script_of_torchrun_with_its_word_exchanged_heals(self) -> None:
+        script = f"#SBATCH -N2 --ntasks-per-node=2 --gang\nsrun muster-run {self.FLAGS.format(2)}"
+        job = self.batch(f"{script} {MEMBER[-1]} {{FILES}} '{RECORD_AND_WAIT}'")
+        first = job.wait_for_generation(1, 4)
+        self.kill_member(first[3])
+        second = job.wait_for_generation(2, 4)
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertIn(f"rank 3 on {first[3].host} (python3, pid {first[3].pid}) was killed by SIGKILL", job.err)
+        for record in first + second:
+            self.assertEqual(record.env["OMP_NUM_THREADS"], "1")
+        self.assertEqual([record.env["TORCHELASTIC_RESTART_COUNT"] for record in second], ["1"] * 4)
+
+    def test_more_processes_than_tasks_name_the_line_to_change(self) -> None:
+        job = self.batch(f"#SBATCH -N2 --ntasks-per-node=1 --gang=restarts=0\nsrun muster-run {self.FLAGS.format(8)} train.py")
+        self.assertEqual(job.wait(), 2)
+        self.assertIn("muster-run: --nproc-per-node=8 means 8 processes on this node, but the gang has 1 task here", job.err)
+        self.assertIn("write #SBATCH --ntasks-per-node=8\n", job.err)
+
+    def test_torchrun_itself_is_named_once_and_runs(self) -> None:
+        program = self.cluster.directory / "home" / "trainer" / "torchrun"
+        program.write_text("#!/bin/sh\necho $2\n")
+        program.chmod(0o755)
+        job = self.srun(["/home/trainer/torchrun", "--nproc_per_node=4", "train.py"])
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertEqual(job.out, "train.py\n" * 4)
+        advice = "muster: torchrun starts processes that Muster does not know, and checkpoints do not work for: write muster-run"
+        self.assertEqual(job.err.count(advice), 1, job.err)
+        self.assertIn("#SBATCH --ntasks-per-node=4 for the 4 processes of a node\n", job.err)
+
+
 class Joining(ClusterCase):
     def test_a_node_that_is_cut_off_is_named_when_the_join_time_is_over(self) -> None:
         # Without musterd on n4 its task waits there; by then Slurm has started it, and the node can be cut off.
@@ -308,8 +344,8 @@ class Jobs(ClusterCase):
             return all(len(list((job.files / name).glob("g2.r*.json"))) == 2 for name in "ab")
 
         self.wait(both, "both second generations, at the same time")
-        gangs = self.muster_json("status", job.id)["gangs"]
-        self.assertEqual([g["state"] for g in gangs], ["running", "running"])
+        running = ["running", "running"]
+        self.wait(lambda: [g["state"] for g in self.muster_json("status", job.id)["gangs"]] == running, "both to run")
         for name in "ab":
             (job.files / name / "go").touch()
         self.assertEqual(job.wait(), 0, job.err)

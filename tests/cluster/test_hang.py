@@ -25,7 +25,7 @@ OSDS = ("osd.0", "osd.1", "osd.2")
 TOGETHER = f"""
 sys.path.insert(0, "{BUILD_IN_NODE}/python")
 import muster
-gang = muster.open()
+gang = muster.init()
 
 def enter(step):
     with open(path(f"at.{{generation}}.{{rank}}.part"), "w") as file:
@@ -43,7 +43,7 @@ def wait_for_the_others(step):
     until(lambda: all(at(other) >= step for other in range(world)))
 
 def take(step):
-    gang.progress(step)
+    gang.step(step)
     enter(step)
     wait_for_the_others(step)
     time.sleep(0.02)
@@ -163,7 +163,7 @@ class Hang(HangCase):
         code = TOGETHER + (
             "for step in range(1, 6): take(step)\n"
             f"if generation == 1 and rank == {HANGS}: time.sleep(600)\n"
-            "gang.progress(6); gang.save({'data': b'x' * 1000}, 6); gang.wait(6)\n"
+            "gang.step(6); gang.save({'data': b'x' * 1000}, 6); gang.wait(6)\n"
             "take_until_released(6)"
         )
         job = self.gang(code, f"hang={LIMIT_S}s", nodes=NODES, tasks=TASKS)
@@ -191,10 +191,10 @@ class NoHang(HangCase):
         self.outlives(job, self.control())
 
     def test_a_slow_checkpoint_is_no_hang(self) -> None:
+        # Nothing is expected of a member before its first step.
         code = TOGETHER + (
-            "take(1)\n"
             "until(lambda: os.path.exists(path('save')))\n"
-            "gang.progress(2); gang.save({'data': b'x' * 100000}, 2)\n"
+            "gang.step(2); gang.save({'data': b'x' * 100000}, 2)\n"
             "enter(2); gang.wait(2); open(path(f'committed.{rank}'), 'w').close()\n"
             "take_until_released(2)"
         )
@@ -235,7 +235,7 @@ class Straggler(HangCase):
         code = TOGETHER + (
             "step = 0\n"
             "while not os.path.exists(path('go')):\n"
-            "    step += 1; gang.progress(step); time.sleep(0.5 if rank == 4 else 0.1)"
+            "    step += 1; gang.step(step); time.sleep(0.5 if rank == 4 else 0.1)"
         )
         self.check_named(self.gang(code, nodes=NODES, tasks=TASKS), 4, r"a step takes \S+ \S+, the others")
 

@@ -9,12 +9,13 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import batches  # noqa: E402
+import harness  # noqa: E402
 from batches import OLD_SCRIPT, BatchCase  # noqa: E402
 from harness import SLURM  # noqa: E402
 
 
 def setUpModule() -> None:
-    batches.start()
+    batches.start(harness.PATIENT)
 
 
 class End(BatchCase):
@@ -39,7 +40,7 @@ class End(BatchCase):
         urgent = self.start_job(["srun", "-p", "urgent", "-N5", "--exclusive", "sleep", "3"])
         self.assertEqual(urgent.wait(SLURM), 0, urgent.err)
         # Slurm itself lets it wait for the 120 s that a credential lives.
-        records = gang.started(2, 10, 60)
+        records = gang.started(2, 10, 100)
         self.assertEqual({r.env["SLURM_RESTART_COUNT"] for r in records}, {"1"})
         gang.check_restored(2, before)
         gang.commits(2)

@@ -22,11 +22,11 @@ CODE = f"""
 sys.path.insert(0, "{BUILD_IN_NODE}/python")
 import muster
 still = bytes([rank]) * {STILL}
-with muster.open() as gang:
+with muster.init() as gang:
     for step in range(1, {LOOKS[-1]} + 1):
         gang.save({{"still": still, "moving": bytes([step % 251, rank]) * {MOVING // 2}}}, step)
         gang.wait(step)
-        gang.progress(step)
+        gang.step(step)
         if step == 1:
             record()
         if step in {LOOKS}:

@@ -20,10 +20,10 @@ MEMBERS = 4
 CODE = f"""
 sys.path.insert(0, "{BUILD_IN_NODE}/python")
 import muster
-gang = muster.open()
+gang = muster.init()
 gang.restore()
 gang.save({{"data": bytes([generation % 256]) * (1 << 20)}}, generation)
-gang.progress(generation)
+gang.step(generation)
 if generation in ({WARM_UP + 1}, {WARM_UP + RESTARTS + 1}):
     record()
     until(lambda: os.path.exists(path(f"go{{generation}}")))
@@ -73,12 +73,16 @@ class ManyRestarts(ClusterCase):
             parents = self.cluster.exec(node, ["ps", "-o", "ppid=", "-p", ",".join(members)]).stdout.split()
             self.assertEqual(len(set(parents)), len(members), "each member has a supervisor of its own")
             script = LOOK.replace("SUPERVISORS", " ".join(sorted(set(parents))))
-            held: dict[str, int] = {}
-            for line in self.cluster.exec(node, ["bash", "-c", script]).stdout.splitlines():
-                name, value = line.split()
-                held[name] = held.get(name, 0) + int(value)
-            self.assertIn("musterd_descriptors", held)
-            figures[node] = held
+
+            def held(node: str = node, script: str = script) -> dict[str, int]:
+                sums: dict[str, int] = {}
+                for line in self.cluster.exec(node, ["bash", "-c", script]).stdout.splitlines():
+                    name, value = line.split()
+                    sums[name] = sums.get(name, 0) + int(value)
+                self.assertIn("musterd_descriptors", sums)
+                return {} if sums["zombies"] else sums  # one that has just ended is taken soon
+
+            figures[node] = self.wait(held, f"all that has ended on {node} to be taken")
         return figures
 
     def settled(self, job: Job, generation: int) -> None:
@@ -109,7 +113,6 @@ class ManyRestarts(ClusterCase):
             for name in before:
                 allowed = before[name] + ALLOWED.get(name, 0)
                 self.assertLessEqual(after[name], allowed, f"{name} on {node}: {before[name]} before, {after[name]} now")
-            self.assertEqual(after["zombies"], 0)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ with open(f"{directory}/pid", "w") as file:
     file.write(str(os.getpid()))
 while not os.path.exists(f"{directory}/go"):
     time.sleep(0.01)
-with muster.open() as gang, open(f"{directory}/said", "w") as said:
+with muster.init() as gang, open(f"{directory}/said", "w") as said:
     for step in range(1, steps + 1):
         state[::4096] = step
         try:

@@ -15,7 +15,7 @@ from walkers import WalkerCase, Walkers  # noqa: E402
 
 def setUpModule() -> None:
     # Slurm notices a dead node by itself much later than Muster: what happens before is Muster's doing.
-    harness.start("nodeloss", nodes=5, ceph=False, limits=harness.PROMPT, slurm={"SlurmdTimeout": "40"})
+    harness.start("nodeloss", nodes=5, ceph=False, limits=harness.RESTARTS)
 
 
 class Spare(WalkerCase):

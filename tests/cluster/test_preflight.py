@@ -46,6 +46,11 @@ class Preflight(ClusterCase):
     def links(self, job: Job) -> list[str]:
         return self.event_texts(job, "links")
 
+    def measuring(self) -> list[str]:
+        """The pids, on n1, of what measures. (Before it runs, no musterd may know the gang.)"""
+        find = ["pgrep", "-u", "trainer", "-f", "^muster net test"]
+        return self.wait(lambda: self.cluster.exec("n1", find).stdout.split(), "what measures")
+
     def ends(self, job: Job) -> None:
         job.release()
         self.assertEqual(job.wait(), 0, job.err)
@@ -92,9 +97,7 @@ class Preflight(ClusterCase):
         """By its user; nobody is left that measures, and the program starts."""
         self.shape("n1", MBIT_S / 20)  # so slow that there is time to
         job = self.gang(CODE, gang="preflight=full", nodes=4, tasks=4)
-        find = ["pgrep", "-u", "trainer", "-f", "^muster net test"]
-        pids = self.wait(lambda: self.cluster.exec("n1", find).stdout.split(), "what measures")
-        self.cluster.user("n1", ["kill", "-KILL", *pids])
+        self.cluster.user("n1", ["kill", "-KILL", *self.measuring()])
         self.assertEqual(hosts(job.wait_for_generation(1, 4)), NODES)
         self.assertIn("the links are not tested: the program that measures was killed by signal 9", self.links(job))
         self.ends(job)
@@ -103,8 +106,7 @@ class Preflight(ClusterCase):
         """That of the node that leads: its program still measures, and nobody asks it any more."""
         self.shape("n1", MBIT_S / 20)
         job = self.gang(CODE, gang="preflight=full", nodes=4, tasks=4)
-        find = ["pgrep", "-u", "trainer", "-f", "^muster net test"]
-        self.wait(lambda: self.cluster.exec("n1", find).stdout, "what measures")
+        self.measuring()
         self.cluster.restart_daemon("n1", "musterd")
         self.shape("n1", MBIT_S)
         self.assertEqual(hosts(job.wait_for_generation(1, 4)), NODES)
@@ -114,7 +116,7 @@ class Preflight(ClusterCase):
     def test_a_node_that_dies_meanwhile_is_replaced(self) -> None:
         self.shape("n1", MBIT_S / 20)
         job = self.gang(CODE, gang="preflight=full,spares=1", nodes=4, tasks=4)
-        self.wait(lambda: self.links(job), "the test to begin")
+        self.measuring()
         self.cluster.kill("n2")  # where the coordinator is
         self.shape("n1", MBIT_S)
         self.assertEqual(hosts(job.wait_for_generation(1, 3)), ["n1", "n3", "n4"])

@@ -23,7 +23,7 @@ SAVED = 40  # the newest checkpoint before that
 # What this machine lacks: GPUs, nodes, time, and today's PyTorch in the system's Python.
 SCRIPT_CHANGES = {
     "--nodes=5 --ntasks-per-node=8 --gres=gpu:8": "--nodes=3 --ntasks-per-node=1",
-    "srun python3 train.py": f"srun {FRAMEWORKS_PYTHON} train.py",
+    "--nnodes=4 --nproc-per-node=8": "--nnodes=3 --nproc-per-node=1",
 }
 PROGRAM_CHANGES = {
     'torch.device("cuda", int(os.environ["LOCAL_RANK"]))': 'torch.device("cpu")',
@@ -73,7 +73,7 @@ class QuickStart(ClusterCase):
         (home / "train.py").write_text(change(block("python"), PROGRAM_CHANGES))
         (home / "train.sbatch").write_text(change(after(block("diff")), SCRIPT_CHANGES))
         argv = ["sbatch", "--wait", "--output={FILES}/out", "--error={FILES}/err", "train.sbatch"]
-        return self.start_job(argv, env={"OMP_NUM_THREADS": "1"})
+        return self.start_job(argv, env={"OMP_NUM_THREADS": "1", "PYTHON_EXEC": FRAMEWORKS_PYTHON})
 
     def seen(self, job: Job, kind: str, text: str) -> bool:
         """Whether the gang's history has this. A program that has ended too early will never make it so."""

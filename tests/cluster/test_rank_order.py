@@ -21,8 +21,8 @@ def setUpModule() -> None:
     for leaf in sorted(set(LEAVES.values())):
         topology.append(f"SwitchName={leaf} Nodes={','.join(node for node in sorted(LEAVES) if LEAVES[node] == leaf)}")
     # Slurm notices a dead node by itself much later than Muster: what happens before is Muster's doing.
-    slurm = {"TopologyPlugin": "topology/tree", "SlurmdTimeout": "40"}
-    harness.start("order", nodes=NODES, ceph=False, limits=harness.PROMPT, slurm=slurm, topology=topology)
+    slurm = {"TopologyPlugin": "topology/tree", "SlurmdTimeout": "60"}
+    harness.start("order", nodes=NODES, ceph=False, limits=harness.RESTARTS, slurm=slurm, topology=topology)
 
 
 def hosts(records: list[Record]) -> list[str]:

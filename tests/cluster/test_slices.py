@@ -22,7 +22,7 @@ ROWS, COLUMNS = 60, 40  # of programs/slicer.py
 
 
 def setUpModule() -> None:
-    harness.start("slices", nodes=4, limits=harness.PROMPT, slurm={"SlurmdTimeout": "40"})
+    harness.start("slices", nodes=4, limits=harness.RESTARTS)
 
 
 class Slices(WalkerCase):

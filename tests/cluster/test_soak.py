@@ -29,10 +29,11 @@ SEED = int(os.environ.get("MUSTER_SOAK_SEED") or 1)
 PARITY, COMPRESSION = SEED & 1 != 0, SEED & 2 == 0
 NODES, SPARES = 5, 1
 PACE = 0.7
-KEPT = 40  # more than can be committed while the verifier waits for the store
+AHEAD = 20  # of the verifier, what is committed
+KEPT = 2 * AHEAD  # and what is committed before the members know that it is
 GANG = f"spares={SPARES},min=2,requeue=yes,restarts=0,hang=off"
 SETTLE = 240.0  # for a requeue, when the last fault is over
-PROGRAM = f"/usr/bin/python3 {SOURCE_IN_NODE}/tests/cluster/programs/soak_member.py {{FILES}} {SEED} {PACE}"
+PROGRAM = f"/usr/bin/python3 {SOURCE_IN_NODE}/tests/cluster/programs/soak_member.py {{FILES}} {SEED} {PACE} {AHEAD}"
 
 
 def setUpModule() -> None:
@@ -100,7 +101,7 @@ class SoakTest(ClusterCase):
         self.wait(lambda: len(victims(job.files)) == NODES - SPARES, "the gang to run")
         key, damage = f"job-{job.id}.0", Damage()
         uid = USERS["trainer"]
-        verifier = Verifier(self.cluster.directory, uid, key, SEED, damage)
+        verifier = Verifier(self.cluster.directory, job.files, uid, key, SEED, damage)
         self.addCleanup(verifier.close)
         store = Store(self.cluster.directory, uid, key)
         self.addCleanup(store.close)

@@ -21,10 +21,10 @@ LIMIT = 1 << 20
 PROGRAM = """
 import hashlib, os, sys, time, muster
 directory, steps, rank = sys.argv[1], int(sys.argv[2]), os.environ["RANK"]
-with muster.open() as gang:
+with muster.init() as gang:
     for step in range(1, steps + 1):
         while not os.path.exists(f"{directory}/step.{step}"):
-            gang.should_checkpoint()
+            gang.step(step - 1)
             time.sleep(0.01)
         said = "committed"
         try:
@@ -32,7 +32,7 @@ with muster.open() as gang:
             gang.wait(step)
         except muster.MusterError as why:
             said = f"{why.code}: {why}"
-        gang.progress(step)
+        gang.step(step)
         with open(f"{directory}/done.{step}.{rank}.part", "w") as file:
             file.write(said)
         os.rename(f"{directory}/done.{step}.{rank}.part", f"{directory}/done.{step}.{rank}")

@@ -187,7 +187,7 @@ class Overwritten(ClusterCase):
         set_target(job.files, slowest() + 4)
         self.assertEqual(job.wait(), 0, job.err)
         self.assertEqual([path.read_text() for path in job.files.glob("errors.*")], [])
-        verifier = Verifier(self.cluster.directory, USERS["trainer"], key, seed, Damage())
+        verifier = Verifier(self.cluster.directory, job.files, USERS["trainer"], key, seed, Damage())
         self.addCleanup(verifier.close)
         self.assertEqual(len(verifier.again()), 3)
         self.assertEqual((verifier.wrong, verifier.verified), ([], 3))

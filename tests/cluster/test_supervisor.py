@@ -23,13 +23,13 @@ from vc import Cluster  # noqa: E402
 from vc.names import BUILD_IN_NODE  # noqa: E402
 from vc.slurm import plugstack_line  # noqa: E402
 
-KILL_WAIT_S = 5  # of the virtual cluster's slurm.conf
-RECONNECT_S = 3
+KILL_WAIT_S = 20
+RECONNECT_S = 10
 PLUGINS = [f"required {BUILD_IN_NODE}/tests/{name}.so" for name in ("mount_namespace", "memory_limit")]
 
 
 def setUpModule() -> None:
-    harness.start("sup", nodes=2, ceph=False, plugins=PLUGINS, settings={"reconnect": f"{RECONNECT_S}s"})
+    harness.start("sup", nodes=2, ceph=False, plugins=PLUGINS, settings={"reconnect": f"{RECONNECT_S}s"}, slurm={"KillWait": str(KILL_WAIT_S)})
 
 
 def counting(signals: str) -> str:
@@ -142,7 +142,7 @@ class Signals(ClusterCase):
         began = now()
         self.cluster.exec("ctl", ["scancel", job.id])
         job.wait()
-        self.assertLess(now() - began, KILL_WAIT_S + 10)
+        self.assertGreater(now() - began, KILL_WAIT_S / 2, "Slurm waited for it")
         for r in records:
             self.wait(lambda r=r: self.cluster.exec(r.host, ["kill", "-0", str(r.pid)]).returncode != 0, "its death")
 
@@ -184,7 +184,8 @@ class Stdio(ClusterCase):
         self.assertEqual(second, sorted(f"{r}: {stream} {r} 2" for r in range(4) for stream in ("err", "out")))
 
     def test_all_of_a_large_stderr_arrives_in_order(self) -> None:
-        job = self.srun(["sh", "-c", "seq 1 100000 >&2"], nodes=1, tasks=1)
+        # slurmstepd that ends before it has read srun's word of the end of stdin resets the connection, and output on its way is lost.
+        job = self.srun(["sh", "-c", "cat; seq 1 100000 >&2"], nodes=1, tasks=1)
         self.assertEqual(job.wait(), 0)
         self.assertEqual(job.err, "".join(f"{i}\n" for i in range(1, 100001)))
 
@@ -324,10 +325,16 @@ class Ends(ClusterCase):
         self.assertEqual(job.err.count("was killed by the kernel's out-of-memory killer"), 2)
         self.assertIn("OUT_OF_MEMORY", job.err)
 
-    def test_a_suspended_jobs_timers_stand_still(self) -> None:
-        job = self.gang("record(); until_released()", nodes=1, tasks=2, options=("-w", "n1"))
-        first = job.wait_for_generation(1, 2)
+    def suspend(self, job: Job, host: str, pid: int) -> None:
+        """Until this process of its stands still."""
         self.assertEqual(self.cluster.exec("ctl", ["scontrol", "suspend", job.id]).returncode, 0)
+        stopped = ["sh", "-c", f"grep -q 'State:.[DT]' /proc/{pid}/status"]
+        self.wait(lambda: self.cluster.exec(host, stopped).returncode == 0, "the job to be stopped")
+
+    def test_a_suspended_jobs_timers_stand_still(self) -> None:
+        job = self.gang("record(parent=os.getppid()); until_released()", nodes=1, tasks=2, options=("-w", "n1"))
+        first = job.wait_for_generation(1, 2)
+        self.suspend(job, first[0].host, first[0].said["parent"])
         self.cluster.stop_daemon("n1", "musterd")
         began = now()
         self.wait(lambda: now() > began + RECONNECT_S + 1.5, "longer than a member runs without musterd")
@@ -343,9 +350,7 @@ class Ends(ClusterCase):
         """It waits for the supervisors for as long as they are stopped."""
         job = self.gang("record(parent=os.getppid()); until_released()", nodes=2, tasks=4)
         first = job.wait_for_generation(1, 4)
-        self.assertEqual(self.cluster.exec("ctl", ["scontrol", "suspend", job.id]).returncode, 0)
-        stopped = ["sh", "-c", f"grep -q 'State:.[DT]' /proc/{first[0].said['parent']}/status"]
-        self.wait(lambda: self.cluster.exec(first[0].host, stopped).returncode == 0, "the job to be stopped")
+        self.suspend(job, first[0].host, first[0].said["parent"])
         for node in ("n1", "n2"):  # the coordinator's too
             self.cluster.stop_daemon(node, "musterd")
             self.cluster.start_daemon(node, "musterd")
@@ -360,12 +365,11 @@ class Ends(ClusterCase):
         """Switched off: musterd dies."""
         job = self.gang("record(); until_released()", nodes=1, tasks=1, options=("-w", "n1"))
         member = job.wait_for_generation(1, 1)[0]
+        began = now()
         self.cluster.stop_daemon("n1", "musterd")
         self.addCleanup(self.cluster.start_daemon, "n1", "musterd")
-        began = now()
         self.wait(lambda: self.cluster.exec("n1", ["kill", "-0", str(member.pid)]).returncode != 0, "its death")
         self.assertGreater(now() - began, RECONNECT_S - 1)
-        self.assertLess(now() - began, RECONNECT_S + 5)
         self.wait(lambda: "musterd has gone" in job.err, "the reason in the job's stderr")
 
     def test_a_running_gang_never_notices_a_restart_of_musterd(self) -> None:

@@ -148,6 +148,8 @@ class SlurmOnly(unittest.TestCase):
 
         wait_until(running, 30, f"job {job} running")
         began = time.time()
+        changed = self.cluster.exec("ctl", ["scontrol", "update", f"JobId={job}", "Name=changed"])  # what has not changed is not saved again
+        self.assertEqual(changed.returncode, 0, changed.stderr)
         state = self.cluster.directory / "slurmctld" / "job_state"
         wait_until(lambda: state.exists() and state.stat().st_mtime > began, 60, "slurmctld to save its state")
         self.cluster.kill("ctl")
@@ -191,8 +193,13 @@ class WithCeph(unittest.TestCase):
             cluster.stop_daemon("ceph", "osd.0", signal.SIGKILL)
             self.assertEqual(cluster.exec("n1", ["timeout", "30", *put]).returncode, 0)
             cluster.start_daemon("ceph", "osd.0")
-            up = ["timeout", "10", "ceph", "osd", "stat", "-f", "json"]
-            wait_until(lambda: json.loads(cluster.exec("ctl", up).stdout)["num_up_osds"] == 3, 30, "3 OSDs up")
+            up = ["timeout", "60", "ceph", "osd", "stat", "-f", "json"]
+
+            def three() -> bool:
+                said = cluster.exec("ctl", up).stdout
+                return bool(said) and json.loads(said)["num_up_osds"] == 3
+
+            wait_until(three, 120, "3 OSDs up")
         self.assertEqual(traces(cluster.names.name), [])
 
 
@@ -205,7 +212,7 @@ class Lifetime(unittest.TestCase):
                 done = cluster.user("ctl", ["srun", "-N2", "hostname"])
                 self.assertEqual(sorted(done.stdout.split()), ["n1", "n2"], done.stderr)
             self.assertNotEqual(first.network.subnet, second.network.subnet)
-            self.assertTrue(reaches(first, "n1", first.network.address("n2")))
+            wait_until(lambda: reaches(first, "n1", first.network.address("n2")), 60, "n2 to answer")
             self.assertFalse(reaches(first, "n1", second.network.address("n2")))
         self.assertEqual([traces(name) for name in names], [[], []])
 
@@ -226,7 +233,7 @@ class Lifetime(unittest.TestCase):
                 time.sleep(delay)  # the moment to be interrupted at: nothing is waited for
                 start.send_signal(number)
                 try:
-                    error = start.communicate(timeout=30)[1]
+                    error = start.communicate(timeout=120)[1]
                 except subprocess.TimeoutExpired:
                     start.send_signal(signal.SIGABRT)  # it says where it stands
                     Cluster(name).stop()

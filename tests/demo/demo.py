@@ -33,7 +33,7 @@ WORKLOADS = [
         steps=80,
         every=20,
         kill_rank=9,
-        kill_after=46,
+        kill_after=26,
         show_every=10,
     ),
     Workload(
@@ -47,7 +47,7 @@ WORKLOADS = [
         steps=200,
         every=50,
         kill_rank=2,
-        kill_after=115,
+        kill_after=65,
         show_every=25,
     ),
 ]
@@ -118,7 +118,7 @@ def main() -> int:
         signal.signal(number, _interrupt)
     began = time.monotonic()
     name = f"demo-{os.getpid()}"  # no other running demo has it
-    cluster = Cluster(name, nodes=NODES)
+    cluster = Cluster(name, nodes=NODES, settings={"lease": "20s", "silence": "30s"})
     logs: Path | None = ROOT / "build" / "demo-logs" / name  # kept when something goes wrong
     keep = False
     try:

@@ -11,8 +11,8 @@ from vc import Cluster
 
 NODES = 4
 _STEP = re.compile(r"step (\d+) loss ([\d.]+)")
-_RESUMED = re.compile(r"resumed from step (\d+)")
-_SHOWN = re.compile(r"muster: |resumed |training |final |parameters |srun: |slurmstepd: ")
+_RESUMED = re.compile(r"(?:rank 0 of \d+ )?resumed from step (\d+)")
+_SHOWN = re.compile(r"muster: |rank 0 |resumed |training |final |parameters |srun: |slurmstepd: ")
 _AFTER = re.compile(r"([\d.]+) ms after the fault")
 
 

@@ -48,7 +48,7 @@ def is_to_fail(case: Case) -> bool:
 def work(what: tuple[Any, ...]) -> Any:
     """What the rank answers: what is wrong, or what a model was when it was saved."""
     kind, seed, number, *rest = what
-    with muster.open() as gang:
+    with muster.init() as gang:
         if kind == "train":
             return models.train(gang, models.training_of(seed, number))
         if kind == "resume":

@@ -37,6 +37,10 @@ constexpr bool Equal(int ours, int theirs) {
 SAME_CALL(nccl::Functions, nccl, GetVersion, );
 SAME_CALL(nccl::Functions, nccl, GetUniqueId, );
 SAME_CALL(nccl::Functions, nccl, CommInitRankConfig, );
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 4)
+SAME_CALL(nccl::Functions, nccl, CommInitRankScalable, );
+static_assert(Equal(nccl::kScalable, NCCL_VERSION(2, 23, 4)));
+#endif
 SAME_CALL(nccl::Functions, nccl, CommFinalize, );
 SAME_CALL(nccl::Functions, nccl, CommDestroy, );
 SAME_CALL(nccl::Functions, nccl, CommAbort, );
@@ -95,6 +99,7 @@ SAME_CALL(cuda::Functions, cu, DevicePrimaryCtxRelease, _v2);
 SAME_CALL(cuda::Functions, cu, CtxSetCurrent, );
 SAME_CALL(cuda::Functions, cu, StreamCreate, );
 SAME_CALL(cuda::Functions, cu, StreamDestroy, _v2);
+SAME_CALL(cuda::Functions, cu, StreamSynchronize, );
 SAME_CALL(cuda::Functions, cu, EventCreate, );
 SAME_CALL(cuda::Functions, cu, EventDestroy, _v2);
 SAME_CALL(cuda::Functions, cu, EventRecord, );
@@ -102,6 +107,11 @@ SAME_CALL(cuda::Functions, cu, EventQuery, );
 SAME_CALL(cuda::Functions, cu, MemAlloc, _v2);
 SAME_CALL(cuda::Functions, cu, MemFree, _v2);
 SAME_CALL(cuda::Functions, cu, MemcpyAsync, );
+SAME_CALL(cuda::Functions, cu, MemsetD8Async, );
+SAME_CALL(cuda::Functions, cu, ModuleLoadData, );
+SAME_CALL(cuda::Functions, cu, ModuleUnload, );
+SAME_CALL(cuda::Functions, cu, ModuleGetFunction, );
+SAME_CALL(cuda::Functions, cu, LaunchKernel, );
 SAME_CALL(cuda::Functions, cu, GetErrorString, );
 static_assert(Equal(cuda::kSuccess, CUDA_SUCCESS));
 static_assert(Equal(cuda::kNoDevice, CUDA_ERROR_NO_DEVICE));

@@ -23,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
-sys.path[:0] = [str(HERE), str(HERE.parent / "unit/ceph")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "unit/client")]
 if "PYTHONPATH" not in os.environ:
     sys.path.insert(0, str(HERE.parents[1] / "build/python"))
 

@@ -6,7 +6,7 @@ from typing import Any
 from rack import ClusterError, Options, Play, Rack
 
 NODES = ["n1", "n2", "n3"]
-ACCOUNTS: dict[str, Any] = {"physics": {"users": {"trainer": {}}}}
+ACCOUNTS: dict[str, Any] = {"physics": {"users": {"trainer": {}, "analyst": {}}}}
 METRICS_PORT = 305
 # A container cannot lock more memory than its host lets it.
 STORE = {"store": "rados:muster", "memlock_limit": "8MiB", "metrics_port": METRICS_PORT, "metrics_address": "0.0.0.0"}
@@ -29,6 +29,8 @@ def options(suite: str, packages: Path) -> Options:
 def variables(rack: Rack) -> dict[str, Any]:
     """The operator's file."""
     return {
+        "base_apt_sources": rack.mirror.sources().splitlines(),
+        "base_users": {"analyst": {"uid": 20002}},
         "muster_apt_source": rack.mirror.source,
         "muster_compute_packages": ["muster", "python3-muster", "muster-train"],
         "muster_config": STORE,

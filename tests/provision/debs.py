@@ -18,6 +18,18 @@ def package(packages: Path, name: str) -> Path:
     return found[0]
 
 
+def stand_in(directory: Path, name: str, version: str, depends: str = "libc6") -> None:
+    """A package without files."""
+    with tempfile.TemporaryDirectory() as temporary:
+        control = Path(temporary) / "DEBIAN" / "control"
+        control.parent.mkdir()
+        control.write_text(
+            f"Package: {name}\nVersion: {version}\nArchitecture: amd64\nDepends: {depends}\n"
+            "Maintainer: nobody <nobody@muster.invalid>\nDescription: stands in for another one\n"
+        )
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-b", temporary, directory], check=True, stdout=subprocess.DEVNULL)
+
+
 def repack(deb: Path, directory: Path, changes: dict[str, str]) -> None:
     """The same package with other words in what it says of itself."""
     with tempfile.TemporaryDirectory() as temporary:

@@ -8,6 +8,7 @@ PAGES = ("install", "operate", "upgrade")
 # Blocks that no machine of a rack runs, by their first words, and who runs them.
 ELSEWHERE = {
     "install: apt-get build-dep": "packaging/build-deb is the test package.build_deb, and scripts/setup.sh installs what it needs",
+    "install: packaging/build-wheel": "the test frameworks.wheel builds the wheel and installs it into a virtual environment",
     "upgrade: ansible-playbook": "test_muster_only.py plays it under a gang",
 }
 

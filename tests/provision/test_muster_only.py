@@ -4,6 +4,7 @@ are dead or differ. The packages are those of build/packages, or of the director
 
 import os
 import random
+import re
 import sys
 import tempfile
 import unittest
@@ -102,11 +103,36 @@ class MusterOnly(unittest.TestCase):
             self.assertEqual(compare(self.before[name], tree), {}, name)
         # Each goes on where the one before it was killed. What the first one has started on the hosts still runs then.
         for task in ("packages : Install", "muster : Write muster.yaml", "muster : Start musterd", "muster : Switch the plugin on"):
-            killed = self.rack.playbooks.play("muster_only", kill_at=f"TASK [muster.appliance.{task}")
+            killed = self.rack.playbooks.play("muster_only", at=f"TASK [muster.appliance.{task}")
             self.assertEqual(killed.code, -9, killed.output)
         self.play("muster_only")
         for name, tree in self.etc().items():
             self.assertEqual(compare(whole[name], tree), {}, name)
+        self.assertEqual(self.validate(), [])
+
+    def test_02_what_fails_in_the_midst_is_named_and_the_next_play_makes_up_for_it(self) -> None:
+        """Packages for another Slurm; then a disk that is full, and a host that dies."""
+        whole = self.etc()
+        self.play("uninstall")
+        self.publish({"22.05": "24.11", "22.06": "24.12"})
+        self.addCleanup(self.rack.mirror.publish, PACKAGES)
+        refused = self.rack.playbooks.play("muster_only")
+        self.assertEqual(refused.code, 2, refused.output)
+        said = re.findall(r'(?m)^fatal: \[(\w+)\]: FAILED! => .*"msg": "slurm-spank-muster-24.11 : Depends: .* for another Slurm', refused.output)
+        self.assertEqual(sorted(said), sorted(self.rack.hosts), refused.output)
+        self.rack.mirror.publish(PACKAGES)
+        self.shell("n1", "mkdir /usr/libexec/muster; mount -t tmpfs -o size=64k tmpfs /usr/libexec/muster")
+        at = "TASK [muster.appliance.packages : Install muster"
+        half = self.rack.playbooks.play("muster_only", at=at, then=lambda: self.rack.kill("n3"))
+        self.assertEqual(half.code, 4, half.output)
+        said = re.findall(r'(?m)^fatal: \[(\w+)\]: (?:UNREACHABLE|FAILED! => .*"msg": ".*No space left .*; make room)', half.output)
+        self.assertEqual(sorted(said), ["n1", "n3"], half.output)
+        self.shell("n1", "umount /usr/libexec/muster")
+        self.rack.revive("n3")
+        self.play("muster_only")
+        for name, tree in self.etc().items():
+            self.assertEqual(compare(whole[name], tree), {}, name)
+        self.rack.wait_for_idle(NODES)
         self.assertEqual(self.validate(), [])
 
     def test_a_check_of_finished_hosts_predicts_the_next_run(self) -> None:
@@ -142,12 +168,15 @@ class MusterOnly(unittest.TestCase):
 
     def upgrade_to(self, version: str) -> None:
         """What the repository has is of another version."""
-        old = field(package(PACKAGES, "muster"), "Version")
+        self.publish({field(package(PACKAGES, "muster"), "Version"): version})
+
+    def publish(self, words: dict[str, str]) -> None:
+        """What the repository has says other words of itself."""
         with tempfile.TemporaryDirectory() as directory:
             for deb in PACKAGES.glob("*.deb"):
                 if "-dbgsym_" in deb.name:
                     continue  # large, and on no machine
-                repack(deb, Path(directory), {old: version})
+                repack(deb, Path(directory), words)
             self.rack.mirror.publish(Path(directory))
 
     def test_zz_an_upgrade_goes_round_under_a_gang_that_notices_nothing(self) -> None:

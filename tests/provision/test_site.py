@@ -55,6 +55,8 @@ class SiteTest(unittest.TestCase):
         cls.addClassCleanup(cls.rack.stop)
         cls.rack.start()
         cls.rack.run("n1", ["sh", "-ec", _GPUS], check=True)
+        for host in cls.rack.hosts:  # a site without the internet
+            cls.rack.run(host, ["sh", "-ec", "echo 'deb http://deb.debian.invalid/debian bookworm main' >/etc/apt/sources.list"], check=True)
         cls.configure()
         check = cls.rack.playbooks.play("site", "--check")
         if (check.code, check.output.count("has no chrony yet: --check tells what")) != (2, len(cls.rack.hosts)):
@@ -104,10 +106,17 @@ class Site(SiteTest):
     def test_a_check_predicts_what_a_run_changes(self) -> None:
         partitions = {"main": "Nodes=ALL Default=YES State=UP", "one": "Nodes=n1 MaxTime=60"}
         config = STORE | {"log_level": "debug"}
-        SiteTest.edits = {"slurm_controller_partitions": partitions, "muster_config": config, "slurm_controller_switches": switches("n3")}
+        settings = blank_site.variables(self.rack)["slurm_controller_settings"] | {"BatchStartTimeout": 20}
+        SiteTest.edits = {
+            "slurm_controller_partitions": partitions,
+            "slurm_controller_settings": settings,
+            "slurm_controller_switches": switches("n3"),
+            "muster_config": config,
+            "monitoring_retention": "10d",
+        }
         self.configure()
         predicted = self.play("site", "--check", "--diff").changed
-        self.assertEqual([host for host, changed in predicted.items() if not changed], ["ceph1", "db"], "what the edits are not about")
+        self.assertEqual([host for host, changed in predicted.items() if not changed], ["ceph1"], "what the edits are not about")
         self.assertEqual(self.play("site").changed, predicted)
         said = self.rack.run("n3", ["scontrol", "show", "topology", "n3"], check=True).stdout
         self.assertEqual(sorted(line.split()[0] for line in said.splitlines()), ["SwitchName=leaf2", "SwitchName=spine"], said)
@@ -127,6 +136,12 @@ class Site(SiteTest):
                 else:
                     self.assertRaises(TimeoutError, socket.create_connection, address, 2, (stranger, 0))
 
+    def test_a_user_of_the_operators_file_has_gangs(self) -> None:
+        self.rack.wait_for_idle(NODES)
+        whoami = "srun -N3 --gang sh -c 'id -u; stat -c %U .'"
+        done = self.rack.run("login1", ["su", "-", "analyst", "-c", whoami])
+        self.assertEqual(sorted(done.stdout.split()), ["20002"] * 3 + ["analyst"] * 3, done.stderr)
+
     def test_jobs_get_gpus(self) -> None:
         self.rack.wait_for_idle(NODES)
         ask = ["sinfo", "--noheader", "--Node", "--partition=main", "--nodes=n1,n2", "--Format=nodehost:10,gres:40"]
@@ -144,7 +159,8 @@ class Site(SiteTest):
         self.rack.wait_for_idle(NODES)
         drain, resume = block("upgrade", "muster node drain").splitlines()
         self.rack.run("n3", ["sh", "-ec", drain], check=True)
-        self.assertEqual(self.rack.run("ctl", ["sinfo", "--noheader", "--nodes=n3", "--format=%T"], check=True).stdout.strip(), "drained")
+        states = ["sinfo", "--noheader", "--Node", "--format=%N %T"]  # with --nodes they may be old
+        wait_until(lambda: "n3 drained" in self.rack.run("ctl", states, check=True).stdout.splitlines(), 180, "n3 to be drained")
         self.rack.run("n3", ["sh", "-ec", resume], check=True)
         self.rack.wait_for_idle(NODES)
         script = block("operate", "#!/bin/bash", old="--steps 2000 --checkpoint-every 100", new="--steps 20 --checkpoint-every 10")
@@ -155,10 +171,10 @@ class Site(SiteTest):
         self.addCleanup(self.tenancy, {"accounts": blank_site.ACCOUNTS, "remove": True})
         limits = {"Fairshare": 30, "GrpTRES": "cpu=64,mem=512G,node=4", "GrpWall": "7-00", "QOS": ["normal", "high"], "DefaultQOS": "normal"}
         high = {"Description": "What cannot wait", "Flags": ["NoDecay"], "GraceTime": 90, "MaxTRESPerUser": "cpu=9,mem=2T", "Priority": 100}
-        users = {"trainer": {}, "other": {"MaxJobs": 2, "MaxWall": "26:00:00"}}
+        users = {"trainer": {}, "analyst": {}, "other": {"MaxJobs": 2, "MaxWall": "26:00:00"}}
         plasma = {"parent": "physics", "limits": {"Fairshare": "parent"}, "users": {"trainer": {"MaxJobs": 5}}}
         much = {"qos": {"high": high}, "accounts": {"physics": {"description": "us", "limits": limits, "users": users}, "plasma": plasma}}
-        little = {"accounts": {"physics": {"limits": {"GrpTRES": "cpu=32"}, "users": {"trainer": {}}}}}
+        little = {"accounts": {"physics": {"limits": {"GrpTRES": "cpu=32"}, "users": {"trainer": {}, "analyst": {}}}}}
         left = ["Fairshare=30 of account physics", "GrpWall=7-00:00:00 of account physics", "QOS=high,normal of account physics"]
         left += ["DefaultQOS=normal of account physics", "user other of account physics", "user trainer of account plasma"]
         left += ["account plasma", "QOS high"]
@@ -169,8 +185,8 @@ class Site(SiteTest):
             again = self.tenancy(given)
             self.assertEqual((again["changed"], again["left"]), (False, stays))
         associations = self.rack.run("ctl", ["sacctmgr", "-nP", "show", "associations", "wopl", "format=account,user,grptres"], check=True)
-        expected = ["root||", "root|root|", "physics||cpu=32", "physics|trainer|"]
-        self.assertEqual(associations.stdout.splitlines(), expected)
+        expected = ["physics|analyst|", "physics|trainer|", "physics||cpu=32", "root|root|", "root||"]
+        self.assertEqual(sorted(associations.stdout.splitlines()), expected)
 
     def test_what_cannot_be_an_account_is_refused(self) -> None:
         wrong = {"Physics": {}, "a": {"limits": {"MaxJob": 1}}, "b": {"limits": {"MaxWall": 43200}}, "c": {"parent": "d"}, "e": {"user": {}}}

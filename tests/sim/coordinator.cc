@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted.h"
 #include "daemon/gang/cause.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr Nanos kRetry = 300 * kMs;
 constexpr Nanos kLinger = 400 * kMs;
+constexpr Nanos kEndDurable = 3'000 * kMs;
 
 // Who must answer for an end: ExitOf.
 void Classify(gang::Exit* exit) {
@@ -37,6 +39,20 @@ void Coordinator::Post(Nanos delay, World::Task task) {
   });
 }
 
+void Coordinator::Ask(std::function<bool(Store::Head&)> change,
+                      std::function<void(Store::Answer, const Store::Head&)> then) {
+  daemon_.sim.store.Ask(daemon_.host.index(), std::move(change),
+                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_),
+                         then = std::move(then)](Store::Answer answer, const Store::Head& head) {
+                          if (daemon.expired() || alive.expired()) return;
+                          Post(0, [then, answer, head] { then(answer, head); });
+                        });
+}
+
+void Coordinator::Look(std::function<void(Store::Answer, const Store::Head&)> then) {
+  Ask([](Store::Head& /*head*/) { return true; }, std::move(then));
+}
+
 void Coordinator::Queue(Thread& thread, Work work) {
   thread.queue.push_back(std::move(work));
   if (!thread.working) RunQueue(thread);
@@ -57,16 +73,24 @@ void Coordinator::TryTakeOver() {
   // earlier life of this daemon has taken is not.
   std::set<uint32_t> here;
   for (const auto& [node, link] : links_) here.insert(node);
+  const bool awaits =
+      !origin_.fresh && !origin_.promised && world_.now() < made_ + 2 * daemon_.sim.options.times.silence;
+  const auto succeeded = [newest = awaits ? origin_.known_term : UINT64_MAX,
+                          self = daemon_.host.index()](const Store::Head& head) {
+    return head.exists && head.fence.term > newest && head.record.coordinator != self;
+  };
   const auto change = [promised = origin_.promised, after = origin_.after_term, self = daemon_.host.index(),
-                       made = made_, record = MakeRecord(), here,
+                       made = made_, record = MakeRecord(), here, succeeded,
                        seen = daemon_.sim.store.head().fence](Store::Head& head) {
     // What an earlier life of this daemon has asked for may come to the store late.
     if (!promised && head.exists && head.fence != seen) return false;
+    if (succeeded(head)) return false;
     if (promised && head.exists && head.fence.term == after + 1 && head.record.named == made) return true;
     if (promised && (!head.exists || head.fence.term != after)) return false;
-    // It may be cut off, and still reach the store: the others go on without it.
+    // It may be cut off, and still reach the store: the others go on without it, unless the gang is at its end.
     const auto& lost = head.record.memory.lost;
-    if (!promised && head.exists && std::find(lost.begin(), lost.end(), self) != lost.end()) {
+    if (!promised && head.exists && !head.record.finish &&
+        std::find(lost.begin(), lost.end(), self) != lost.end()) {
       const lease::WitnessSet& w = head.record.witnesses;
       const auto came = std::count_if(w.begin(), w.end(), [&](uint32_t node) { return here.contains(node); });
       if (static_cast<size_t>(came) < w.Blocking()) return false;
@@ -75,15 +99,14 @@ void Coordinator::TryTakeOver() {
     head.exists = true;
     head.record.coordinator = self;
     head.record.named = made;
-    ++head.fence.term;
+    if (!MUSTER_PLANTED(same_term)) ++head.fence.term;
     return true;
   };
-  daemon_.sim.store.Ask(daemon_.host.index(), change,
-                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_)](
-                            Store::Answer answer, const Store::Head& head) {
-                          if (daemon.expired() || alive.expired()) return;
-                          Post(0, [this, answer, head] { TakenOver(answer, head); });
-                        });
+  Ask(change, [this, succeeded](Store::Answer answer, const Store::Head& head) {
+    if (answer == Store::Answer::kConflict && succeeded(head))
+      return StepDown(head.record.coordinator, head.fence.term);
+    TakenOver(answer, head);
+  });
 }
 
 void Coordinator::TakenOver(Store::Answer answer, const Store::Head& head) {
@@ -96,31 +119,30 @@ void Coordinator::TakenOver(Store::Answer answer, const Store::Head& head) {
     if (world_.now() > deadline_) return StepDown(std::nullopt);
     return Post(kRetry, [this] { TryTakeOver(); });
   }
-  fence_ = head.fence;
-  latest_ = head.Latest();
+  fence_.Take(head.fence);
+  starts_.SetNewest(head.Latest());
   for (const auto& [step, fence] : head.checkpoints) {
-    if (fence.generation == fence_.generation) committed_.insert(step);
+    if (fence.generation == fence_.fence().generation) saves_.CommittedBefore(step);
   }
   origin_.taken(true);
   if (head.record.finish) {
     end_ = head.record.finish;
-    deposed_ = true;
-    Broadcast(fence_.term, *end_);
+    fence_.Lose();
+    Broadcast(fence_.term(), *end_);
     return MaybeOver();
   }
   gang::Memory memory = head.record.memory;
   memory.running = head.record.state != gang::State::kJoining;
-  memory.generation = fence_.generation;
+  memory.generation = fence_.fence().generation;
   memory.requeueing = head.record.state == gang::State::kRequeueing;
   if (memory.running) {
-    restore_ = head.record.restore;
-    inherited_[fence_.generation] = restore_;
+    starts_.SetFrom(head.record.restore);
+    starts_.Inherit(fence_.fence().generation, head.record.restore);
   }
-  world_.Log("n{} coordinates, term {}, generation {}{}", daemon_.host.index(), fence_.term,
-             fence_.generation, memory.running ? ", recovering" : "");
-  daemon_.sim.invariants.Coordinates(fence_.term);
+  world_.Log("n{} coordinates, term {}, generation {}{}", daemon_.host.index(), fence_.term(),
+             fence_.fence().generation, memory.running ? ", recovering" : "");
+  daemon_.sim.invariants.Coordinates(fence_.term(), origin_.promised);
   gang_.emplace(daemon_.sim.options.gang, memory);
-  durable_generation_ = fence_.generation;
   BeginLeases(memory.running ? &head.record : nullptr);
   Carry(gang_->Begin());
   // Behind the record that names the witnesses.
@@ -137,34 +159,36 @@ void Coordinator::TakenOver(Store::Answer answer, const Store::Head& head) {
 }
 
 void Coordinator::Deposed() {
-  if (deposed_ || std::exchange(asks_whose_, true)) return;
-  daemon_.sim.store.Ask(
-      daemon_.host.index(), [](Store::Head& /*head*/) { return true; },
-      [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_)](Store::Answer answer,
-                                                                      const Store::Head& head) {
-        if (daemon.expired() || alive.expired()) return;
-        Post(0, [this, answer, head] {
-          StepDown(answer == Store::Answer::kDone ? std::optional(head.record.coordinator) : std::nullopt);
-        });
-      });
+  if (!fence_.AskWhose()) return;
+  Look([this](Store::Answer answer, const Store::Head& head) {
+    StepDown(answer == Store::Answer::kDone ? std::optional(head.record.coordinator) : std::nullopt);
+  });
 }
 
-void Coordinator::StepDown(std::optional<uint32_t> successor) {
-  if (deposed_) return;
-  world_.Log("n{} steps down, term {}", daemon_.host.index(), fence_.term);
+void Coordinator::StepDown(std::optional<uint32_t> successor, uint64_t term) {
+  if (fence_.lost()) return;
+  world_.Log("n{} steps down, term {}", daemon_.host.index(), fence_.term());
   daemon_.sim.invariants.StepsDown(daemon_.host.index(), successor);
-  deposed_ = true;
+  fence_.Lose();
   daemon_.EndLead();
-  Broadcast(0, Elsewhere{successor});
+  Broadcast(term, Elsewhere{successor});
   MaybeOver();
 }
 
 void Coordinator::MaybeOver() {
-  const bool done = deposed_ || (gang_ && (gang_->state() == gang::State::kFinished));
+  const bool done = fence_.lost() || (gang_ && (gang_->state() == gang::State::kFinished));
   if (!done || !links_.empty()) return;
-  Post(kLinger, [this] {
+  // Behind what is still to be done, the record before all.
+  const auto forget = [this](const std::function<void()>& done) {
+    if (links_.empty()) daemon_.Post(0, [&daemon = daemon_, self = this] { daemon.ForgetCoordinator(self); });
+    done();
+  };
+  Post(kLinger, [this, forget] {
     if (!links_.empty()) return;
-    daemon_.Post(0, [&daemon = daemon_, self = this] { daemon.ForgetCoordinator(self); });
+    Queue(records_, [this, forget](const std::function<void()>& done) {
+      Queue(committer_, forget);
+      done();
+    });
   });
 }
 
@@ -175,11 +199,12 @@ void Coordinator::Attached(uint32_t node, const std::shared_ptr<Link>& link, con
     old->second->Close(kCoordinatorEnd);
   links_[node] = link;
   registered_.erase(node);
-  if (deposed_) {
-    if (end_) return Send(node, fence_.term, *end_);
+  if (fence_.lost()) {
+    if (end_) return Send(node, fence_.term(), *end_);
     return Send(node, 0, Elsewhere{});
   }
   if (!gang_) {
+    origin_.known_term = std::max(origin_.known_term, registration.term);
     std::erase_if(early_, [&](const auto& early) { return early.first == node; });
     early_.emplace_back(node, registration);
     return;
@@ -189,8 +214,7 @@ void Coordinator::Attached(uint32_t node, const std::shared_ptr<Link>& link, con
 
 void Coordinator::Registered(uint32_t node, const Register& registration) {
   registered_.insert(node);
-  if (registration.started_generation > 0 && !start_)
-    inherited_.emplace(registration.started_generation, registration.started_restore);
+  starts_.Inherit(registration.started_generation, registration.started_restore);
   Attend(node);
   gang::NodeJoined joined{node, fmt::format("n{}", node), 20000, registration.members};
   for (gang::MemberInfo& member : joined.members) {
@@ -207,7 +231,8 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
     // Whatever ended it: musterd may have gone in that moment.
     if (daemon_.lead() != nullptr) {
       lease::CoordinatorLease& lead = *daemon_.lead();
-      lead.NodeClosed(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
+      if (!MUSTER_PLANTED(closed_not_counted))
+        lead.NodeClosed(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
     }
     Feed(gang::NodeLeft{node});
   }
@@ -216,7 +241,7 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
 
 void Coordinator::Hear(uint32_t node, const Link* link, const AgentMessage& message) {
   const auto found = links_.find(node);
-  if (deposed_ || found == links_.end() || found->second.get() != link) return;
+  if (fence_.lost() || found == links_.end() || found->second.get() != link) return;
   if (!gang_) {
     early_.emplace_back(node, message);
     return;
@@ -231,7 +256,7 @@ void Coordinator::Hear(uint32_t node, const Link* link, const AgentMessage& mess
 void Coordinator::Send(uint32_t node, uint64_t term, decltype(CoordinatorMessage::kind) kind) {
   const auto found = links_.find(node);
   if (found == links_.end()) return;
-  if (world_.Has(Bug::kLostStop) && std::holds_alternative<Stop>(kind) && world_.Chance(0.3)) return;
+  if (MUSTER_PLANTED(lost_stop) && std::holds_alternative<Stop>(kind) && world_.Chance(0.3)) return;
   found->second->Send(kCoordinatorEnd, CoordinatorMessage{term, std::move(kind)});
 }
 
@@ -252,12 +277,17 @@ void Coordinator::Feed(const gang::Event& event) {
                gang_->generation());
   daemon_.sim.invariants.Judged(*gang_);
   Carry(actions);
+  const gang::State state = gang_->state();
+  const bool requeued = before == gang::State::kRequeueing;
+  if (state != before && !requeued &&
+      (state == gang::State::kRequeueing || (state == gang::State::kFinished && !gang_->succeeded())))
+    daemon_.sim.invariants.GivesUp(*gang_, fence_.term());
   if (before == gang::State::kRecovering && gang_->state() != before) CommitWaiting();
   MaybeOver();
 }
 
 void Coordinator::Hear(const gang::CheckpointBad& bad) {
-  if (bad.generation == gang_->generation() && committed_.contains(bad.step)) return;
+  if (bad.generation == gang_->generation() && saves_.IsCommitted(bad.step)) return;
   Feed(bad);
 }
 
@@ -269,39 +299,41 @@ void Coordinator::Carry(const std::vector<gang::Action>& actions) {
 
 void Coordinator::Do(const gang::Note& action) {
   world_.Log("n{}: {}: {}", daemon_.host.index(), action.kind, action.text);
+  if (action.kind == "fault" || action.kind == "planned")
+    daemon_.sim.invariants.Tells(*gang_, fence_.term(), action.generation, action.text);
 }
 
 void Coordinator::Do(const gang::StartGeneration& action) {
-  daemon_.sim.invariants.Starts(*gang_, fence_.term, action.durable);
-  start_durable_ = action.durable || (start_durable_ && !to_start_.empty());
-  to_start_.insert(action.nodes.begin(), action.nodes.end());
+  daemon_.sim.invariants.Starts(*gang_, fence_.term(), action.durable);
+  starts_.Order(action.nodes, action.durable);
+  if (starts_.MayPrepare()) PrepareStart();
   MaybeSendStarts();
 }
 
 void Coordinator::MaybeSendStarts() {
-  if (to_start_.empty() || rejecting_ > 0) return;
-  if (start_durable_ && durable_generation_ < gang_->generation()) return;
-  if (!start_ || start_->generation != gang_->generation() || start_term_ != fence_.term) BuildStart();
-  for (const uint32_t node : std::exchange(to_start_, {})) Send(node, fence_.term, *start_);
+  const std::set<uint32_t> due = starts_.Due(fence_, gang_->generation());
+  if (due.empty()) return;
+  if (PrepareStart()) Do(gang::Persist{});
+  for (const uint32_t node : due) Send(node, fence_.term(), *start_);
 }
 
-void Coordinator::BuildStart() {
-  const auto started = inherited_.find(gang_->generation());
-  const bool again = start_ && start_->generation == gang_->generation();  // in a new term
-  if (started != inherited_.end()) {
-    restore_ = started->second;
-  } else if (!again) {
-    restore_ = latest_;
-    pending_.clear();
-    committed_.clear();
+bool Coordinator::PrepareStart() {
+  const Starts::Prepared prepared = starts_.Prepare(gang_->generation(), fence_.term());
+  if (prepared.anew) BuildStart(prepared);
+  return prepared.anew;
+}
+
+void Coordinator::BuildStart(const Starts::Prepared& prepared) {
+  if (!prepared.inherited && !prepared.again) {
+    saves_.BeginGeneration();
+    daemon_.sim.invariants.Chosen(fence_.term(), gang_->generation(), starts_.from());
   }
   start_.emplace();
-  start_term_ = fence_.term;
   start_->generation = gang_->generation();
   start_->active = gang_->active();
   for (const auto& member : gang_->members()) start_->ranks.push_back(member.rank);
-  start_->restore = restore_;
-  start_->content = restore_.value_or(UINT32_MAX);
+  start_->restore = starts_.from();
+  start_->content = start_->restore.value_or(UINT32_MAX);
   for (const uint32_t node : start_->active) start_->content = start_->content * 1'000'003 + node;
 }
 
@@ -321,12 +353,12 @@ void Coordinator::Do(const gang::TestLinks& action) {
 }
 
 void Coordinator::Do(const gang::StopGeneration& action) {
-  for (const uint32_t node : action.nodes) Send(node, fence_.term, Stop{action.generation});
+  for (const uint32_t node : action.nodes) Send(node, fence_.term(), Stop{action.generation});
   if (action.older) return;
-  to_start_.clear();
+  starts_.Stop();
   if (daemon_.lead() != nullptr) daemon_.lead()->SetStop(action.generation);
   lead_.stop_generation = std::max(lead_.stop_generation, action.generation);
-  if (!world_.Has(Bug::kEarlyStart)) return;
+  if (!MUSTER_PLANTED(early_start)) return;
   for (const uint32_t node : action.nodes) {
     Post(world_.Pick(0, 2) * kMs, [this, node, generation = action.generation] {
       if (Leads()) Feed(gang::NodeStopped{node, generation});
@@ -335,19 +367,27 @@ void Coordinator::Do(const gang::StopGeneration& action) {
 }
 
 void Coordinator::Do(const gang::FinishGang& action) {
-  to_finish_.insert(action.nodes.begin(), action.nodes.end());
+  if (ending_.Finish(action.succeeded, action.nodes)) WaitForEndRecord();
   MaybeSendFinish();
 }
 
-// A success is one whoever says so. A gang is given up only by a coordinator that still has the record.
+void Coordinator::WaitForEndRecord() {
+  Post(kEndDurable, [this] {
+    ending_.WaitedLongEnough();
+    if (!Leads()) return;
+    daemon_.sim.invariants.NoRecordOfEnd();
+    MaybeSendFinish();
+    MaybeRequeue();
+  });
+}
+
 void Coordinator::MaybeSendFinish() {
-  if (to_finish_.empty() || !(gang_->succeeded() || end_durable_)) return;
-  for (const uint32_t node : std::exchange(to_finish_, {}))
-    Send(node, fence_.term, Finish{gang_->succeeded()});
+  for (const uint32_t node : ending_.DueFinish(quorum_ || gang_->generation() == 0))
+    Send(node, fence_.term(), Finish{gang_->succeeded()});
 }
 
 void Coordinator::Do(const gang::TellMembers& /*action*/) {
-  Broadcast(fence_.term, Notify{});
+  Broadcast(fence_.term(), Notify{});
 }
 
 void Coordinator::Do(const gang::SetTimer& action) {
@@ -359,7 +399,30 @@ void Coordinator::Do(const gang::SetTimer& action) {
   });
 }
 
+// Only the newest coordinator tells Slurm, and the store knows who that is.
+void Coordinator::Do(const gang::LoseNode& action) {
+  Look([this, action, asked = daemon_.host.Local(), newest = daemon_.sim.store.head().fence.term](
+           Store::Answer answer, const Store::Head& head) {
+    const uint32_t node = action.node;
+    if (!Leads() || answer != Store::Answer::kDone) return;
+    // A host that has stood still since has an answer that may not be true any more.
+    if (daemon_.host.Local() - asked > daemon_.sim.options.times.silence) return Do(action);
+    if (fence_.Seen(head.fence.term) && !MUSTER_PLANTED(down_by_former)) return Deposed();
+    // Whose the newer term is will be known when this coordinator's own has begun, or has not.
+    if (head.fence.term > fence_.term() && !MUSTER_PLANTED(down_by_former))
+      return Post(kRetry, [this, action] { Do(action); });
+    if (gang_->nodes()[node].lost) daemon_.sim.invariants.SetDown(node, fence_.term(), newest);
+  });
+}
+
 void Coordinator::Do(const gang::RequeueJob& /*action*/) {
+  ending_.Requeue();
+  WaitForEndRecord();
+  MaybeRequeue();
+}
+
+void Coordinator::MaybeRequeue() {
+  if (!ending_.DueRequeue(quorum_ || gang_->generation() == 0)) return;
   daemon_.sim.Requeue(
       [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_)](const std::string& why) {
         if (!daemon.expired() && !alive.expired()) Post(0, [this, why] { Feed(gang::RequeueFailed{why}); });
@@ -367,32 +430,26 @@ void Coordinator::Do(const gang::RequeueJob& /*action*/) {
 }
 
 void Coordinator::Do(const gang::RejectCheckpoint& action) {
-  ++rejecting_;
-  rejected_.insert(action.manifest);
+  daemon_.sim.invariants.Rejected(action.manifest);
+  starts_.Reject(action.manifest);
   Queue(records_, [this, action](const std::function<void()>& done) { Reject(action, done); });
 }
 
 void Coordinator::Reject(const gang::RejectCheckpoint& bad, const std::function<void()>& done) {
-  const auto change = [&store = daemon_.sim.store, bad, fence = fence_](Store::Head& head) {
+  const auto change = [&store = daemon_.sim.store, bad, fence = fence_.fence()](Store::Head& head) {
     store.MarkBad(head, fence, bad.step, bad.manifest);
     return true;
   };
-  daemon_.sim.store.Ask(daemon_.host.index(), change,
-                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), bad, done](
-                            Store::Answer answer, const Store::Head& head) {
-                          if (daemon.expired() || alive.expired()) return;
-                          if (answer == Store::Answer::kNone)
-                            return Post(kRetry, [this, bad, done] { Reject(bad, done); });
-                          Post(0, [this, head, done] {
-                            latest_.reset();
-                            for (const auto& [good, fence] : head.checkpoints) {
-                              if (!rejected_.contains(ManifestOf(good, fence))) latest_ = good;
-                            }
-                            --rejecting_;
-                            MaybeSendStarts();
-                            done();
-                          });
-                        });
+  Ask(change, [this, bad, done](Store::Answer answer, const Store::Head& head) {
+    if (answer == Store::Answer::kNone) return Post(kRetry, [this, bad, done] { Reject(bad, done); });
+    Starts::Step newest;
+    for (const auto& [good, fence] : head.checkpoints) {
+      if (!starts_.IsRejected(ManifestOf(good, fence))) newest = good;
+    }
+    starts_.RejectOver(newest);
+    MaybeSendStarts();
+    done();
+  });
 }
 
 }  // namespace muster::sim

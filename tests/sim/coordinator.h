@@ -10,6 +10,10 @@
 #include <set>
 #include <vector>
 
+#include "daemon/coordinator/ending.h"
+#include "daemon/coordinator/pending_saves.h"
+#include "daemon/coordinator/record_fence.h"
+#include "daemon/coordinator/starts.h"
 #include "daemon/gang/gang.h"
 #include "daemon/lease/coordinator_lease.h"
 #include "tests/sim/messages.h"
@@ -23,8 +27,11 @@ class Daemon;
 class Coordinator {
  public:
   struct Origin {
-    bool promised = false;    // this node's agent has found that the coordinator before is dead
-    uint64_t after_term = 0;  // with `promised`: only if the record still has this term
+    bool fresh = false;        // nothing has run on the node that asks for it
+    uint64_t known_term = 0;   // that node's
+    bool promised = false;     // this node's agent has found that the coordinator before is dead
+    uint64_t after_term = 0;   // with `promised`: only if the record still has this term
+    lease::WitnessSet closed;  // with `promised`: nodes whose musterd had gone
     std::function<void(bool)> taken = [](bool) {};
   };
   Coordinator(Daemon& daemon, Origin origin);
@@ -38,19 +45,13 @@ class Coordinator {
   void OnLease(const lease::Event& event);
   void Feed(const gang::Event& event);
 
-  [[nodiscard]] bool Leads() const { return gang_.has_value() && !deposed_; }
+  [[nodiscard]] bool Leads() const { return gang_.has_value() && !fence_.lost(); }
   [[nodiscard]] const gang::Gang& gang() const { return *gang_; }
   // What the current generation started from.
-  [[nodiscard]] std::optional<uint64_t> restore() const { return restore_; }
-  [[nodiscard]] uint64_t term() const { return fence_.term; }
+  [[nodiscard]] std::optional<uint64_t> restore() const { return starts_.from(); }
+  [[nodiscard]] uint64_t term() const { return fence_.term(); }
 
  private:
-  struct Pending {
-    uint64_t generation = 0;
-    std::set<uint32_t> shards;
-    bool committing = false;
-    int attempts = 0;
-  };
   // One operation of a worker thread: calls `done` when the next one may begin.
   using Work = std::function<void(std::function<void()> done)>;
   struct Thread {
@@ -62,7 +63,7 @@ class Coordinator {
   void TakenOver(Store::Answer answer, const Store::Head& head);
   void Registered(uint32_t node, const Register& registration);
   void Deposed();
-  void StepDown(std::optional<uint32_t> successor);
+  void StepDown(std::optional<uint32_t> successor, uint64_t term = 0);
   void MaybeOver();
 
   void Carry(const std::vector<gang::Action>& actions);
@@ -76,41 +77,52 @@ class Coordinator {
   void Reject(const gang::RejectCheckpoint& bad, const std::function<void()>& done);
   void Do(const gang::RequeueJob& action);
   void Do(const gang::Note& action);
-  void Do(const gang::LoseNode& /*action*/) {}
+  void Do(const gang::LoseNode& action);
   void Do(const gang::DrainInSlurm& /*action*/) {}
   void Do(const gang::ReportToJob& /*action*/) {}
   void Do(const gang::TellMembers& action);
   void MaybeSendStarts();
   void MaybeSendFinish();
-  void BuildStart();
+  bool PrepareStart();
+  void BuildStart(const Starts::Prepared& prepared);
+  void MaybeRequeue();
+  void WaitForEndRecord();
   void AwaitCommits(Nanos until, const std::function<void()>& then);
   void Persist(Fence from, Fence to, const Record& record, std::function<void()> done);
 
   void OnShard(const ShardWritten& written);
-  void MaybeCommit(uint64_t step);
   void CommitWaiting();
-  void TryCommit(uint64_t step);
+  void Carry(const PendingSaves::Actions& actions);
+  void Do(const PendingSaves::Commit& action);
+  void Do(const PendingSaves::Tell& action);
+  void Do(const PendingSaves::Wait& action);
+  void Do(const PendingSaves::Note& action);
+  void Do(const PendingSaves::StoreRefuses& /*action*/) {}
+  [[nodiscard]] PendingSaves::Now SavesNow() const;
   void AskToCommit(const Fence& fence, const Checkpoint& checkpoint, const std::set<uint64_t>& kept,
                    const std::function<void()>& done);
-  void TryCommitSoon(uint64_t generation, uint64_t step);
   void CommitDone(Store::Answer answer, const Fence& fence, uint64_t step);
-  bool CommitLater(const Fence& fence, uint64_t step);
 
   void BeginLeases(const Record* previous);
   void Lead();
   void Attend(uint32_t node);
   void Probe();
   void ProbeAbsent();
+  void CloseLost(uint32_t node);
   void ConfirmInStore();
   void RaiseTerm();
   void AskToRaise(Fence from, Fence to, const Record& record, bool unknown,
                   const std::function<void()>& done);
-  void TermRaised(Store::Answer answer, Fence to);
+  void TermRaised(bool raised);
   void MaybeRenewWitnesses();
   [[nodiscard]] lease::WitnessSet PickWitnesses() const;
 
   void Send(uint32_t node, uint64_t term, decltype(CoordinatorMessage::kind) kind);
   void Broadcast(uint64_t term, const decltype(CoordinatorMessage::kind)& kind);
+  // Asks the store; `then` is called on the main loop, unless this coordinator has gone.
+  void Ask(std::function<bool(Store::Head&)> change,
+           std::function<void(Store::Answer, const Store::Head&)> then);
+  void Look(std::function<void(Store::Answer, const Store::Head&)> then);  // changes nothing
   void Queue(Thread& thread, Work work);
   void RunQueue(Thread& thread);
   void Post(Nanos delay, World::Task task);
@@ -125,28 +137,15 @@ class Coordinator {
   std::set<uint32_t> registered_;
   std::vector<std::pair<uint32_t, AgentMessage>> early_;
   std::optional<Finish> end_;
-  bool deposed_ = false;
-  bool asks_whose_ = false;
   const Nanos made_;
   int tries_ = 0;
   Nanos deadline_;
 
-  Fence fence_;
-  std::optional<uint64_t> latest_;
-  std::optional<uint64_t> restore_;
-  std::map<uint64_t, std::optional<uint64_t>>
-      inherited_;  // what generations of coordinators before started from
+  RecordFence fence_;
+  Starts starts_;
+  Ending ending_;
+  PendingSaves saves_;
   std::optional<Start> start_;
-  uint64_t start_term_ = 0;
-  std::set<uint32_t> to_start_;
-  bool start_durable_ = false;
-  std::set<uint32_t> to_finish_;
-  bool end_durable_ = false;
-  uint64_t durable_generation_ = 0;
-  uint32_t rejecting_ = 0;
-  std::set<std::string> rejected_;
-  std::map<uint64_t, Pending> pending_;
-  std::set<uint64_t> committed_;
   std::map<gang::Timer, uint64_t> timers_;
   uint64_t timer_number_ = 0;
 
@@ -155,9 +154,7 @@ class Coordinator {
   std::vector<lease::WitnessSet> former_;
   std::set<uint32_t> heard_;
   std::map<uint32_t, Nanos> silent_since_;
-  bool raising_ = false;
-  uint64_t newer_term_ = 0;
-  bool persist_again_ = false;
+  bool quorum_ = false;
   bool confirming_ = false;
 
   Thread records_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted.h"
 #include "tests/sim/coordinator.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
@@ -19,6 +20,8 @@ void Coordinator::BeginLeases(const Record* previous) {
   lead_ = {};
   lead_.inherited = previous != nullptr;
   lead_.promised = origin_.promised;
+  lead_.returned = !origin_.promised;
+  lead_.closed = origin_.closed;
   lead_.taken_at = daemon_.host.Local();
   former_.clear();
   if (previous != nullptr) {
@@ -41,7 +44,7 @@ lease::WitnessSet Coordinator::PickWitnesses() const {
 void Coordinator::Lead() {
   lead_.times = daemon_.sim.options.times;
   lead_.gang = 1;
-  lead_.term = fence_.term;
+  lead_.term = fence_.term();
   lead_.self = static_cast<lease::NodeIndex>(daemon_.host.index());
   lead_.nodes = gang_->nodes().size();
   lead_.witnesses = witnesses_;
@@ -53,8 +56,9 @@ void Coordinator::Lead() {
       lead_.watched.push_back(static_cast<lease::NodeIndex>(node));
   }
   heard_.clear();
+  quorum_ = false;
   world_.Log("n{} leads, term {}: {} watched, {} witnesses, {} former sets", daemon_.host.index(),
-             fence_.term, lead_.watched.size(), witnesses_.size(), former_.size());
+             fence_.term(), lead_.watched.size(), witnesses_.size(), former_.size());
   daemon_.Lead(lead_);
   for (const uint32_t node : registered_) Attend(node);
   // Those that have come and gone before there was a lease.
@@ -90,19 +94,21 @@ void Coordinator::ProbeAbsent() {
   }
   if (!any) return;
   if (certain) Feed(probed);
-  Post(500 * kMs, [this, term = fence_.term] {
-    if (Leads() && fence_.term == term) ProbeAbsent();
+  Post(500 * kMs, [this, term = fence_.term()] {
+    if (Leads() && fence_.term() == term) ProbeAbsent();
   });
 }
 
 // A node of an earlier term that has not been heard: where the port refuses, the host lives and its musterd does not, and
 // its supervisors wait for `reconnect`.
 void Coordinator::Probe() {
-  if (daemon_.lead() == nullptr || daemon_.lead()->term() != fence_.term) return;
+  if (daemon_.lead() == nullptr || daemon_.lead()->term() != fence_.term()) return;
   bool all = true;
   for (const lease::NodeIndex node : lead_.watched) {
     const Host& host = *daemon_.sim.hosts[node];
-    if (heard_.contains(node) || gang_->nodes()[node].lost || lead_.closed.Contains(node)) continue;
+    // One that has been heard, and has no link yet, may go again.
+    if (heard_.contains(node) && links_.contains(node)) continue;
+    if (gang_->nodes()[node].lost || lead_.closed.Contains(node)) continue;
     all = false;
     if (host.crashed() || host.Frozen() || host.daemon() != nullptr) continue;
     if (!daemon_.sim.network.Joined(host.index(), daemon_.host.index())) continue;
@@ -110,29 +116,27 @@ void Coordinator::Probe() {
     daemon_.lead()->NodeClosed(node, daemon_.host.Local());
   }
   if (!all)
-    Post(100 * kMs, [this, term = fence_.term] {
-      if (Leads() && fence_.term == term) Probe();
+    Post(100 * kMs, [this, term = fence_.term()] {
+      if (Leads() && fence_.term() == term) Probe();
     });
 }
 
 void Coordinator::Attend(uint32_t node) {
   if (daemon_.lead() == nullptr || !links_.contains(node)) return;
   daemon_.lead()->NodeAttached(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
-  Send(node, fence_.term, Attended{daemon_.host.index(), witnesses_});
+  Send(node, fence_.term(), Attended{daemon_.host.index(), witnesses_});
 }
 
 void Coordinator::OnLease(const lease::Event& event) {
-  if (!Leads() || (event.term != fence_.term && event.kind != lease::EventKind::kDeposed)) return;
+  if (!Leads() || (event.term != fence_.term() && event.kind != lease::EventKind::kDeposed)) return;
   switch (event.kind) {
     case lease::EventKind::kHeard:
       heard_.insert(event.node);
       return MaybeRenewWitnesses();
     case lease::EventKind::kSilent:
-      daemon_.sim.invariants.Silent(event.node, fence_.term);
+      daemon_.sim.invariants.Silent(event.node, fence_.term(), daemon_.host);
       Feed(gang::NodeSilent{event.node, world_.now()});
-      // Should it come back, it is to say again where it is: its link may have outlived the silence.
-      if (const auto link = links_.extract(event.node)) link.mapped()->Close(kCoordinatorEnd);
-      return MaybeOver();
+      return CloseLost(event.node);
     case lease::EventKind::kStopped:
       if (event.generation >= gang_->generation() && !gang_->nodes()[event.node].present)
         Feed(gang::NodeStopped{event.node, gang_->generation()});
@@ -142,47 +146,49 @@ void Coordinator::OnLease(const lease::Event& event) {
     case lease::EventKind::kTermSpent:
       return RaiseTerm();
     case lease::EventKind::kDeposed:
-      newer_term_ = std::max(newer_term_, event.term);
-      // It may be this one's own, which nodes have read in the record before the store has answered here.
-      if (raising_ && !world_.Has(Bug::kOwnTermDeposes)) return;
-      if (event.term > fence_.term) Deposed();
+      quorum_ = false;
+      if (fence_.Seen(event.term)) Deposed();
+      return;
+    case lease::EventKind::kQuorum:
+      quorum_ = true;
+      return MaybeSendFinish();
+    case lease::EventKind::kLostQuorum:
+      quorum_ = false;
       return;
     default:
       return;
   }
 }
 
+// Should it come back, it is to say again where it is: its link may have outlived the silence.
+void Coordinator::CloseLost(uint32_t node) {
+  if (!Leads() || !gang_->nodes()[node].lost || MUSTER_PLANTED(silent_keeps_link)) return;
+  daemon_.lead()->NodeRemoved(static_cast<lease::NodeIndex>(node));
+  if (const auto link = links_.extract(node)) link.mapped()->Close(kCoordinatorEnd);
+  MaybeOver();
+}
+
 void Coordinator::ConfirmInStore() {
   if (std::exchange(confirming_, true)) return;
-  const Nanos asked = daemon_.host.Local();
-  daemon_.sim.store.Ask(
-      daemon_.host.index(), [](Store::Head& /*head*/) { return true; },
-      [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), asked](Store::Answer answer,
-                                                                             const Store::Head& head) {
-        if (daemon.expired() || alive.expired()) return;
-        Post(0, [this, answer, asked, fence = head.fence] {
-          confirming_ = false;
-          if (answer != Store::Answer::kDone || daemon_.lead() == nullptr) return;
-          lease::Output out;
-          if (fence.term == fence_.term) daemon_.lead()->StoreConfirmed(asked, daemon_.host.Local(), &out);
-          // While the term is being raised a newer one may be this one's own.
-          if (fence.term > fence_.term && !raising_) daemon_.lead()->Depose(fence.term, &out);
-          daemon_.Pump(&out);
-        });
-      });
+  Look([this, asked = daemon_.host.Local()](Store::Answer answer, const Store::Head& head) {
+    confirming_ = false;
+    if (answer != Store::Answer::kDone || daemon_.lead() == nullptr) return;
+    lease::Output out;
+    if (head.fence.term == fence_.term()) daemon_.lead()->StoreConfirmed(asked, daemon_.host.Local(), &out);
+    if (fence_.Seen(head.fence.term)) daemon_.lead()->Depose(head.fence.term, &out);
+    daemon_.Pump(&out);
+  });
 }
 
 // ---- terms
 
 void Coordinator::RaiseTerm() {
-  if (raising_ || deposed_) return;
-  raising_ = true;
-  const Fence from = fence_;
-  const Fence to{fence_.term + 1, fence_.generation};
+  const auto advance = fence_.Raise();
+  if (!advance) return;
   Record record = MakeRecord();
   record.former.push_back(record.witnesses);
   record.witnesses = PickWitnesses();
-  Queue(records_, [this, from, to, record](const std::function<void()>& done) {
+  Queue(records_, [this, from = advance->from, to = advance->to, record](const std::function<void()>& done) {
     AskToRaise(from, to, record, false, done);
   });
 }
@@ -190,48 +196,43 @@ void Coordinator::RaiseTerm() {
 // Until the outcome is known. `unknown`: an earlier try may have been carried out.
 void Coordinator::AskToRaise(Fence from, Fence to, const Record& record, bool unknown,
                              const std::function<void()>& done) {
-  const auto change = [from, to, record, unknown](Store::Head& head) {
+  const auto change = [&sim = daemon_.sim, from, to, record, unknown](Store::Head& head) {
     if (unknown && head.fence == to && head.record.coordinator == record.coordinator) return true;
     if (head.fence != from) return false;
+    sim.invariants.Written(head.fence, to, to.term);
     head.fence = to;
     head.record = record;
     return true;
   };
-  daemon_.sim.store.Ask(daemon_.host.index(), change,
-                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), from, to, record,
-                         done](Store::Answer answer, const Store::Head& /*head*/) {
-                          if (daemon.expired() || alive.expired()) return;
-                          if (answer == Store::Answer::kNone && !world_.Has(Bug::kRaiseAskedOnce)) {
-                            return Post(kRaiseRetry, [this, from, to, record, done] {
-                              if (deposed_) return done();
-                              AskToRaise(from, to, record, true, done);
-                            });
-                          }
-                          Post(0, [this, answer, to, done] {
-                            TermRaised(answer, to);
-                            done();
-                          });
-                        });
+  Ask(change, [this, from, to, record, done](Store::Answer answer, const Store::Head& /*head*/) {
+    if (answer == Store::Answer::kNone && !MUSTER_PLANTED(raise_asked_once)) {
+      return Post(kRaiseRetry, [this, from, to, record, done] {
+        if (fence_.lost()) return done();
+        AskToRaise(from, to, record, true, done);
+      });
+    }
+    TermRaised(answer == Store::Answer::kDone);
+    done();
+  });
 }
 
-void Coordinator::TermRaised(Store::Answer answer, Fence to) {
-  raising_ = false;
-  if (deposed_) return;
-  if (answer != Store::Answer::kDone) {
-    if (std::exchange(persist_again_, false)) Do(gang::Persist{});
+void Coordinator::TermRaised(bool raised) {
+  if (fence_.lost()) return;
+  const RecordFence::Raised what = fence_.RaiseOver(raised);
+  if (!what.begun) {
+    if (what.owed) Do(gang::Persist{});
     CommitWaiting();
-    if (newer_term_ > fence_.term) return Deposed();
+    if (what.overtaken) return Deposed();
     return ConfirmInStore();
   }
-  fence_.term = to.term;
-  if (newer_term_ > fence_.term) return Deposed();
-  world_.Log("n{}: term {} begins", daemon_.host.index(), fence_.term);
-  daemon_.sim.invariants.Coordinates(fence_.term);
+  if (what.overtaken) return Deposed();
+  world_.Log("n{}: term {} begins", daemon_.host.index(), fence_.term());
+  daemon_.sim.invariants.Coordinates(fence_.term(), origin_.promised);
   if (former_.size() >= kMaxFormer) former_.erase(former_.begin());
   former_.push_back(witnesses_);
   witnesses_ = PickWitnesses();
   lead_.inherited = true;
-  lead_.promised = false;
+  lead_.promised = lead_.returned = false;
   lead_.closed = {};
   for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
     const gang::Gang::Node& n = gang_->nodes()[node];
@@ -239,15 +240,8 @@ void Coordinator::TermRaised(Store::Answer answer, Fence to) {
   }
   lead_.taken_at = daemon_.host.Local();
   Lead();
-  persist_again_ = false;
   Do(gang::Persist{});
-  if (gang_->state() == gang::State::kRunning || gang_->state() == gang::State::kStarting) {
-    std::vector<uint32_t> present;
-    for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-      if (gang_->nodes()[node].present && gang_->nodes()[node].started) present.push_back(node);
-    }
-    Do(gang::StartGeneration{gang_->generation(), present, false});
-  }
+  Carry(gang_->SayAgain());
   CommitWaiting();
 }
 

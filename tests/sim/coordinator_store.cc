@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted.h"
 #include "tests/sim/coordinator.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
@@ -12,9 +13,6 @@ namespace {
 constexpr Nanos kRetry = 300 * kMs;
 constexpr Nanos kForCommits = 500 * kMs;
 constexpr Nanos kLook = 10 * kMs;
-constexpr Nanos kCommitPause = 250 * kMs;
-constexpr int kMostDoublings = 4;
-constexpr int kMostWaiting = 2;  // commits
 
 }  // namespace
 
@@ -23,7 +21,7 @@ constexpr int kMostWaiting = 2;  // commits
 Record Coordinator::MakeRecord() const {
   Record record;
   record.coordinator = daemon_.host.index();
-  record.restore = restore_;
+  record.restore = starts_.from();
   record.witnesses = witnesses_;
   record.former = former_;
   if (!gang_) return record;
@@ -34,13 +32,10 @@ Record Coordinator::MakeRecord() const {
 }
 
 void Coordinator::Do(const gang::Persist& /*action*/) {
-  if (raising_) {
-    persist_again_ = true;
-    return;
-  }
-  const Fence from = fence_;
-  fence_.generation = std::max(fence_.generation, gang_->generation());
-  Queue(records_, [this, from, to = fence_, record = MakeRecord()](const std::function<void()>& done) {
+  const auto advance = fence_.Write(gang_->generation());
+  if (!advance) return;
+  Queue(records_, [this, from = advance->from, to = advance->to,
+                   record = MakeRecord()](const std::function<void()>& done) {
     const auto persist = [this, from, to, record, done] { Persist(from, to, record, done); };
     if (to.generation == from.generation) return persist();
     AwaitCommits(world_.now() + kForCommits, persist);
@@ -56,80 +51,90 @@ void Coordinator::AwaitCommits(Nanos until, const std::function<void()>& then) {
 // An answer that did not come says nothing: the next try finds either fence.
 void Coordinator::Persist(Fence from, Fence to, const Record& record, std::function<void()> done) {
   const Nanos asked = daemon_.host.Local();
-  const auto change = [from, to, record](Store::Head& head) {
-    if (head.fence != from && head.fence != to) return false;
+  const auto change = [&sim = daemon_.sim, from, to, record](Store::Head& head) {
+    if (head.fence != from && head.fence != to && !MUSTER_PLANTED(written_unseen)) return false;
+    sim.invariants.Written(head.fence, to, to.term);
     head.fence = to;
     head.record = record;
     return true;
   };
-  daemon_.sim.store.Ask(
-      daemon_.host.index(), change,
-      [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), from, to, record, done, asked](
-          Store::Answer answer, const Store::Head& /*head*/) {
-        if (daemon.expired() || alive.expired()) return;
-        Post(0, [this, answer, from, to, record, done, asked] {
-          if (answer == Store::Answer::kConflict) return Deposed();
-          if (answer == Store::Answer::kNone) {
-            return Post(kRetry, [this, from, to, record, done] { Persist(from, to, record, done); });
-          }
-          durable_generation_ = std::max(durable_generation_, to.generation);
-          if (daemon_.lead() != nullptr) {
-            lease::Output out;
-            daemon_.lead()->StoreConfirmed(asked, daemon_.host.Local(), &out);
-            daemon_.Pump(&out);
-          }
-          end_durable_ |= record.finish.has_value();
-          if (Leads()) MaybeSendStarts();
-          if (Leads()) MaybeSendFinish();
-          done();
-        });
+  Ask(change, [this, from, to, record, done, asked](Store::Answer answer, const Store::Head& /*head*/) {
+    if (answer == Store::Answer::kConflict) {
+      Deposed();
+      return done();
+    }
+    if (answer == Store::Answer::kNone) {
+      return Post(kRetry, [this, from, to, record, done] {
+        if (fence_.lost()) return done();
+        Persist(from, to, record, done);
       });
+    }
+    fence_.Durable(to.generation);
+    if (daemon_.lead() != nullptr) {
+      lease::Output out;
+      daemon_.lead()->StoreConfirmed(asked, daemon_.host.Local(), &out);
+      daemon_.Pump(&out);
+    }
+    ending_.Recorded(record.finish.has_value(), record.state == gang::State::kRequeueing);
+    if (Leads()) MaybeSendStarts();
+    if (Leads()) MaybeSendFinish();
+    if (Leads()) MaybeRequeue();
+    done();
+  });
 }
 
 // ---- checkpoints
 
-void Coordinator::OnShard(const ShardWritten& written) {
-  if (written.generation != gang_->generation()) return;
-  const bool twice = world_.Has(Bug::kDoubleCommit);
-  if (committed_.contains(written.step) && !twice) {
-    return Broadcast(fence_.term, Committed{written.generation, written.step, true});
-  }
-  Pending& pending = pending_[written.step];
-  if (pending.generation != written.generation) pending = Pending{.generation = written.generation};
-  if ((pending.committing && !twice) || written.rank >= gang_->WorldSize()) return;
-  pending.shards.insert(written.rank);
-  MaybeCommit(written.step);
+PendingSaves::Now Coordinator::SavesNow() const {
+  return {.generation = gang_->generation(),
+          .members = static_cast<uint32_t>(gang_->members().size()),
+          .world_size = gang_->WorldSize(),
+          .settled =
+              gang_->state() != gang::State::kRecovering && !fence_.raising() &&
+              (fence_.fence().generation == gang_->generation() || MUSTER_PLANTED(commit_under_old_record))};
 }
 
-void Coordinator::MaybeCommit(uint64_t step) {
-  Pending& pending = pending_[step];
-  // While recovering it is not known yet which nodes make up the generation, nor is the record the generation's. While the
-  // term is being raised neither fence is certain to be good.
-  if (gang_->state() == gang::State::kRecovering) return;
-  if (raising_ || gang_->WorldSize() == 0 || pending.shards.size() < gang_->WorldSize()) return;
-  if (pending.committing && !world_.Has(Bug::kDoubleCommit)) return;
-  pending.committing = true;
-  TryCommit(step);
+void Coordinator::OnShard(const ShardWritten& written) {
+  Shard shard;
+  shard.rank = written.rank;
+  Carry(saves_.OnWritten(SavesNow(), {.generation = written.generation, .step = written.step}, shard));
 }
 
 void Coordinator::CommitWaiting() {
-  std::erase_if(pending_, [&](const auto& item) { return item.second.generation != gang_->generation(); });
-  std::vector<uint64_t> steps;
-  for (const auto& [step, pending] : pending_) steps.push_back(step);
-  for (const uint64_t step : steps) MaybeCommit(step);
+  Carry(saves_.OnSettled(SavesNow()));
 }
 
-void Coordinator::TryCommit(uint64_t step) {
-  Pending& pending = pending_[step];
+void Coordinator::Carry(const PendingSaves::Actions& actions) {
+  for (const PendingSaves::Action& action : actions) {
+    std::visit([this](const auto& a) { Do(a); }, action);
+  }
+}
+
+void Coordinator::Do(const PendingSaves::Commit& action) {
   std::set<uint64_t> kept;
-  if (latest_) kept.insert(*latest_);
-  if (restore_ && !world_.Has(Bug::kStartNotKept)) kept.insert(*restore_);
-  const bool again = ++pending.attempts > 1 && !world_.Has(Bug::kDoubleCommit);
-  const Checkpoint checkpoint{step, pending.generation, pending.shards.size(), again};
+  if (starts_.newest()) kept.insert(*starts_.newest());
+  if (starts_.from() && !MUSTER_PLANTED(start_not_kept)) kept.insert(*starts_.from());
+  Checkpoint checkpoint{.step = action.manifest->step, .generation = fence_.fence().generation};
+  for (const Shard& shard : action.manifest->shards) checkpoint.shards.insert(shard.rank);
+  checkpoint.again = action.attempt > 1 && !MUSTER_PLANTED(double_commit);
   ++commits_;
-  Queue(committer_, [this, fence = fence_, checkpoint, kept](const std::function<void()>& done) {
+  Queue(committer_, [this, fence = fence_.fence(), checkpoint, kept](const std::function<void()>& done) {
     AskToCommit(fence, checkpoint, kept, done);
   });
+}
+
+void Coordinator::Do(const PendingSaves::Tell& action) {
+  Broadcast(fence_.term(), Committed{action.generation, action.step, action.error.empty()});
+}
+
+void Coordinator::Do(const PendingSaves::Wait& action) {
+  Post(action.time / std::chrono::nanoseconds(1), [this, generation = action.generation, step = action.step] {
+    if (Leads()) Carry(saves_.Again(SavesNow(), generation, step));
+  });
+}
+
+void Coordinator::Do(const PendingSaves::Note& action) {
+  world_.Log("n{}: {}: {}", daemon_.host.index(), action.kind, action.text);
 }
 
 // Not before the generation's record is in the store.
@@ -140,61 +145,37 @@ void Coordinator::AskToCommit(const Fence& fence, const Checkpoint& checkpoint,
     done();
   };
   if (!Leads()) return over();
-  if (durable_generation_ < fence.generation)
+  if (fence_.durable() < fence.generation)
     return Post(kLook, [this, fence, checkpoint, kept, done] { AskToCommit(fence, checkpoint, kept, done); });
   const auto change = [&sim = daemon_.sim, fence, checkpoint, kept](Store::Head& head) {
     const bool done = sim.store.Commit(head, fence, checkpoint, kept);
     if (done && head.fence == fence) sim.invariants.Committed(head, checkpoint);
     return done;
   };
-  daemon_.sim.store.Ask(daemon_.host.index(), change,
-                        [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_), fence,
-                         step = checkpoint.step, over](Store::Answer answer, const Store::Head& /*head*/) {
-                          if (daemon.expired() || alive.expired()) return;
-                          Post(0, [this, answer, fence, step, over] {
-                            if (Leads()) CommitDone(answer, fence, step);
-                            over();
-                          });
-                        });
+  Ask(change, [this, fence, step = checkpoint.step, over](Store::Answer answer, const Store::Head& /*head*/) {
+    if (Leads()) CommitDone(answer, fence, step);
+    over();
+  });
 }
 
 void Coordinator::CommitDone(Store::Answer answer, const Fence& fence, uint64_t step) {
-  const bool current = fence.generation == gang_->generation();
+  using Outcome = PendingSaves::Outcome;
   const bool good = answer == Store::Answer::kDone;
-  if (answer == Store::Answer::kConflict && current) {
-    // Unless it has moved the fence itself meanwhile, it is not for this coordinator to say what becomes of the save.
-    if ((fence == fence_ && !raising_) || world_.Has(Bug::kOwnFenceDeposes)) return Deposed();
-    return TryCommitSoon(fence.generation, step);
+  Outcome outcome = good                             ? Outcome::kDone
+                    : answer == Store::Answer::kNone ? Outcome::kMayPass
+                                                     : Outcome::kFailed;
+  if (answer == Store::Answer::kConflict && fence.generation == gang_->generation()) {
+    if (!fence_.Moved(fence)) return Deposed();
+    outcome = Outcome::kRefused;
   }
-  if (answer == Store::Answer::kNone && CommitLater(fence, step)) return;
-  if (current) pending_.erase(step);
-  if (good && current) committed_.insert(step);
-  if (good && (!latest_ || *latest_ < step)) latest_ = step;
-  if (good) Feed(gang::CheckpointCommitted{step});
-  Broadcast(fence_.term, Committed{fence.generation, step, good});
-}
-
-// The store may take it later, or have taken it. Of those that wait only the newest are kept.
-bool Coordinator::CommitLater(const Fence& fence, uint64_t step) {
-  const auto found = pending_.find(step);
-  if (fence.generation != gang_->generation() || found == pending_.end()) return false;
-  const auto newer = std::count_if(
-      found, pending_.end(), [&](const auto& item) { return item.first > step && item.second.committing; });
-  if (newer >= kMostWaiting || (!committed_.empty() && *committed_.rbegin() > step)) return false;
-  TryCommitSoon(fence.generation, step);
-  return true;
-}
-
-void Coordinator::TryCommitSoon(uint64_t generation, uint64_t step) {
-  const auto found = pending_.find(step);
-  if (found == pending_.end()) return;
-  Post(kCommitPause * (1 << std::min(found->second.attempts - 1, kMostDoublings)), [this, generation, step] {
-    if (!Leads() || generation != gang_->generation()) return;
-    const auto waiting = pending_.find(step);
-    if (waiting == pending_.end() || waiting->second.generation != generation) return;
-    if (gang_->state() == gang::State::kRecovering || raising_) return TryCommitSoon(generation, step);
-    TryCommit(step);
-  });
+  const PendingSaves::Over over = saves_.OnCommitOver(SavesNow(), fence.generation, step, outcome,
+                                                      good ? "" : "the store does not take it");
+  if (good) {
+    daemon_.sim.invariants.KnownCommitted(fence_.term(), fence.generation, step);
+    starts_.Committed(step);
+    Feed(gang::CheckpointCommitted{step});
+  }
+  Carry(over.actions);
 }
 
 }  // namespace muster::sim

@@ -80,8 +80,8 @@ void Daemon::SupervisorClosed(size_t task) {
 void Daemon::SupervisorSignalled(size_t task) {
   Post(50'000, [this, task] { local.SupervisorSignalled(task); });
 }
-void Daemon::Save(size_t task, uint64_t step) {
-  Post(world.Pick(1, 30) * kMs, [this, task, step] { local.Saved(task, step); });
+void Daemon::Save(size_t task, uint64_t generation, uint64_t step) {
+  Post(world.Pick(1, 30) * kMs, [this, task, generation, step] { local.Saved(task, generation, step); });
 }
 
 // ---- the beat thread
@@ -192,9 +192,9 @@ void Daemon::Carry(lease::Output* out, uint32_t came_from) {
   }
   for (const lease::Event& event : std::exchange(out->events, {})) {
     sim.coverage.Lease(event.kind);
-    Post(100'000, [this, event] {  // in order
+    Post(100'000, [this, event, closed = agent_ ? agent_->closed() : lease::WitnessSet()] {  // in order
       if (event.kind < lease::EventKind::kHeard) {
-        local.OnLease(event);
+        local.OnLease(event, closed);
       } else if (coordinator_) {
         coordinator_->OnLease(event);
       }
@@ -206,12 +206,19 @@ void Daemon::Carry(lease::Output* out, uint32_t came_from) {
 
 Coordinator* Daemon::CoordinatorFor(const Register& registration, std::optional<uint32_t>* elsewhere) {
   if (coordinator_) return coordinator_.get();
-  const bool better = local.coordinator() != host.index() && local.term() > registration.term;
+  const bool newer =
+      local.term() > registration.term || (local.attended() && local.term() == registration.term);
+  const bool better = newer && local.coordinator() != host.index();
   if (registration.coordinator != host.index() || better) {
     if (better) *elsewhere = local.coordinator();
     return nullptr;
   }
-  coordinator_ = std::make_unique<Coordinator>(*this, Coordinator::Origin{});
+  Coordinator::Origin origin;
+  origin.known_term = registration.term;
+  origin.fresh = registration.term == 0 &&
+                 std::all_of(registration.members.begin(), registration.members.end(),
+                             [](const gang::MemberInfo& member) { return member.generation == 0; });
+  coordinator_ = std::make_unique<Coordinator>(*this, std::move(origin));
   coordinator_->Begin();
   return coordinator_.get();
 }

@@ -33,7 +33,7 @@ class Daemon {
   void SupervisorStopped(size_t local, const Supervisor& says);
   void SupervisorClosed(size_t local);
   void SupervisorSignalled(size_t local);
-  void Save(size_t local, uint64_t step);
+  void Save(size_t local, uint64_t generation, uint64_t step);
 
   // ---- the beat thread
   void Receive(uint32_t from, const lease::Datagram& datagram);
@@ -41,6 +41,7 @@ class Daemon {
               const lease::WitnessSet& witnesses);
   // As Attendance::MayStart: now, whatever has been posted to the main loop so far.
   [[nodiscard]] bool MayStart() const { return agent_ && host.Local() < start_until_; }
+  void EndAttendance() { agent_.reset(); }
   [[nodiscard]] bool Attending() const { return agent_.has_value(); }
   void Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses);
   void SetStopped(uint64_t generation);

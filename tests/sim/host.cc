@@ -4,6 +4,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/planted.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
 
@@ -36,6 +37,10 @@ bool Host::AllGone() const {
   return std::none_of(supervisors.begin(), supervisors.end(), [](const Supervisor& s) { return s.alive; });
 }
 
+void Host::Hurt(Nanos length) {
+  hurt_at_ = std::max(hurt_at_, world_.now() + length);
+}
+
 void Host::Later(Nanos delay, World::Task task) {
   world_.After(delay, [this, task = std::move(task)] {
     if (crashed_) return;
@@ -50,7 +55,8 @@ void Host::StartMember(size_t local, const Order& order) {
   Supervisor& s = supervisors[local];
   const bool idle = s.state == MemberState::kWaiting || s.state == MemberState::kStopped;
   if (!s.alive || !idle || order.generation <= s.generation) return;
-  if (s.processes && !s.unkillable) return world_.Fail("a supervisor is to start a program beside another");
+  if (s.processes && !s.unkillable)
+    return world_.Fail(Invariant::kOneGeneration, "a supervisor is to start a program beside another");
   const uint64_t incarnation = s.incarnation + 1;
   s = Supervisor{};
   s.processes = s.executing = true;
@@ -87,7 +93,8 @@ void Host::Train(size_t local) {
     if (sim_.calm && sim_.world.Chance(0.5)) return EndProgram(local, 0);
     if (!s.saving) {
       s.saving = true;
-      if (daemon_) daemon_->Save(local, s.step);
+      sim_.invariants.Saved(s.generation, s.step, s.rank);
+      if (daemon_) daemon_->Save(local, s.generation, s.step);
     }
     Train(local);
   });
@@ -96,6 +103,7 @@ void Host::Train(size_t local) {
 void Host::TellCommitted(size_t local, uint64_t generation, uint64_t step, bool good) {
   Supervisor& s = supervisors[local];
   if (s.generation != generation || s.step != step || !s.saving || s.state != MemberState::kRunning) return;
+  if (good && s.executing) sim_.invariants.ToldCommitted(generation, step);
   s.saving = false;
   ++s.step;
   if (!good) world_.Log("n{}.{}: step {} was not saved", index_, local, step);
@@ -105,6 +113,7 @@ void Host::EndProgram(size_t local, int status) {
   Supervisor& s = supervisors[local];
   if (!s.alive || s.state != MemberState::kRunning || !s.executing) return;
   world_.Log("n{}.{}: the program of generation {} ends with {}", index_, local, s.generation, status);
+  sim_.invariants.Cause(s.generation);
   s.state = MemberState::kExited;
   s.executing = false;
   s.exit = gang::Exit{.status = status, .pid = 1, .time_ns = world_.now() + 1};
@@ -114,6 +123,7 @@ void Host::EndProgram(size_t local, int status) {
 void Host::StopMember(size_t local, uint64_t generation) {
   Supervisor& s = supervisors[local];
   if (!s.alive || generation < s.generation) return;
+  if (s.executing) sim_.invariants.MemberStopped(s);
   Sweep(local);
 }
 
@@ -121,6 +131,7 @@ void Host::FinishMember(size_t local) {
   Supervisor& s = supervisors[local];
   if (!s.alive) return;
   world_.Log("n{}.{}: leaves", index_, local);
+  sim_.invariants.Cause(s.generation);
   s.alive = s.executing = s.processes = false;
   ++s.incarnation;
   if (daemon_) daemon_->SupervisorClosed(local);
@@ -150,6 +161,7 @@ void Host::KillSupervisor(size_t local) {
   Supervisor& s = supervisors[local];
   if (!s.alive) return;
   world_.Log("n{}.{}: the supervisor is killed", index_, local);
+  sim_.invariants.Cause(s.generation);
   s.alive = s.executing = s.processes = false;
   ++s.incarnation;
   if (daemon_) daemon_->SupervisorClosed(local);
@@ -171,11 +183,12 @@ void Host::CheckLease() {
   Later(check_at_ - world_.now(), [this, at = check_at_] {
     if (check_at_ != at) return;
     check_at_ = lease::kNever;
-    if (world_.now() >= LeaseEnd() && !world_.Has(Bug::kNoFencing)) {
+    if (world_.now() >= LeaseEnd() && !MUSTER_PLANTED(no_fencing)) {
       for (size_t i = 0; i < supervisors.size(); ++i) {
         Supervisor& s = supervisors[i];
         if (!s.alive || (s.state != MemberState::kRunning && s.state != MemberState::kExited)) continue;
         if (s.executing) world_.Log("n{}.{}: musterd is silent: fenced", index_, i);
+        sim_.invariants.Cause(s.generation);
         Sweep(i);
       }
     }
@@ -192,7 +205,9 @@ void Host::Crash() {
   if (crashed_) return;
   world_.Log("n{} crashes", index_);
   crashed_ = true;
+  Hurt();
   daemon_.reset();
+  for (const Supervisor& s : supervisors) sim_.invariants.Cause(s.generation);
   for (Supervisor& s : supervisors) s = Supervisor{.alive = false, .incarnation = s.incarnation + 1};
   sim_.network.Unresponsive(index_, [] { return true; });
 }
@@ -201,6 +216,7 @@ void Host::Freeze(Nanos length) {
   if (crashed_ || Frozen()) return;
   world_.Log("n{} is frozen for {} ms", index_, length / kMs);
   frozen_until_ = world_.now() + length;
+  Hurt(length);
   MaybeHidden();
   if (daemon_) daemon_->Pause(length);
   sim_.network.Unresponsive(index_, [this] { return Frozen(); });
@@ -209,6 +225,7 @@ void Host::Freeze(Nanos length) {
 void Host::PauseDaemon(Nanos length) {
   if (crashed_ || !daemon_) return;
   world_.Log("n{}'s musterd is stopped for {} ms", index_, length / kMs);
+  Hurt(length);
   daemon_->Pause(length);
   sim_.network.Unresponsive(index_, [this] { return daemon_ && daemon_->Paused(); });
 }
@@ -216,17 +233,25 @@ void Host::PauseDaemon(Nanos length) {
 void Host::StallLoop(Nanos length) {
   if (crashed_ || !daemon_) return;
   world_.Log("n{}'s main loop is busy for {} ms", index_, length / kMs);
+  Hurt(length);
   daemon_->StallLoop(length);
 }
 
 void Host::KillDaemon() {
   if (crashed_ || !daemon_) return;
   world_.Log("n{}'s musterd is killed", index_);
+  Hurt();
   daemon_.reset();
   connected_ = false;
   gone_at_ = world_.now();
   sim_.network.ProcessEnded(index_);
   MaybeHidden();
+  unled_ |= saved.coordinator != index_ && std::none_of(sim_.hosts.begin(), sim_.hosts.end(),
+                                                        [](const auto& host) { return host->Leads(); });
+}
+
+bool Host::Leads() const {
+  return daemon_ && daemon_->lead() != nullptr;
 }
 
 void Host::MaybeHidden() {
@@ -239,6 +264,7 @@ void Host::MaybeHidden() {
 void Host::StartDaemon() {
   if (crashed_ || daemon_ || Frozen() || sim_.job_over) return;
   world_.Log("n{}'s musterd starts", index_);
+  if (hurt_at_ >= 0) Hurt();
   daemon_ = std::make_unique<Daemon>(sim_, *this);
   Later(world_.Pick(2, 100) * kMs, [this] {
     if (!daemon_ || connected_) return;

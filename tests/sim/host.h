@@ -74,13 +74,19 @@ class Host {
   // musterd has died where nobody could hear it, or the host is out of reach since: its supervisors wait for `reconnect`,
   // and no coordinator can know that: README.md.
   [[nodiscard]] bool Hidden() const { return hidden_; }
-  void Attended() { hidden_ = false; }
+  // It has died while nobody led: one that takes over because its coordinator is dead cannot know that.
+  [[nodiscard]] bool Unled() const { return unled_; }
+  void Attended() { hidden_ = unled_ = false; }
   void MaybeHidden();
   // It has just been woken: its members run until it has noticed what time it is.
   [[nodiscard]] bool JustWoken() const;
   [[nodiscard]] Daemon* daemon() const { return daemon_.get(); }
+  [[nodiscard]] bool Leads() const;
   [[nodiscard]] bool AllGone() const;  // no supervisor is left
   [[nodiscard]] Nanos Local() const;   // this host's clock
+  // A fault touches it, until `length` from now.
+  void Hurt(Nanos length = 0);
+  [[nodiscard]] Nanos hurt_at() const { return hurt_at_; }  // the last time; -1: never
   [[nodiscard]] uint32_t index() const { return index_; }
 
   std::vector<Supervisor> supervisors;
@@ -119,6 +125,8 @@ class Host {
   Nanos gone_at_ = 0;
   Nanos check_at_ = lease::kNever;
   bool hidden_ = false;
+  bool unled_ = false;
+  Nanos hurt_at_ = -1;
 };
 
 }  // namespace muster::sim

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/planted.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
 
@@ -28,10 +29,8 @@ LocalGang::LocalGang(Daemon& daemon, const Host::Saved& saved)
       backoff_(kFirstBackoff) {
   if (!saved.known) return;
   coordinator_ = saved.coordinator;
-  term_ = saved.term;
-  started_generation_ = saved.started_generation;
-  started_restore_ = saved.started_restore;
-  if (term_ > 0) grace_until_ = saved.last_alive + daemon.sim.options.times.reconnect;
+  orders_.Restore(saved.term, saved.started_generation, saved.started_restore);
+  if (orders_.term() > 0) grace_until_ = saved.last_alive + daemon.sim.options.times.reconnect;
 }
 
 LocalGang::~LocalGang() = default;
@@ -43,9 +42,9 @@ uint32_t LocalGang::TaskOf(size_t local) const {
 void LocalGang::Remember() {
   host_.saved.known = true;
   host_.saved.coordinator = coordinator_;
-  host_.saved.term = term_;
-  host_.saved.started_generation = started_generation_;
-  host_.saved.started_restore = started_restore_;
+  host_.saved.term = orders_.term();
+  host_.saved.started_generation = orders_.started();
+  host_.saved.started_restore = orders_.from();
 }
 
 // ---- supervisors
@@ -93,7 +92,7 @@ void LocalGang::SupervisorStopped(size_t local, const Supervisor& says) {
   if (says.generation != member.generation) return;
   member.state = MemberState::kStopped;
   member.unkillable = says.unkillable ? 1 : 0;
-  if (member.generation > stop_generation_ && !member.exit) {
+  if (orders_.MayRun(member.generation) && !member.exit) {
     // It was fenced, or the musterd before this one had ordered it: for the coordinator it is news.
     member.exit = gang::Exit{.status = SIGKILL};
     Up(gang::Event(gang::MemberExited{TaskOf(local), member.generation, *member.exit}));
@@ -104,7 +103,7 @@ void LocalGang::SupervisorStopped(size_t local, const Supervisor& says) {
 void LocalGang::SupervisorClosed(size_t local) {
   Member& member = members_[local];
   member.connected = false;
-  if (finish_) return;
+  if (finish_) return MaybeOver();
   member.state = MemberState::kStopped;
   if (!member.exit) member.exit = gang::Exit{.status = SIGKILL};
   member.exit->supervisor_lost = true;
@@ -112,15 +111,30 @@ void LocalGang::SupervisorClosed(size_t local) {
   MaybeNodeStopped();
 }
 
+// The gang is over on this node: nothing of it is left here.
+void LocalGang::MaybeOver() {
+  if (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.connected; })) return;
+  knows_members_ = registered_ = false;
+  ++link_number_;
+  ++connect_number_;
+  if (link_) link_->Close(kAgentEnd);
+  link_.reset();
+  attended_ = false;
+  orders_ = Orders();
+  daemon_.EndAttendance();
+}
+
 void LocalGang::SupervisorSignalled(size_t local) {
   Up(gang::Event(gang::Terminating{TaskOf(local), SIGTERM}));
 }
 
-void LocalGang::Saved(size_t local, uint64_t step) {
+void LocalGang::Saved(size_t local, uint64_t generation, uint64_t step) {
   const Supervisor& s = host_.supervisors[local];
+  if (s.generation != generation) return;
   if (!start_ || s.generation != start_->generation) {
     // A musterd that was started again is told by libmuster when it knows the generation.
-    if (s.executing && s.saving) daemon_.Post(200 * kMs, [this, local, step] { Saved(local, step); });
+    if (s.executing && s.saving)
+      daemon_.Post(200 * kMs, [this, local, generation, step] { Saved(local, generation, step); });
     return;
   }
   const ShardWritten written{s.rank, s.generation, step};
@@ -135,16 +149,15 @@ void LocalGang::Connect() {
   if (!knows_members_) return;
   const uint64_t number = ++link_number_;
   ++connect_number_;
-  world_.Log("n{} registers with n{}, term {}", host_.index(), coordinator_, term_);
+  world_.Log("n{} registers with n{}, term {}", host_.index(), coordinator_, orders_.term());
   answered_ = false;
   link_ = daemon_.sim.network.Connect(host_.index(), coordinator_);
   Link::End& end = link_->ends[kAgentEnd];
   end.open = true;
-  const bool obeys_all = world_.Has(Bug::kStaleTerm);
-  end.message = [this, alive = daemon_.alive(), number, obeys_all](Message message) {
+  end.message = [this, alive = daemon_.alive(), number](Message message) {
     if (alive.expired()) return;
-    daemon_.Run([this, number, obeys_all, message = std::get<CoordinatorMessage>(std::move(message))] {
-      if (link_number_ == number || obeys_all) FromCoordinator(message);
+    daemon_.Run([this, number, message = std::get<CoordinatorMessage>(std::move(message))] {
+      if (link_number_ == number || MUSTER_PLANTED(stale_term)) FromCoordinator(message);
     });
   };
   end.closed = [this, alive = daemon_.alive(), number] {
@@ -186,7 +199,7 @@ void LocalGang::Rotate() {
 void LocalGang::Redial(uint32_t coordinator) {
   coordinator_ = coordinator;
   ++link_number_;
-  if (link_ && world_.Has(Bug::kStaleTerm)) {
+  if (link_ && MUSTER_PLANTED(stale_term)) {
     old_links_.push_back(link_);
   } else if (link_) {
     link_->Close(kAgentEnd);
@@ -201,10 +214,10 @@ void LocalGang::Redial(uint32_t coordinator) {
 void LocalGang::Register() {
   sim::Register message;
   message.node = host_.index();
-  message.term = term_;
+  message.term = orders_.term();
   message.coordinator = coordinator_;
-  message.started_generation = started_generation_;
-  message.started_restore = started_restore_;
+  message.started_generation = orders_.started();
+  message.started_restore = orders_.from();
   for (size_t i = 0; i < members_.size(); ++i) {
     const Member& member = members_[i];
     message.members.push_back({.task = TaskOf(i),
@@ -226,19 +239,16 @@ void LocalGang::Up(AgentMessage message) {
 void LocalGang::FromCoordinator(const CoordinatorMessage& message) {
   answered_ = true;
   backoff_ = kFirstBackoff;
-  if (message.term != 0 && message.term < term_ && !world_.Has(Bug::kStaleTerm)) return;
+  if (!orders_.Obeys(message.term)) return;
   AdoptTerm(message.term);
   if (message.term != 0) daemon_.sim.invariants.Obeys(host_, message.term);
   std::visit([this](const auto& m) { On(m); }, message.kind);
 }
 
-// Stops that the coordinator before ordered bind the next one no more: it may not know their numbers.
 void LocalGang::AdoptTerm(uint64_t term) {
-  if (term <= term_) return;
-  if (start_ && start_->generation <= stop_generation_) start_.reset();
-  term_ = term;
-  stop_generation_ = 0;
-  node_stopped_.reset();
+  const bool stopped = start_ && !orders_.MayRun(start_->generation);
+  if (!orders_.Adopt(term)) return;
+  if (stopped) start_.reset();
   Remember();
 }
 
@@ -252,7 +262,7 @@ void LocalGang::On(const Elsewhere& elsewhere) {
 // ---- orders
 
 void LocalGang::On(const Start& start) {
-  if (finish_ || start.generation <= stop_generation_) return;
+  if (finish_ || !orders_.MayRun(start.generation)) return;
   // A daemon that has stood still may find an old order before it finds that its lease has ended.
   if (!attended_ || !daemon_.MayStart()) {
     world_.Log("n{}: generation {} waits for the lease", host_.index(), start.generation);
@@ -265,11 +275,7 @@ void LocalGang::On(const Start& start) {
   }
   if (!start_ || start_->generation != start.generation) unacknowledged_.clear();
   start_ = start;
-  if (start.ranks[TaskOf(0)] && started_generation_ != start.generation) {
-    started_generation_ = start.generation;
-    started_restore_ = start.restore;
-    Remember();
-  }
+  if (start.ranks[TaskOf(0)] && orders_.Start(start.generation, start.restore)) Remember();
   for (size_t i = 0; i < members_.size(); ++i) StartMember(i);
 }
 
@@ -279,19 +285,17 @@ void LocalGang::StartMember(size_t local) {
   if (!member.connected || member.generation >= start_->generation || !rank) return;
   member = Member{.connected = true, .state = MemberState::kRunning, .generation = start_->generation};
   host_.StartMember(local, {.generation = start_->generation,
-                            .term = term_,
+                            .term = orders_.term(),
                             .content = start_->content,
                             .rank = *rank,
                             .from = start_->restore});
 }
 
 void LocalGang::On(const Stop& stop) {
-  if (stop.generation < stop_generation_) return;
-  stop_generation_ = stop.generation;
-  if (waiting_start_ && waiting_start_->generation <= stop_generation_) waiting_start_.reset();
-  node_stopped_.reset();  // every order is answered: another coordinator may be asking
+  if (!orders_.Stop(stop.generation)) return;
+  if (waiting_start_ && !orders_.MayRun(waiting_start_->generation)) waiting_start_.reset();
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i].generation <= stop_generation_) StopMember(i);
+    if (!orders_.MayRun(members_[i].generation)) StopMember(i);
   }
   MaybeNodeStopped();
 }
@@ -324,12 +328,12 @@ void LocalGang::On(const Committed& committed) {
 void LocalGang::On(const Notify& /*notify*/) {}
 
 void LocalGang::MaybeNodeExecuted() {
-  if (!start_ || !start_->ranks[TaskOf(0)] || node_executed_ == start_->generation) return;
+  if (!start_ || !start_->ranks[TaskOf(0)] || !orders_.OwesExecuted(start_->generation)) return;
   for (const Member& member : members_) {
     if (member.generation != start_->generation) return;
     if (!member.executed && member.state == MemberState::kRunning) return;
   }
-  node_executed_ = start_->generation;
+  orders_.SaidExecuted(start_->generation);
   for (size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].executed)
       Up(gang::Event(gang::MemberExecuted{TaskOf(i), start_->generation, world_.now()}));
@@ -337,16 +341,16 @@ void LocalGang::MaybeNodeExecuted() {
 }
 
 void LocalGang::MaybeNodeStopped() {
-  if (stop_generation_ == 0 || node_stopped_ == stop_generation_) return;
+  if (!orders_.OwesStopped()) return;
   uint32_t unkillable = 0;
   for (const Member& member : members_) {
-    if (member.generation > stop_generation_) return;
+    if (orders_.MayRun(member.generation)) return;
     if (member.state != MemberState::kStopped && member.state != MemberState::kWaiting) return;
     unkillable += member.unkillable;
   }
-  node_stopped_ = stop_generation_;
-  daemon_.SetStopped(stop_generation_);
-  Up(gang::Event(gang::NodeStopped{host_.index(), stop_generation_, 20000, unkillable}));
+  orders_.SaidStopped();
+  daemon_.SetStopped(orders_.stopped());
+  Up(gang::Event(gang::NodeStopped{host_.index(), orders_.stopped(), 20000, unkillable}));
 }
 
 }  // namespace muster::sim

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "daemon/agent/orders.h"
 #include "daemon/lease/types.h"
 #include "tests/sim/host.h"
 #include "tests/sim/messages.h"
@@ -28,12 +29,14 @@ class LocalGang {
   void SupervisorStopped(size_t local, const Supervisor& says);
   void SupervisorClosed(size_t local);
   void SupervisorSignalled(size_t local);
-  void Saved(size_t local, uint64_t step);
+  void Saved(size_t local, uint64_t generation, uint64_t step);
 
-  void OnLease(const lease::Event& event);
+  // `closed`: the nodes whose musterd had gone, as far as this node's lease has heard.
+  void OnLease(const lease::Event& event, const lease::WitnessSet& closed);
 
   [[nodiscard]] uint32_t coordinator() const { return coordinator_; }
-  [[nodiscard]] uint64_t term() const { return term_; }
+  [[nodiscard]] uint64_t term() const { return orders_.term(); }
+  [[nodiscard]] bool attended() const { return attended_; }
 
  private:
   struct Member {
@@ -64,8 +67,10 @@ class LocalGang {
   void StopMember(size_t local);
   void MaybeNodeExecuted();
   void MaybeNodeStopped();
+  void MaybeOver();
   void Fence();
-  void TakeOver(uint64_t term, bool claim);
+  void KillFenced();
+  void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim);
   void LearnFromStore();
   void AdoptTerm(uint64_t term);
   void Remember();
@@ -76,17 +81,13 @@ class LocalGang {
   World& world_;
   std::vector<Member> members_;
   uint32_t coordinator_ = 0;
-  uint64_t term_ = 0;
+  Orders orders_;
   lease::Nanos grace_until_ = 0;
   bool attended_ = false;
+  uint32_t followed_ = 0;  // the coordinator of the lease
   std::optional<Start> start_;
-  uint64_t started_generation_ = 0;
-  std::optional<uint64_t> started_restore_;
   std::optional<Start> waiting_start_;
   bool finish_ = false;
-  uint64_t stop_generation_ = 0;
-  std::optional<uint64_t> node_stopped_;
-  uint64_t node_executed_ = 0;
   std::map<std::pair<uint32_t, uint64_t>, ShardWritten> unacknowledged_;  // by rank and step
 
   std::shared_ptr<Link> link_;

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/planted.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/local_gang.h"
 #include "tests/sim/simulation.h"
@@ -15,9 +16,10 @@ using gang::MemberState;
 
 void LocalGang::On(const Attended& attended) {
   coordinator_ = attended.coordinator;
+  followed_ = coordinator_;
   unattended_since_ = -1;
   Remember();
-  if (daemon_.Attending()) return daemon_.Follow(term_, coordinator_, attended.witnesses);
+  if (daemon_.Attending()) return daemon_.Follow(orders_.term(), coordinator_, attended.witnesses);
   lease::AgentSettings settings;
   settings.times = daemon_.sim.options.times;
   settings.gang = 1;
@@ -27,32 +29,35 @@ void LocalGang::On(const Attended& attended) {
   settings.first_sequence = static_cast<uint64_t>(world_.now()) + 1;
   settings.promised = host_.saved.promised;
   settings.grace_until = host_.Local() < grace_until_ ? grace_until_ : 0;
-  daemon_.Attend(std::move(settings), term_, coordinator_, attended.witnesses);
-  if (node_stopped_) daemon_.SetStopped(*node_stopped_);
+  daemon_.Attend(std::move(settings), orders_.term(), coordinator_, attended.witnesses);
+  if (orders_.said_stopped()) daemon_.SetStopped(*orders_.said_stopped());
 }
 
-void LocalGang::OnLease(const lease::Event& event) {
+void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& closed) {
   switch (event.kind) {
     case lease::EventKind::kAttended:
       world_.Log("n{} is attended, term {}", host_.index(), event.term);
       host_.Attended();
       attended_ = true;
       grace_until_ = 0;
+      // Who was not attended may have looked for another coordinator.
+      if (coordinator_ != followed_) return Redial(followed_);
       if (waiting_start_) On(Start(*std::exchange(waiting_start_, std::nullopt)));
       return;
     case lease::EventKind::kFence:
       Fence();
       return daemon_.Fenced();
     case lease::EventKind::kClaim:
-      return TakeOver(event.term, true);
+      return TakeOver(event.term, {}, true);
     case lease::EventKind::kTakeOver:
-      return TakeOver(event.term, false);
+      return TakeOver(event.term, closed, false);
     case lease::EventKind::kSuccessor:
-      if (event.term < term_) return;
+      if (event.term < orders_.term()) return;
       AdoptTerm(event.term);
+      followed_ = event.node;
       return Redial(event.node);
     case lease::EventKind::kStopOrdered:
-      if (event.term >= term_ && event.generation > stop_generation_) On(Stop{event.generation});
+      if (event.term >= orders_.term() && orders_.MayRun(event.generation)) On(Stop{event.generation});
       return;
     default:
       return;
@@ -61,7 +66,15 @@ void LocalGang::OnLease(const lease::Event& event) {
 
 void LocalGang::Fence() {
   attended_ = false;
-  if (world_.Has(Bug::kNoFencing)) return;
+  if (!MUSTER_PLANTED(no_fencing)) KillFenced();
+  // The other end may be gone long since without a word.
+  if (!link_) return;
+  ++link_number_;
+  link_->Close(kAgentEnd);
+  Disconnected();
+}
+
+void LocalGang::KillFenced() {
   uint64_t newest = 0;
   for (const Member& member : members_) {
     if (member.state == MemberState::kRunning || member.state == MemberState::kExited)
@@ -69,6 +82,7 @@ void LocalGang::Fence() {
   }
   world_.Log("n{}: fenced", host_.index());
   if (newest == 0) return;
+  daemon_.sim.invariants.Cause(newest);
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     if (member.state != MemberState::kRunning || member.exit) continue;
@@ -80,7 +94,7 @@ void LocalGang::Fence() {
   On(Stop{newest});
 }
 
-void LocalGang::TakeOver(uint64_t term, bool claim) {
+void LocalGang::TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim) {
   if (taking_over_ || finish_) {
     if (claim) daemon_.Claimed(term, false);
     return;
@@ -90,11 +104,15 @@ void LocalGang::TakeOver(uint64_t term, bool claim) {
   Coordinator::Origin origin;
   origin.promised = true;
   origin.after_term = term;
+  origin.closed = closed;
   origin.taken = [this, alive = daemon_.alive(), term, claim](bool taken) {
     if (alive.expired()) return;
     taking_over_ = false;
     if (claim) daemon_.Claimed(term, taken);
-    if (taken) return Redial(host_.index());
+    if (taken) {
+      followed_ = host_.index();
+      return Redial(host_.index());
+    }
     LearnFromStore();
   };
   daemon_.TakeOver(std::move(origin));
@@ -107,11 +125,14 @@ void LocalGang::LearnFromStore() {
       if (alive.expired()) return;
       daemon_.Run([this, done, head] {
         if (done != Store::Answer::kDone) return LearnFromStore();
-        if (head.fence.term <= term_ || finish_) return;
+        if (head.fence.term < orders_.term() || finish_) return;
+        const bool news = head.fence.term > orders_.term() || head.record.coordinator != coordinator_;
+        if (!news && MUSTER_PLANTED(known_term_not_followed)) return;
         AdoptTerm(head.fence.term);
-        coordinator_ = head.record.coordinator;
-        daemon_.Follow(term_, coordinator_, head.record.witnesses);
-        Redial(coordinator_);
+        // Also when the term is known: the lease may not know it.
+        followed_ = head.record.coordinator;
+        daemon_.Follow(orders_.term(), followed_, head.record.witnesses);
+        if (news) Redial(head.record.coordinator);
       });
     };
     daemon_.sim.store.Ask(

@@ -3,35 +3,65 @@
 // sim_test --pinned               those of pinned.h
 // sim_test --seed 17 [--trace]    one of them; --trace shows what happens in it
 // sim_test --replay 20            so many schedules run twice have byte-equal traces
-// sim_test --mutation NAME        a planted bug is found within the budget of --seeds
+// sim_test --digest 1-100         one number of these schedules' traces
+// sim_test --survey 1-5000        runs all of them, and prints each that breaks an invariant
+//
+// sim_planted is the same program, built with the bugs of planted_bugs.h:
+// sim_planted --planted NAME      the bug is found, by its invariant, in three of four ranges of schedules
+// sim_planted --seed 17 --with NAME --trace
+#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "base/planted.h"
 #include "tests/sim/pinned.h"
+#include "tests/sim/planted_bugs.h"
 #include "tests/sim/simulation.h"
 #include "tests/support/test_seed.h"
 
 namespace muster::sim {
 namespace {
 
-constexpr uint64_t kBudget = 10'000;
+constexpr uint64_t kRanges = 4;
+constexpr uint64_t kFoundIn = 3;
+constexpr uint64_t kBudget = 10'000;  // schedules of a range
 constexpr uint64_t kLeastEvents = 200;
 
-Bug Named(const std::string& name) {
-  if (name == "no_fencing") return Bug::kNoFencing;
-  if (name == "stale_term") return Bug::kStaleTerm;
-  if (name == "double_commit") return Bug::kDoubleCommit;
-  if (name == "lost_stop") return Bug::kLostStop;
-  if (name == "early_start") return Bug::kEarlyStart;
-  if (name == "start_not_kept") return Bug::kStartNotKept;
-  if (name == "own_term_deposes") return Bug::kOwnTermDeposes;
-  if (name == "own_fence_deposes") return Bug::kOwnFenceDeposes;
-  if (name == "raise_asked_once") return Bug::kRaiseAskedOnce;
-  std::cerr << "no mutation is called " << name << "\n";
+using Range = std::pair<uint64_t, uint64_t>;
+
+[[noreturn]] void Refuse(const std::string& why) {
+  std::cerr << "sim_test: " << why << "\n";
   std::exit(2);
+}
+
+uint64_t Number(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) Refuse("not a number: " + std::string(text));
+  return number;
+}
+
+Range RangeOf(std::string_view text) {
+  const size_t dash = text.find('-');
+  if (dash == std::string_view::npos) Refuse("not a range: " + std::string(text));
+  return {Number(text.substr(0, dash)), Number(text.substr(dash + 1))};
+}
+
+// The bug is there from now on.
+const PlantedBug& Plant(std::string_view name) {
+  for (const PlantedBug& bug : kPlantedBugs) {
+    if (bug.name != name) continue;
+#ifdef MUSTER_PLANTED_BUGS
+    planted = bug.name;
+    return bug;
+#else
+    Refuse("only sim_planted has bugs");
+#endif
+  }
+  Refuse("no bug is called " + std::string(name));
 }
 
 int Fail(uint64_t seed, const std::string& why) {
@@ -39,9 +69,9 @@ int Fail(uint64_t seed, const std::string& why) {
   return 1;
 }
 
-int RunOne(uint64_t seed, bool trace, Bug bug) {
+int RunOne(uint64_t seed, bool trace) {
   Coverage coverage;
-  Simulation simulation(seed, trace, bug, coverage);
+  Simulation simulation(seed, trace, coverage);
   const std::string failure = simulation.Run();
   std::cout << simulation.world.trace();
   return failure.empty() ? 0 : Fail(seed, failure);
@@ -50,17 +80,17 @@ int RunOne(uint64_t seed, bool trace, Bug bug) {
 int RunPinned() {
   for (const uint64_t seed : kPinned) {
     Coverage coverage;
-    Simulation simulation(seed, false, Bug::kNone, coverage);
+    Simulation simulation(seed, false, coverage);
     if (const std::string failure = simulation.Run(); !failure.empty()) return Fail(seed, failure);
   }
   return 0;
 }
 
-int RunMany(uint64_t first, uint64_t last) {
-  std::cout << "schedules " << first << " to " << last << "\n";
+int RunMany(const Range& seeds) {
+  std::cout << "schedules " << seeds.first << " to " << seeds.second << "\n";
   Coverage coverage;
-  for (uint64_t seed = first; seed <= last; ++seed) {
-    Simulation simulation(seed, false, Bug::kNone, coverage);
+  for (uint64_t seed = seeds.first; seed <= seeds.second; ++seed) {
+    Simulation simulation(seed, false, coverage);
     const std::string failure = simulation.Run();
     if (!failure.empty()) return Fail(seed, failure);
     if (simulation.world.events() < kLeastEvents) return Fail(seed, "hardly anything happens in it");
@@ -72,64 +102,109 @@ int RunMany(uint64_t first, uint64_t last) {
   return 1;
 }
 
+// All that these schedules break, and not the first of it.
+int Survey(const Range& seeds) {
+  uint64_t broken = 0;
+  for (uint64_t seed = seeds.first; seed <= seeds.second; ++seed) {
+    Coverage coverage;
+    Simulation simulation(seed, false, coverage);
+    const std::string failure = simulation.Run();
+    if (failure.empty()) continue;
+    ++broken;
+    std::cout << seed << ": " << failure << "\n";
+  }
+  std::cout << broken << " of " << seeds.second - seeds.first + 1 << " schedules break an invariant\n";
+  return broken == 0 ? 0 : 1;
+}
+
 int Replay(uint64_t count) {
   for (uint64_t seed = 1; seed <= count; ++seed) {
     Coverage coverage;
-    Simulation one(seed, true, Bug::kNone, coverage);
+    Simulation one(seed, true, coverage);
     (void)one.Run();
-    Simulation two(seed, true, Bug::kNone, coverage);
+    Simulation two(seed, true, coverage);
     (void)two.Run();
     if (one.world.trace() != two.world.trace()) return Fail(seed, "two runs differ");
   }
   return 0;
 }
 
-int Mutate(const std::string& name) {
-  for (uint64_t seed = 1; seed <= kBudget; ++seed) {
+int Digest(const Range& seeds) {
+  uint64_t digest = 14'695'981'039'346'656'037U;  // FNV-1a
+  for (uint64_t seed = seeds.first; seed <= seeds.second; ++seed) {
     Coverage coverage;
-    Simulation simulation(seed, false, Named(name), coverage);
-    const std::string failure = simulation.Run();
-    if (failure.empty()) continue;
-    std::cout << name << " is found by seed " << seed << ": " << failure << "\n";
-    return 0;
+    Simulation simulation(seed, true, coverage);
+    (void)simulation.Run();
+    for (const char c : simulation.world.trace())
+      digest = (digest ^ static_cast<unsigned char>(c)) * 1'099'511'628'211U;
   }
-  std::cerr << name << " is not found by " << kBudget << " schedules\n";
+  std::cout << digest << "\n";
+  return 0;
+}
+
+// What another invariant finds does not count.
+int FindPlanted(const PlantedBug& bug) {
+  uint64_t found = 0;
+  for (uint64_t range = 0; range < kRanges; ++range) {
+    const uint64_t first = range * kBudget + 1;
+    uint64_t others = 0;
+    uint64_t seed = first;
+    for (; seed < first + kBudget; ++seed) {
+      Coverage coverage;
+      Simulation simulation(seed, false, coverage);
+      const std::string failure = simulation.Run();
+      if (failure.empty()) continue;
+      if (simulation.world.broken() == bug.found_by) {
+        ++found;
+        std::cout << bug.name << ": schedule " << seed - first + 1 << " of range " << range + 1 << " ("
+                  << others << " before it have broken others): " << failure << "\n";
+        break;
+      }
+      ++others;
+    }
+    if (seed == first + kBudget)
+      std::cout << bug.name << ": not found in range " << range + 1 << " (" << others
+                << " schedules have broken others)\n";
+  }
+  if (found >= kFoundIn) return 0;
+  std::cerr << bug.name << " is found by " << Name(bug.found_by) << " in " << found << " of " << kRanges
+            << " ranges\n";
   return 1;
 }
 
 int Main(int count, char** arguments) {
   uint64_t seed = 0;
   bool trace = false;
-  Bug bug = Bug::kNone;
   for (int i = 1; i < count; ++i) {
-    const std::string name = arguments[i];
-    const std::string value = i + 1 < count ? arguments[i + 1] : "";
+    const std::string_view name = arguments[i];
     if (name == "--trace") {
       trace = true;
-    } else if (name == "--seed") {
-      seed = std::strtoull(value.c_str(), nullptr, 10);
-      ++i;
+      continue;
+    }
+    if (name == "--pinned") return RunPinned();
+    if (i + 1 >= count) Refuse("unknown, or without its value: " + std::string(name));
+    const std::string_view value = arguments[++i];
+    if (name == "--seed") {
+      seed = Number(value);
     } else if (name == "--with") {
-      bug = Named(value);
-      ++i;
+      Plant(value);
     } else if (name == "--seeds") {
-      const size_t dash = value.find('-');
-      return RunMany(std::strtoull(value.c_str(), nullptr, 10),
-                     std::strtoull(value.c_str() + dash + 1, nullptr, 10));
+      return RunMany(RangeOf(value));
+    } else if (name == "--survey") {
+      return Survey(RangeOf(value));
     } else if (name == "--fresh") {
-      return RunMany(FirstSchedule(), FirstSchedule() + std::strtoull(value.c_str(), nullptr, 10) - 1);
-    } else if (name == "--pinned") {
-      return RunPinned();
+      return RunMany({FirstSchedule(), FirstSchedule() + Number(value) - 1});
     } else if (name == "--replay") {
-      return Replay(std::strtoull(value.c_str(), nullptr, 10));
-    } else if (name == "--mutation") {
-      return Mutate(value);
+      return Replay(Number(value));
+    } else if (name == "--digest") {
+      return Digest(RangeOf(value));
+    } else if (name == "--planted") {
+      return FindPlanted(Plant(value));
     } else {
-      std::cerr << "unknown: " << name << "\n";
-      return 2;
+      Refuse("unknown: " + std::string(name));
     }
   }
-  return RunOne(seed, trace, bug);
+  return RunOne(seed, trace);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ struct Committed {
   uint64_t step = 0;
   bool good = false;
 };
-struct Notify {};
+struct Notify {};  // a StepOrder: tests/unit/daemon/steps_random_test.cc has what becomes of it
 struct Attended {
   uint32_t coordinator = 0;
   lease::WitnessSet witnesses;

@@ -7,8 +7,16 @@
 
 namespace muster::sim {
 
-inline constexpr std::array<uint64_t, 1> kPinned = {
-    1,  // the first
+inline constexpr std::array<uint64_t, 9> kPinned = {
+    1,           // the first
+    5005029886,  // a node that came back with a dead supervisor while the links were tested ended the test twice
+    5007003559,  // all musterds were restarted at once, one node was cut off before its own was heard: called silent too soon
+    5016008442,  // the same, on a host that had joined
+    7016026666,  // a lost node that the others had ended without could not read that they had
+    100000505,  // a node that knew of the next term did not obey the end, which was not told again in that term
+    700136262,  // a lost node that was back stopped what ran there while the links were tested: nobody noted it
+    600063977,  // a musterd went between its first beat to a successor and its link: called silent while its members ran
+    800148901,  // a coordinator that was cut off had begun another generation on its own node: nobody stopped that
 };
 
 }  // namespace muster::sim

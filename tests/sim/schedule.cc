@@ -83,6 +83,7 @@ void Schedule::OnProcess() {
       return;
     case 4:
       Count("the program hangs");
+      sim_.invariants.Cause(0);
       if (Coordinator* leader = sim_.Leader())
         leader->Feed(gang::Hung{.task = 0, .generation = leader->gang().generation(), .what = "it hangs"});
       return;
@@ -115,6 +116,7 @@ void Schedule::ReadBad() {
                                 .reason = "a chunk has another digest",
                                 .manifest = ManifestOf(found->first, found->second)};
   world_.After(world_.Pick(1, 100) * kMs, [this, bad] {
+    sim_.invariants.Cause(bad.generation);
     if (Coordinator* hears = sim_.Leader()) hears->Hear(bad);
   });
 }
@@ -163,13 +165,21 @@ void Schedule::OnNetwork() {
   const auto heal = [this] {
     world_.After(world_.Pick(200, 4'000) * kMs, [this] {
       world_.Log("the network heals");
+      for (const auto& host : sim_.hosts) {
+        if (host->hurt_at() >= 0) host->Hurt();
+      }
       sim_.network.Heal();
     });
   };
-  const uint32_t one = AnyBusy().index();
+  Host& hit = AnyBusy();
+  const uint32_t one = hit.index();
   world_.After(0, [this] {
     for (const auto& host : sim_.hosts) host->MaybeHidden();
   });
+  const auto all_hurt = [this] {
+    for (const auto& host : sim_.hosts) host->Hurt();
+  };
+  hit.Hurt();
   switch (world_.Pick(0, 5)) {
     case 0:
       Count("a node is cut off");
@@ -182,6 +192,7 @@ void Schedule::OnNetwork() {
       return heal();
     case 1: {
       Count("the network is split");
+      all_hurt();
       const auto part = static_cast<uint32_t>(world_.Pick(1, hosts - 1));
       for (uint32_t a = 0; a < part; ++a) {
         for (uint32_t b = part; b < hosts; ++b) {
@@ -199,8 +210,10 @@ void Schedule::OnNetwork() {
       return heal();
     case 3: {
       Count("two nodes do not reach each other");
-      const uint32_t other = Any().index();
+      Host& far = Any();
+      const uint32_t other = far.index();
       if (other == one) return;
+      far.Hurt();
       sim_.network.Cut(one, other);
       if (world_.Chance(0.5)) sim_.network.Cut(other, one);
       return heal();
@@ -210,6 +223,7 @@ void Schedule::OnNetwork() {
       return sim_.network.BreakLinksOf(one);
     default:
       Count("bad weather");
+      all_hurt();
       sim_.network.SetWeather({.loss = static_cast<double>(world_.Pick(0, 30)) / 100,
                                .twice = world_.Chance(0.5) ? 0.1 : 0,
                                .late = world_.Chance(0.5) ? 0.2 : 0,
@@ -245,6 +259,7 @@ void Schedule::OnStore() {
 void Schedule::OnPurpose() {
   Coordinator* leader = sim_.Leader();
   const uint32_t node = Any().index();
+  sim_.invariants.Cause(0);
   switch (world_.Pick(0, 7)) {
     case 0:
     case 1:
@@ -266,10 +281,12 @@ void Schedule::OnPurpose() {
       return;
     case 6:
       Count("the job's end is near");
+      sim_.invariants.JobEnds();
       if (leader != nullptr) leader->Feed(gang::EndNear{.left_ms = world_.Pick(100, 2'000)});
       return;
     default:
       Count("the job is cancelled");
+      sim_.invariants.JobEnds();
       for (const auto& host : sim_.hosts) host->Terminate();
       world_.After(3'000 * kMs, [this] {  // KillWait
         if (!sim_.job_over) sim_.EndJob();

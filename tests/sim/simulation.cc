@@ -48,8 +48,8 @@ Options MakeOptions(World& world) {
 
 }  // namespace
 
-Simulation::Simulation(uint64_t seed, bool tracing, Bug bug, Coverage& coverage_)
-    : world(seed, tracing, bug),
+Simulation::Simulation(uint64_t seed, bool tracing, Coverage& coverage_)
+    : world(seed, tracing),
       options(MakeOptions(world)),
       network(world, options.gang.node_count,
               [this](uint32_t to, uint32_t from, const lease::Datagram& datagram) {
@@ -121,6 +121,7 @@ void Simulation::Heal() {
   store.Heal();
   for (const auto& host : hosts) {
     host->may_be_unkillable = host->slow_kill = false;
+    if (host->hurt_at() >= 0) host->Hurt();
     host->Later(0, [&host] { host->StartDaemon(); });
   }
 }
@@ -149,9 +150,10 @@ std::string Simulation::Run() {
     for (const auto& host : hosts) {
       if (!host->crashed() && !host->AllGone()) left += fmt::format(" n{}", host->index());
     }
-    world.Fail(fmt::format("the gang has not come to its end: {}; these were not told:{}",
-                           leader == nullptr ? "nobody leads" : gang::ToString(leader->gang().state()),
-                           left));
+    world.Fail(
+        Invariant::kComesToEnd,
+        fmt::format("the gang has not come to its end: {}; these were not told:{}",
+                    leader == nullptr ? "nobody leads" : gang::ToString(leader->gang().state()), left));
   }
   coverage.Schedule(world.events(), store.head().fence.generation,
                     store.head().record.finish && store.head().record.finish->succeeded);

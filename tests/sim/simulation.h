@@ -32,7 +32,7 @@ struct Options {
 
 class Simulation {
  public:
-  Simulation(uint64_t seed, bool tracing, Bug bug, Coverage& coverage);
+  Simulation(uint64_t seed, bool tracing, Coverage& coverage);
   ~Simulation();
 
   // "" or the first invariant that was broken.

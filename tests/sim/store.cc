@@ -43,7 +43,8 @@ bool Store::Commit(Head& head, const Fence& fence, const Checkpoint& checkpoint,
   if (head.fence != fence) return checkpoint.again && there && listed->second == fence;
   if (there && checkpoint.again) return true;
   if (++commits_[{fence.generation, step}] > 1) {
-    world_.Fail(fmt::format("step {} of generation {} is committed twice", step, fence.generation));
+    world_.Fail(Invariant::kCommittedOnce,
+                fmt::format("step {} of generation {} is committed twice", step, fence.generation));
   }
   head.checkpoints[step] = fence;
   bad_.erase(step);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ceph/catalog/fence.h"
 #include "daemon/gang/gang.h"
 #include "daemon/lease/witnesses.h"
 #include "tests/sim/messages.h"
@@ -17,18 +18,12 @@
 
 namespace muster::sim {
 
-struct Fence {
-  uint64_t term = 0;
-  uint64_t generation = 0;
-  friend auto operator<=>(const Fence&, const Fence&) = default;
-};
-
 // What a coordinator makes one of.
 struct Checkpoint {
   uint64_t step = 0;
-  uint64_t generation = 0;  // whose members have saved it
-  size_t shards = 0;
-  bool again = false;  // the one before may have been carried out
+  uint64_t generation = 0;    // whose members have saved it
+  std::set<uint32_t> shards;  // by rank
+  bool again = false;         // the one before may have been carried out
 };
 
 // Which of a step's checkpoints it is.

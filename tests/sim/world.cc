@@ -39,9 +39,12 @@ void World::Write(const std::string& line) {
   trace_ += fmt::format("{:10.3f} ms  {}\n", static_cast<double>(now_) / static_cast<double>(kMs), line);
 }
 
-void World::Fail(const std::string& what) {
-  if (failure_.empty()) failure_ = what;
-  Log("BROKEN: {}", what);
+void World::Fail(Invariant broken, const std::string& what) {
+  if (failure_.empty()) {
+    failure_ = fmt::format("{}: {}", Name(broken), what);
+    broken_ = broken;
+  }
+  Log("BROKEN: {}: {}", Name(broken), what);
 }
 
 }  // namespace muster::sim

@@ -10,29 +10,17 @@
 #include <utility>
 #include <vector>
 
+#include "tests/sim/broken.h"
+
 namespace muster::sim {
 
 using Nanos = int64_t;
 inline constexpr Nanos kMs = 1'000'000;
 
-// What can be planted, to see that it is found. All are in the simulation's glue: the machines themselves are real.
-enum class Bug {
-  kNone,
-  kNoFencing,
-  kStaleTerm,
-  kDoubleCommit,
-  kLostStop,
-  kEarlyStart,
-  kStartNotKept,
-  kRaiseAskedOnce,
-  kOwnTermDeposes,
-  kOwnFenceDeposes
-};
-
 class World {
  public:
   using Task = std::function<void()>;
-  World(uint64_t seed, bool tracing, Bug bug) : random_(seed), tracing_(tracing), bug_(bug) {}
+  World(uint64_t seed, bool tracing) : random_(seed), tracing_(tracing) {}
 
   void After(Nanos delay, Task task);
   // The next event, unless it is later than `until` or an invariant has been broken.
@@ -40,7 +28,6 @@ class World {
 
   [[nodiscard]] Nanos now() const { return now_; }
   [[nodiscard]] uint64_t events() const { return events_; }
-  [[nodiscard]] bool Has(Bug bug) const { return bug_ == bug; }
   // Not the standard's distributions: they differ between libraries.
   int64_t Pick(int64_t low, int64_t high);
   bool Chance(double part) { return static_cast<double>(random_() >> 11) * 0x1p-53 < part; }
@@ -49,8 +36,10 @@ class World {
   void Log(fmt::format_string<Args...> format, Args&&... args) {
     if (tracing_) Write(fmt::format(format, std::forward<Args>(args)...));
   }
-  void Fail(const std::string& what);
+  // The first counts.
+  void Fail(Invariant broken, const std::string& what);
   [[nodiscard]] const std::string& failure() const { return failure_; }
+  [[nodiscard]] Invariant broken() const { return broken_; }  // when there is a failure
   [[nodiscard]] const std::string& trace() const { return trace_; }
 
  private:
@@ -64,7 +53,6 @@ class World {
 
   std::mt19937_64 random_;
   bool tracing_;
-  Bug bug_;
   Nanos now_ = 0;
   uint64_t order_ = 0;
   uint64_t events_ = 0;
@@ -73,6 +61,7 @@ class World {
   std::vector<uint32_t> free_;
   std::string trace_;
   std::string failure_;
+  Invariant broken_ = Invariant::kComesToEnd;
 };
 
 }  // namespace muster::sim

@@ -84,9 +84,9 @@ class FabricTest(unittest.TestCase):
         [index] = wait_until(found, WAIT_S, f"a GID {wanted} of RoCE v2 on {guest.name}")
         return index
 
-    def large_ping(self, sender: Guest, receiver: Guest) -> int:
+    def large_ping(self, sender: Guest, receiver: Guest, wait_s: int = 60) -> int:
         """Whether a packet of 9,000 bytes is answered; ping's exit status."""
-        return sender.run(["ping", "-c", "1", "-W", "5", "-M", "do", "-s", "8972", receiver.address]).returncode
+        return sender.run(["ping", "-c", "1", "-W", str(wait_s), "-M", "do", "-s", "8972", receiver.address]).returncode
 
     def pingpong(self) -> "subprocess.CompletedProcess[str]":
         """Messages between queue pairs of both guests; what a has said."""
@@ -179,7 +179,7 @@ class FabricTest(unittest.TestCase):
         self.assertEqual({name: state for name, state in self.states(found).items() if state != "is"}, {"mtu": "differs"})
         self.assertEqual((found["mtu"]["is"], found["mtu"]["should"]), ("4200", "9000"))
         self.net(self.a, "check", code=0)
-        self.assertNotEqual(self.large_ping(self.b, self.a), 0)
+        self.assertNotEqual(self.large_ping(self.b, self.a, wait_s=5), 0)
         self.set_up(self.b)
         self.assertEqual(self.large_ping(self.b, self.a), 0)
 
@@ -268,11 +268,11 @@ class FabricTest(unittest.TestCase):
         wait_until(lambda: "DOWN" in self.b.read(f"{PORT}/state"), WAIT_S, "a port that is down")
         self.net(self.b, "check", code=0)  # settings are what it looks at
         self.net(self.b, "set", code=0)
-        self.assertNotEqual(self.large_ping(self.a, self.b), 0)
+        self.assertNotEqual(self.large_ping(self.a, self.b, wait_s=5), 0)
         self.b.set_link(True)
         wait_until(lambda: "ACTIVE" in self.b.read(f"{PORT}/state"), WAIT_S, "a port that is active")
         self.assertEqual(set(self.states(self.net(self.b, "check", code=0)).values()), {"is"})
-        wait_until(lambda: self.large_ping(self.a, self.b) == 0, WAIT_S, "an answer of b")
+        wait_until(lambda: self.large_ping(self.a, self.b, wait_s=5) == 0, WAIT_S, "an answer of b")
         self.assertEqual(self.pingpong().returncode, 0)
 
     def test_what_a_reboot_has_taken_is_found_and_set_again(self) -> None:

@@ -31,7 +31,7 @@ namespace {
 
 constexpr size_t kTextBytes = 16 * 1024;
 constexpr size_t kLines = 200;
-// ceph/python/muster/_stacks.py makes a memfd of this name, with the signal's number behind it.
+// client/python/muster/_stacks.py makes a memfd of this name, with the signal's number behind it.
 constexpr std::string_view kMemfd = "/memfd:muster-stacks-";
 
 int64_t LeftMs(Clock::time_point until) {

@@ -44,7 +44,7 @@ EXAMPLES = r"""
         limits: {Fairshare: 10, GrpTRES: gres/gpu=64}
         users:
           anna: {}
-          bob: {MaxJobs: 5}
+          tester: {MaxJobs: 5}
 """
 RETURN = r"""
 commands:

@@ -35,7 +35,11 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,62})")
 # What a line of topology.conf may have beside its name.
 _SWITCH = {"Nodes", "Switches", "LinkSpeed"}
 _HOSTLIST_PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+_USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_USER_IDS = range(1000, 60000)
+_USER_KEYS = {"uid", "home", "shell"}
 _RESERVED = ("all", "default", "localhost")
+_APT_SOURCE = re.compile(r"deb(-src)?\s+(\[[^\]]*\]\s+)?[a-z]\S*:\S+\s+\S.*")
 
 
 def _flag(value: Value) -> bool:
@@ -86,6 +90,8 @@ class _Checks:
         self._addresses(networks)
         self._mtu()
         self._firewall()
+        self._apt_sources()
+        self._users()
         if self._inventory.complete:
             self._groups()
             self._names()
@@ -228,6 +234,41 @@ class _Checks:
         if not (network := self._site("site_management_network")) or not network.value.text:
             what = "base_firewall without site_management_network: hosts would not let each other in"
             self._findings.error(asked.place, f"{what}; write site_management_network: 10.0.0.0/22")
+
+    def _apt_sources(self) -> None:
+        for _, variables in self._inventory.variables:
+            for name in ("base_apt_sources", "muster_apt_source"):
+                if not (entry := variables.get(name)) or name in self._given:
+                    continue
+                lines = entry.value.data if entry.value.kind == "list" else [entry.value]
+                for line in lines:
+                    if not line.template and line.text and not _APT_SOURCE.fullmatch(line.text):
+                        what = f"{name} has {line.text}, which is no line of a sources.list"
+                        self._findings.error(line.place, f"{what}; write deb http://mirror.example.com/debian bookworm main")
+
+    def _users(self) -> None:
+        error = self._findings.error
+        for node, variables in self._inventory.variables:
+            if node.name != "all" and (entry := variables.get("base_users")):
+                error(entry.place, f"base_users of {node.name} alone: all hosts must have the same ones; write them into group_vars/all.yml")
+        found = self._site("base_users")
+        if not found or found.value.kind != "mapping":
+            return
+        taken: dict[str, str] = {}
+        for name, entry in found.value.items.items():
+            value = entry.value
+            if value.template:
+                continue
+            uid = value.items["uid"].value.text if "uid" in value.items else ""
+            if not _USER_NAME.fullmatch(name):
+                error(entry.place, f"{name} of base_users is no user's name; use a-z, 0-9, - and _, and begin with a letter")
+            elif wrong := set(value.items) - _USER_KEYS:
+                error(entry.place, f"{min(wrong)} of user {name} is none of {', '.join(sorted(_USER_KEYS))}")
+            elif not uid.isdecimal() or int(uid) not in _USER_IDS:
+                what = f"user {name} has {f'the uid {uid}' if uid else 'no uid'}; all hosts must have the same one"
+                error(entry.place, f"{what}: write uid: {_USER_IDS.start + 1000}, from {_USER_IDS.start} to {_USER_IDS.stop - 1}")
+            elif (first := taken.setdefault(uid, name)) != name:
+                error(entry.place, f"user {name} has the uid {uid}, which {first} has too; give each user an own one")
 
     # Hosts and groups.
 

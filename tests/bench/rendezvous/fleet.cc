@@ -116,6 +116,31 @@ void Fleet::Stopped(uint32_t node, uint64_t generation) {
   Send(node, message);
 }
 
+void Fleet::Give(uint32_t node, uint64_t generation) {
+  auto message = Message();
+  v1::Gather* gather = message.mutable_gather();
+  gather->set_generation(generation);
+  gather->set_members(options_.nodes * options_.tasks);
+  gather->set_key("bench");
+  for (uint32_t i = 0; i < options_.tasks; ++i) {
+    gather->add_ranks(node * options_.tasks + i);
+    gather->add_values(fmt::format("{:0128}", node * options_.tasks + i));
+  }
+  Send(node, message);
+}
+
+void Fleet::TakeValues(uint32_t node, const v1::Gathered& gathered) {
+  const size_t members = static_cast<size_t>(options_.nodes) * options_.tasks;
+  if (gathered.values().size() != members * (4 + 128)) Die("the values are not whole");
+  auto message = Message();
+  v1::Gather* taken = message.mutable_gather();
+  taken->set_generation(gathered.generation());
+  taken->set_members(static_cast<uint32_t>(members));
+  taken->set_key(gathered.key());
+  taken->set_taken(true);
+  Send(node, message);
+}
+
 void Fleet::Heard(uint32_t index, const std::string& payload) {
   const auto now = Clock::now();
   std::shared_ptr<const std::string> spec;
@@ -127,6 +152,7 @@ void Fleet::Heard(uint32_t index, const std::string& payload) {
   const bool same = spec && payload == *spec;
   if (!same && !message.ParseFromString(payload)) Die("a message does not parse");
   if (message.has_refused()) Die(fmt::format("refused: {}", message.refused().text()));
+  if (message.has_gathered()) TakeValues(index, message.gathered());
   if (message.has_start() && !IsWhole(message.start())) Die("a spec is not whole");
   const std::lock_guard lock(mutex_);
   last_ = std::max(last_, now);
@@ -149,6 +175,7 @@ void Fleet::Take(Node& node, const v1::CoordinatorMessage& message) {
   if (message.has_start()) node.started = message.start().generation();
   if (message.has_stop()) node.stop_ordered = message.stop().generation();
   if (message.has_finish()) node.finished = true;
+  if (message.has_gathered()) node.gathered = true;
 }
 
 void Fleet::Closed(uint32_t /*node*/, const std::string& why) {
@@ -201,6 +228,10 @@ Fleet::Clock::time_point Fleet::WaitReady(uint64_t generation) {
 Fleet::Clock::time_point Fleet::WaitStopOrdered(uint64_t generation) {
   return WaitFor("told to stop", options_.nodes,
                  [=](const Node& node) { return node.stop_ordered >= generation; });
+}
+
+Fleet::Clock::time_point Fleet::WaitGathered() {
+  return WaitFor("given all values", options_.nodes, [](const Node& node) { return node.gathered; });
 }
 
 Fleet::Clock::time_point Fleet::WaitFinished() {

@@ -40,12 +40,16 @@ class Fleet {
   void Executed(uint32_t node, uint64_t generation);
   void Exited(uint32_t node, uint64_t generation, int wait_status);
   void Stopped(uint32_t node, uint64_t generation);
+  // 128 bytes of each of its members, for muster_exchange.
+  void Give(uint32_t node, uint64_t generation);
 
   // Each waits until so many nodes have it, gives the time of the last, and ends the program when that takes minutes.
   Clock::time_point WaitAttended(uint32_t nodes);
   // Attended, and with the whole spec of that generation: what a node needs to start its members.
   Clock::time_point WaitReady(uint64_t generation);
   Clock::time_point WaitStopOrdered(uint64_t generation);
+  // With all members' values.
+  Clock::time_point WaitGathered();
   Clock::time_point WaitFinished();
 
   [[nodiscard]] size_t spec_bytes() const { return spec_bytes_; }
@@ -57,11 +61,13 @@ class Fleet {
     uint64_t started = 0;  // generations
     uint64_t stop_ordered = 0;
     bool finished = false;
+    bool gathered = false;
   };
   v1::AgentMessage Message() const;
   void Send(uint32_t node, const v1::AgentMessage& message);
   void Heard(uint32_t node, const std::string& payload);
   void Take(Node& node, const v1::CoordinatorMessage& message);
+  void TakeValues(uint32_t node, const v1::Gathered& gathered);
   void Closed(uint32_t node, const std::string& why);
   [[nodiscard]] bool IsWhole(v1::Start start) const;
   template <typename Has>

@@ -1,7 +1,8 @@
 // Simulated nodes against a real musterd: how long until every node has the whole spec of a generation.
 //   rendezvous_bench --musterd PROGRAM --nodes N [--tasks 8] [--rounds R]
 // A round is two gangs. The first dials and registers with all nodes at once (cold), is restarted by a fault, and
-// ends; of the second all links are up and all nodes but one attended, when that one registers (spec). Prints one line
+// ends; of the second all links are up and all nodes but one attended, when that one registers (spec), and all members give each
+// other 128 bytes (exchange). Prints one line
 // of JSON with a list of milliseconds for each. Needs root: it runs in a mount namespace of its own, with its own
 // munged and /etc/hosts.
 #include <fmt/format.h>
@@ -70,7 +71,11 @@ class Bench {
   }
 
   [[nodiscard]] nlohmann::json Result() const {
-    return {{"cold_ms", cold_}, {"restart_ms", restart_}, {"spec_ms", spec_}, {"spec_bytes", spec_bytes_}};
+    return {{"cold_ms", cold_},
+            {"restart_ms", restart_},
+            {"spec_ms", spec_},
+            {"exchange_ms", exchange_},
+            {"spec_bytes", spec_bytes_}};
   }
 
  private:
@@ -112,6 +117,9 @@ class Bench {
     const auto began = Now();
     fleet.Register(options_.nodes - 1);
     spec_.push_back(Ms(fleet.WaitReady(1) - began));
+    const auto given = Now();
+    for (uint32_t node = 0; node < options_.nodes; ++node) fleet.Give(node, 1);
+    exchange_.push_back(Ms(fleet.WaitGathered() - given));
     End(fleet, 1);
   }
 
@@ -130,6 +138,7 @@ class Bench {
   std::vector<double> cold_;
   std::vector<double> restart_;
   std::vector<double> spec_;
+  std::vector<double> exchange_;
   size_t spec_bytes_ = 0;
 };
 

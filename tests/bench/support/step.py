@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
 from types import TracebackType
 
 from vc import Cluster, ClusterError, wait_until
@@ -19,8 +20,11 @@ class Step:
     """One srun (or another program that brings members about), from entry to exit of the context. Its members are
     bench_member (member.c): see there for the log."""
 
-    def __init__(self, cluster: Cluster, name: str, members: int, words: list[str], program: str = "srun") -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, members: int, words: list[str], program: str = "srun", variables: dict[str, str] | None = None
+    ) -> None:
         self.members = members
+        self._variables = variables or {}
         self.job = ""
         self._cluster = cluster
         self._command = [program, *words]
@@ -31,7 +35,7 @@ class Step:
 
     def __enter__(self) -> "Step":
         # OMP_NUM_THREADS is what torchrun would set: the same for all.
-        env = {"BENCH_LOG": self._log_in_node, "OMP_NUM_THREADS": "1"}
+        env = {"BENCH_LOG": self._log_in_node, "OMP_NUM_THREADS": "1", **self._variables}
         self._process = self._cluster.user_popen(
             "ctl", self._command, env=env, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output
         )
@@ -66,6 +70,11 @@ class Step:
             return None
 
         return wait_until(all_there, timeout, f"all members to {what}", interval=_POLL_S)
+
+    def marks(self, of: Iterable[str]) -> list[str]:
+        """Those that members have noted."""
+        noted = {line.split()[0] for line in self._log.read_text().splitlines()}
+        return [mark for mark in of if mark in noted]
 
     def kill_one(self, choose: random.Random) -> int:
         """Kills a member with SIGKILL; the moment just before that (CLOCK_REALTIME, ns)."""

@@ -34,7 +34,7 @@ def at_start(index):
 
 
 life = walk.Life(every=0.02)
-with muster.open() as gang:
+with muster.init() as gang:
     values = {index: at_start(index) for index in range(walk.rank, NUMBERS, walk.world)}
     step = 0
     found = gang.restore_info()
@@ -54,7 +54,7 @@ with muster.open() as gang:
             break
         step += 1
         values = {index: walk.after(value, index, step) for index, value in values.items()}
-        gang.progress(step)
+        gang.step(step)
         life.step = step
         if step % every == 0:
             try:

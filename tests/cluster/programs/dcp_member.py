@@ -45,7 +45,7 @@ def right(state):
     return torch.equal(state["dtensor"].full_tensor(), WHOLE)
 
 
-with muster.open() as gang:
+with muster.init() as gang:
     assert (gang.rank, gang.world_size) == (rank, world)
     if what == "save":
         state = sharded(True) | {"all": WHOLE + 1, "epoch": 3, "names": ["a", "b"]}

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <string>
 
-#include "ceph/muster.h"
+#include "client/muster.h"
 
 // Not optimised away, and with names of their own.
 extern "C" __attribute__((noinline, visibility("default"))) void hanging_member_never_arrives() {
@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
   struct stat status {};
   for (uint64_t step = 1; ::stat((directory + "/go").c_str(), &status) != 0; ++step) {
     if (generation == 1 && rank == hangs && step == kHangsAt) hanging_member_never_arrives();
-    muster_progress(gang, step);
+    muster_step(gang, step, nullptr);
     meeting.Enter(step);
     meeting.WaitForOthers(step);
     ::usleep(20'000);

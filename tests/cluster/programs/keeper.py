@@ -44,7 +44,7 @@ def state_after(step):
 
 still = hashlib.shake_128(f"{rank}".encode()).digest(still_size)
 
-with muster.open() as gang:
+with muster.init() as gang:
     found = gang.restore()
     step = 0
     if found is not None:
@@ -55,11 +55,11 @@ with muster.open() as gang:
     write(f"started.{generation}.{rank}", step)
     while step < steps:
         while not os.path.exists(path(f"step.{step + 1}")):
-            gang.should_checkpoint()  # keeps the connection alive, as a program that trains does
+            gang.step(step)  # keeps the connection alive, as a program that trains does
             time.sleep(0.01)
         step += 1
         gang.save({"step": step, "still": still, "state": state_after(step)}, step)
-        gang.progress(step)
+        gang.step(step)
         write(f"saved.{step}.{rank}", generation)
         gang.wait(step)
         write(f"committed.{step}.{rank}", generation)

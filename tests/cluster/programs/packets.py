@@ -7,9 +7,9 @@ import struct
 
 SOCKET = "/run/muster/musterd.sock"
 MAGIC = 0x3152534D
-SUPERVISOR_HELLO, CLIENT_HELLO, SAVE, RESTORE, PROGRESS = 1, 64, 65, 66, 67
+SUPERVISOR_HELLO, CLIENT_HELLO, SAVE, RESTORE, STEP_PAGE = 1, 64, 65, 66, 68
 REFUSED, CLIENT_WELCOME, SHARD_DURABLE = 37, 96, 97
-UNASKED = (98, 100, 101)  # Committed, Notify, PageWanted
+UNASKED = (98,)  # Committed
 NAMES = {1: "version", 2: "malformed", 3: "denied", 4: "no gang", 5: "stale generation", 6: "disabled", 7: "invalid"}
 
 

@@ -57,7 +57,7 @@ def state(step):
 
 
 life = walk.Life()
-with muster.open() as gang:
+with muster.init() as gang:
     step, mine = 0, state(0)
     found = gang.restore_info()
     if found is not None:
@@ -76,13 +76,13 @@ with muster.open() as gang:
         if target is not None and step >= target:
             if step == target and os.path.exists(walk.path("go")):
                 break
-            gang.should_checkpoint()
+            gang.step(step)
             time.sleep(0.01)
             continue
         step += 1
         for array in mine:
             array += 40503
-        gang.progress(step)
+        gang.step(step)
         life.step = step
         if step % EVERY == 0:
             gang.save({"step": step}, step, slices=slices(*mine))

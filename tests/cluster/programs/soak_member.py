@@ -1,8 +1,9 @@
 """A member whose state is large, known at each step, and overwritten as soon as a save of it has returned.
 
-soak_member.py DIRECTORY SEED PACE: a step takes PACE seconds or longer, and is saved; no save is waited for but the last. No
-member is ahead of another by more than a step. What its state is at a step is in soak_state.py. After a restart every bit of
-what is given back is compared: the member's own shard, or all when another number of members saved them. It writes:
+soak_member.py DIRECTORY SEED PACE [AHEAD]: a step takes PACE seconds or longer, and is saved; no save is waited for but the last.
+No member is ahead of another by more than a step, nor by more than AHEAD commits of the step in DIRECTORY/looked. What its
+state is at a step is in soak_state.py. After a restart every bit of what is given back is compared: the member's own shard,
+or all when another number of members saved them. It writes:
 
     life.<G>.<R>.<HOST>     as walk.py says
     told.<G>.<R>            a line for each commit that it was told: CLOCK_BOOTTIME in ns, step
@@ -14,6 +15,7 @@ It ends at the step that DIRECTORY/target holds.
 """
 
 import glob
+import math
 import os
 import sys
 import time
@@ -24,6 +26,7 @@ import soak_state
 import walk
 
 seed, pace = int(sys.argv[2]), float(sys.argv[3])
+ahead = float(sys.argv[4]) if len(sys.argv) > 4 else math.inf
 here = f"{walk.generation}.{walk.rank}"
 LAYERS = range(len(soak_state.LAYERS))
 
@@ -95,12 +98,21 @@ def wait_for_others(step):
                 steps.append(walk.LIFE.unpack(file.read())[2])
         if len(steps) >= walk.world and min(steps) >= step:
             return
-        gang.should_checkpoint()
+        gang.step(step)
         time.sleep(0.005)
 
 
+def looked():
+    """The newest step that somebody has looked at; -1: none."""
+    try:
+        with open(walk.path("looked")) as file:
+            return int(file.read())
+    except FileNotFoundError:
+        return -1
+
+
 life = walk.Life(every=0.02)
-with muster.open() as gang:
+with muster.init() as gang:
     step = restore(gang)
     life.begin(step)
     told = Told(gang)
@@ -117,7 +129,7 @@ with muster.open() as gang:
                 versions[number] = soak_state.version(number, step)
                 layers[number] = numpy.frombuffer(bytearray(soak_state.layer_at(seed, walk.rank, step, number)), numpy.uint8)
         tail = numpy.frombuffer(bytearray(soak_state.tail_at(seed, walk.rank, step)), numpy.uint8)
-        gang.progress(step)
+        gang.step(step)
         life.step = step
         try:
             gang.save({"step": step, "layers": layers, "tail": tail}, step)
@@ -128,12 +140,12 @@ with muster.open() as gang:
         for tensor in [*layers, tail]:
             tensor ^= 0xFF
         told.look()
-        while time.monotonic() < began + pace:
-            gang.should_checkpoint()
+        while time.monotonic() < began + pace or life.committed > looked() + ahead:
+            gang.step(step)
             time.sleep(0.01)
             told.look()
         for tensor in [*layers, tail]:
             tensor ^= 0xFF
     while not told.look(0.1):
-        gang.should_checkpoint()
+        gang.step(step)
     walk.write(f"final.{walk.rank}", f"{step}\n")

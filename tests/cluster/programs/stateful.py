@@ -54,7 +54,7 @@ def same(mine, given):
     return mine == given
 
 
-with muster.open() as gang:
+with muster.init() as gang:
     if mode == "save":
         step = int(sys.argv[3])
         gang.save(make(), step)

@@ -27,7 +27,7 @@
 #include <iterator>
 #include <string>
 
-#include "ceph/muster.h"
+#include "client/muster.h"
 
 namespace {
 
@@ -143,7 +143,7 @@ void ReportProgress() {
     std::fprintf(stderr, "muster_open: %s\n", muster_last_error(nullptr));
     std::exit(3);
   }
-  muster_progress(handle, static_cast<uint64_t>(generation));
+  muster_step(handle, static_cast<uint64_t>(generation), nullptr);
   muster_close(handle);
 }
 

@@ -15,6 +15,7 @@ them, and must be what they have to be. It writes:
 It goes on until DIRECTORY/target holds the step that it has made, and DIRECTORY/go is there.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -35,7 +36,7 @@ me = {"rank": walk.rank, "generation": walk.generation, "host": walk.host, "pid"
 here = f"{walk.generation}.{walk.rank}"
 
 life = walk.Life()
-with muster.open() as gang:
+with muster.init() as gang:
     values = {index: 0 for index in range(walk.rank, NUMBERS, walk.world)}
     step = 0
     found = gang.restore_info()
@@ -55,17 +56,18 @@ with muster.open() as gang:
         if target is not None and step >= target:
             if step == target and os.path.exists(walk.path("go")):
                 break
-            gang.should_checkpoint()
+            gang.step(step)
             time.sleep(0.01)
             continue
         step += 1
         values = {index: walk.after(value, index, step) for index, value in values.items()}
-        gang.progress(step)
+        gang.step(step)
         life.step = step
         if step % EVERY == 0:
             try:
                 last = not free or step == walk.read_target()
-                gang.save({"values": sorted(values.items())}, step, block=last)
+                with contextlib.nullcontext() if last else contextlib.suppress(muster.Busy):
+                    gang.save({"values": sorted(values.items())}, step, block=last)
                 if last:
                     gang.wait(step)
                 life.committed = step if last else gang.committed or 0

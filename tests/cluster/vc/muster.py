@@ -12,7 +12,7 @@ SOCKET = "/run/muster/musterd.sock"
 
 MUSTERD = Daemon("musterd", [f"{BUILD_IN_NODE}/bin/musterd", "--config", "/etc/muster/muster.yaml"])
 
-_NEEDED = ("bin/musterd", "bin/muster", "bin/muster-door", "bin/muster-files", "lib/libmuster.so.0", "lib/spank_muster.so")
+_NEEDED = ("bin/musterd", "bin/muster", "bin/muster-door", "bin/muster-files", "bin/muster-run", "lib/libmuster.so.0", "lib/spank_muster.so")
 
 
 def missing(build: Path) -> list[str]:

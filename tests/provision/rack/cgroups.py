@@ -19,6 +19,12 @@ class RackCgroups(Cgroups):
                 unified.append(Hierarchy(Path(left.split()[4]), "unified"))
         return super().hierarchies() + unified[:1]
 
+    def memory(self) -> int:
+        """What the kernel counts for all of them without the page cache, in bytes."""
+        [memory] = [hierarchy for hierarchy in self.hierarchies() if hierarchy.options == "memory"]
+        lines = (memory.mount / self._names.cgroup / "memory.stat").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith(("total_rss ", "total_shmem ")))
+
 
 def inside(cgroups: Cgroups, name: str, argv: list[str]) -> list[str]:
     """The command that runs a program on the host in a machine's cgroups, or in HOST's."""

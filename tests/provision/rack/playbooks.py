@@ -90,11 +90,11 @@ class Playbooks:
         host.write(inventory / "hosts.yml", json.dumps(tree, indent=2) + "\n")
         host.write(inventory / "group_vars" / "all.yml", json.dumps(variables, indent=2) + "\n")
 
-    def play(self, name: str, *arguments: str, kill_at: str = "") -> Play:
-        """Runs a playbook of the collection; `kill_at`: until it has said that."""
-        return self.run(["ansible-playbook", f"muster.appliance.{name}", *arguments], kill_at)
+    def play(self, name: str, *arguments: str, at: str = "", then: Callable[[], None] | None = None) -> Play:
+        """Runs a playbook of the collection. Once it has said `at`, `then` is called; without `then` it is killed."""
+        return self.run(["ansible-playbook", f"muster.appliance.{name}", *arguments], at, then)
 
-    def run(self, words: list[str], kill_at: str = "") -> Play:
+    def run(self, words: list[str], at: str = "", then: Callable[[], None] | None = None) -> Play:
         """Runs a program of Ansible's, as play() does."""
         began = time.monotonic()
         command = self._inside(words)
@@ -109,12 +109,13 @@ class Playbooks:
             playing = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment(), cwd="/"
             )
+            what = f"the end of {words[:2]} ({self._log})"
             try:
-                wait_until(
-                    lambda: playing.poll() is not None or (kill_at and kill_at in said()),
-                    _TIMEOUT_S,
-                    f"the end of {words[:2]} ({self._log})",
-                )
+                if at:
+                    wait_until(lambda: playing.poll() is not None or at in said(), _TIMEOUT_S, what)
+                    if playing.poll() is None:
+                        (then or playing.kill)()
+                wait_until(lambda: playing.poll() is not None, _TIMEOUT_S, what)
             finally:
                 playing.kill()
                 code = playing.wait()

@@ -106,6 +106,10 @@ class Rack:
         """A machine's file system as the host sees it."""
         return self._machine(name).root
 
+    def memory(self) -> int:
+        """The bytes that the programs and tmpfs of its machines, its mirror and Ansible have; the page cache is not in it."""
+        return self._cgroups.memory()
+
     def shared(self, name: str) -> Path:
         """A directory that all machines have, `home` or `checkpoints`, as the host sees it."""
         return self.directory / "shared" / name
@@ -250,6 +254,9 @@ class Rack:
         trainer.mkdir(mode=0o700)
         os.chown(trainer, images.TRAINER, images.TRAINER)
         self.network.create()
+        # A machine whose MTU becomes smaller, down to IPv6's least, would lose packets of connections that the host has to it.
+        route = ["dev", self.names.bridge, "proto", "kernel", "scope", "link", "src", f"{self.network.subnet}.254"]
+        host.run(["ip", "route", "replace", f"{self.network.subnet}.0/24", *route, "mtu", "1280"])
         self._cgroups.create([HOST, *self.hosts])
         self._save()
 

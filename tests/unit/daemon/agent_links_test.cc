@@ -4,12 +4,16 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/worker.h"
+#include "daemon/agent/gang_state.h"
 #include "daemon/proto/muster.pb.h"
+#include "tests/support/door_processes.h"
+#include "tests/support/loop_gate.h"
 #include "tests/support/virtual_clock.h"
 #include "tests/unit/ceph/memory_store.h"
 #include "tests/unit/ceph/temporary_directory.h"
@@ -104,6 +108,43 @@ TEST_F(AgentLinks, ANodeSaysWhatItHasRunsWhatItIsToldAndSaysHowThatEnded) {
   const auto stopped = Take(Kind::kStopped);
   ASSERT_TRUE(stopped);
   EXPECT_EQ(stopped->stopped().generation(), 1U);
+}
+
+TEST_F(AgentLinks, WhatComesBehindTheEndOfAGangKeepsNoFileOfIt) {
+  Join();
+  ASSERT_TRUE(Take(Kind::kRegister));
+  Start(1);
+  ASSERT_TRUE(member_.Next(Type::kStart));
+  member_.Executed(1);
+  member_.Exited(1, 0);
+  ASSERT_TRUE(Take(Kind::kExited));
+  auto finish = Message();
+  finish.mutable_finish()->set_succeeded(true);
+  coordinator_.Send(finish);
+  ASSERT_TRUE(member_.Next(Type::kFinish));
+  const std::string file = GangStatePath(directory_.path() + "/n1", "12.0");
+  EXPECT_TRUE(std::filesystem::exists(file));
+  // Only when the door has all its processes again does one less say that the supervisor's has ended.
+  constexpr size_t kWithSupervisor = kDoorWithoutConnections + 1;
+  ASSERT_EQ(WaitForDoorProcesses(daemon_->socket(), kWithSupervisor), kWithSupervisor);
+  // In one turn the loop sees the second gate and then that the last supervisor has left; what the coordinator says is before
+  // what follows from that.
+  LoopGate first(daemon_->loop());
+  first.Wait();
+  LoopGate second(daemon_->loop());
+  member_.Leave();
+  // The door has handed that on.
+  ASSERT_EQ(WaitForDoorProcesses(daemon_->socket(), kDoorWithoutConnections), kDoorWithoutConnections);
+  first.Open();
+  second.Wait();
+  auto failed = Message();
+  failed.mutable_committed()->set_generation(1);
+  failed.mutable_committed()->set_step(5);
+  failed.mutable_committed()->set_error("another member has saved nothing");
+  coordinator_.Send(failed);
+  second.Open();
+  EXPECT_TRUE(coordinator_.Closed());
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 TEST_F(AgentLinks, ALinkThatEndsIsDialledAgainWhenItsTimeHasComeAndNotBefore) {

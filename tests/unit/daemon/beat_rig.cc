@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
-#include <set>
-#include <sstream>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tests/support/process_tree.h"
 
 namespace muster {
 namespace {
@@ -22,29 +23,20 @@ constexpr auto kDeadline = 60s;  // for a hang
 constexpr auto kLook = 1ms;
 constexpr char kNodeList[] = "127.0.0.[1-3]";
 constexpr char kGang[] = "12.0";
-// Two nodes are enough to go on with.
-constexpr char kOptions[] = "min=2,join=1h";
 
-// Whether no process of this process's doors has anything to hand on: each waits.
-bool DoorsAtRest() {
-  std::set<int> doors{::getpid()};
-  std::vector<std::pair<int, char>> others;  // whose, and in which state
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream file(entry.path() / "stat");
+// Whether no door below a process has anything to hand on: each waits.
+bool DoorsAtRest(pid_t process) {
+  for (const pid_t child : ChildrenOf(process)) {
+    std::ifstream file("/proc/" + std::to_string(child) + "/stat");
     std::string stat;
     std::getline(file, stat);  // nothing of one that has ended meanwhile
-    const size_t name = stat.find("(muster-door) ");
+    constexpr std::string_view kName = "(muster-door) ";
+    const size_t name = stat.find(kName);
     if (name == std::string::npos) continue;
-    std::istringstream rest(stat.substr(name + sizeof "(muster-door) " - 1));
-    char state = 0;
-    int parent = 0;
-    rest >> state >> parent;
-    if (parent == ::getpid()) doors.insert(std::stoi(stat));
-    others.emplace_back(parent, state);
+    const char state = stat[name + kName.size()];
+    if (state == 'R' || state == 'D' || !DoorsAtRest(child)) return false;
   }
-  return std::none_of(others.begin(), others.end(), [&](const auto& process) {
-    return doors.contains(process.first) && (process.second == 'R' || process.second == 'D');
-  });
+  return true;
 }
 
 }  // namespace
@@ -71,12 +63,12 @@ void BeatRig::TearDown() {
   for (auto& daemon : daemons_) daemon.reset();
 }
 
-void BeatRig::StartDaemon(uint32_t node) {
+void BeatRig::StartDaemon(uint32_t node, LoopClock& clock) {
   daemons_[node] = std::make_unique<TestDaemon>(
       BeatNet::HostOf(node), BeatNet::HostOf(node), port_->port(), directory_.path(), EngineOptions(), store_,
       TestLinks{net_->DialFrom(node),
                 [this, node](AcceptLink accept) { return net_->Listen(node, std::move(accept)); }},
-      TestBeat{times_, net_->NewClock(), net_->NewSocket(node)});
+      TestBeat{times_, net_->NewClock(), net_->NewSocket(node)}, clock);
 }
 
 void BeatRig::EndDaemon(uint32_t node) {
@@ -97,9 +89,9 @@ void BeatRig::MendAll(uint32_t node) {
 
 // ---- the gang
 
-void BeatRig::Join() {
+void BeatRig::Join(const char* options) {
   for (uint32_t node = 0; node < kNodes; ++node)
-    ASSERT_TRUE(members_[node].Join(daemons_[node]->socket(), kNodeList, kOptions)) << "node " << node;
+    ASSERT_TRUE(members_[node].Join(daemons_[node]->socket(), kNodeList, options)) << "node " << node;
 }
 
 void BeatRig::ExpectStart(uint64_t generation, const std::vector<uint32_t>& nodes) {
@@ -142,7 +134,7 @@ void BeatRig::Settle() {
         if (daemons_[node] && !loop_gates_[node])
           daemons_[node]->On([&] { daemons_[node]->beat()->LoopAlive(); });
       }
-      while (!net_->Idle() || !DoorsAtRest()) {
+      while (!net_->Idle() || !DoorsAtRest(::getpid())) {
         ASSERT_LT(steady_clock::now(), deadline) << "the beats' threads do not come to rest";
         std::this_thread::yield();
       }
@@ -242,25 +234,12 @@ bool BeatRig::RecordWaits() {
 }
 
 void BeatRig::HoldLoop(uint32_t node) {
-  auto gate = std::make_shared<Gate>();
-  gate->shut = true;
-  daemons_[node]->loop().Post([gate] {
-    std::unique_lock lock(gate->mutex);
-    gate->waiting = 1;
-    gate->changed.notify_all();
-    gate->changed.wait(lock, [&] { return !gate->shut; });
-  });
-  std::unique_lock lock(gate->mutex);
-  gate->changed.wait(lock, [&] { return gate->waiting == 1; });
-  loop_gates_[node] = gate;
+  loop_gates_[node].emplace(daemons_[node]->loop()).Wait();
 }
 
 void BeatRig::ReleaseLoop(uint32_t node) {
-  const auto gate = std::exchange(loop_gates_[node], nullptr);
-  if (!gate) return;
-  const std::lock_guard lock(gate->mutex);
-  gate->shut = false;
-  gate->changed.notify_all();
+  if (loop_gates_[node]) loop_gates_[node]->Open();
+  loop_gates_[node].reset();
 }
 
 }  // namespace muster

@@ -19,6 +19,7 @@
 #include "ceph/catalog/catalog.h"
 #include "daemon/agent/port_lease.h"
 #include "daemon/coordinator/record.h"
+#include "tests/support/loop_gate.h"
 #include "tests/unit/ceph/memory_store.h"
 #include "tests/unit/ceph/temporary_directory.h"
 #include "tests/unit/daemon/beat_net.h"
@@ -38,13 +39,13 @@ class BeatRig : public ::testing::Test {
   void SetUp() override;
   void TearDown() override;
 
-  void StartDaemon(uint32_t node);
+  void StartDaemon(uint32_t node, LoopClock& clock = SteadyLoopClock());
   // musterd's process ends; its host and its supervisors live.
   void EndDaemon(uint32_t node);
   void CutOff(uint32_t node);
   void MendAll(uint32_t node);
 
-  void Join();
+  void Join(const char* options = "min=2,join=1h");
   // Takes the Start of these nodes' tasks, which run then.
   void ExpectStart(uint64_t generation, const std::vector<uint32_t>& nodes = {0, 1, 2});
   void ExpectStopAndStop(uint64_t generation, const std::vector<uint32_t>& nodes);
@@ -97,7 +98,7 @@ class BeatRig : public ::testing::Test {
     size_t waiting = 0;
   };
   const std::shared_ptr<Gate> record_gate_ = std::make_shared<Gate>();
-  std::shared_ptr<Gate> loop_gates_[kNodes];
+  std::optional<LoopGate> loop_gates_[kNodes];
 };
 
 }  // namespace muster

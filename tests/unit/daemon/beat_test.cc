@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <future>
@@ -309,10 +310,60 @@ TEST_F(BeatTest, ADaemonWhoseLoopStandsStillFallsSilent) {
   daemons_[2].beat = *Beat::Start(std::move(options));
   addresses_[2] = *ResolveBeatAddress("127.0.0.3", daemons_[2].beat->port());
   daemons_[0].leadership->SetAddress(2, addresses_[2]);
+  const size_t attended = told_.Count("agent 2: attended");
   Attend(2, 1, 0);
+  const auto end = std::chrono::steady_clock::now() + 60s;
+  while (told_.Count("agent 2: attended") == attended && std::chrono::steady_clock::now() < end) {
+    daemons_[2].beat->LoopAlive();
+    std::this_thread::sleep_for(1ms);
+  }
+  ASSERT_GT(told_.Count("agent 2: attended"), attended);
   EXPECT_TRUE(told_.Within("lead 0: silent 2"));
   daemons_[2].beat->LoopAlive();
   EXPECT_TRUE(told_.Within("agent 2: fence", 60s));
+}
+
+// Time that passes only in waits: so much in each.
+class LeapingClock final : public BeatClock {
+ public:
+  explicit LeapingClock(lease::Nanos leap) : leap_(leap) {}
+  [[nodiscard]] lease::Nanos Now() const override { return now_; }
+  void Wait(std::span<pollfd> polled, lease::Nanos) override {
+    now_ += leap_;
+    ++waits_;
+    ::poll(polled.data(), polled.size(), 0);
+  }
+  [[nodiscard]] int waits() const { return waits_; }
+
+ private:
+  const lease::Nanos leap_;
+  std::atomic<lease::Nanos> now_{1000 * lease::kMillisecond};
+  std::atomic<int> waits_{0};
+};
+
+// How many waits of this length a main loop that shows no life is granted, at most `most`, before it is said to stand still.
+int WaitsUntilStalled(lease::Nanos leap, int most, const std::shared_ptr<Mailbox>& mailbox) {
+  const auto clock = std::make_shared<LeapingClock>(leap);
+  std::promise<int> stalled;
+  BeatOptions options;
+  options.listen_address = "127.0.0.1";
+  options.port = 0;
+  options.loop_stall_ms = 10'000;
+  options.mailbox = mailbox;
+  options.clock = clock;
+  options.stalled = [&] { stalled.set_value(clock->waits()); };
+  const auto beat = Beat::Start(std::move(options));
+  EXPECT_TRUE(beat);
+  auto future = stalled.get_future();
+  while (clock->waits() < most && future.wait_for(1ms) != std::future_status::ready) {
+  }
+  return future.wait_for(0s) == std::future_status::ready ? future.get() : most;
+}
+
+TEST_F(BeatTest, AProcessThatWasStoppedDoesNotBlameItsLoop) {
+  Start(0, Patient());
+  EXPECT_LE(WaitsUntilStalled(200 * lease::kMillisecond, 1'000'000, loop_.mailbox()), 60);
+  EXPECT_GE(WaitsUntilStalled(3600 * 1000 * lease::kMillisecond, 1'000'000, loop_.mailbox()), 20);
 }
 
 // The main loop lets a gang go while what it was to be told waits in the mailbox: its owner is no more.

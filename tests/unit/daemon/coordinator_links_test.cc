@@ -15,7 +15,11 @@
 
 #include "base/loop.h"
 #include "base/worker.h"
+#include "ceph/catalog/catalog.h"
 #include "daemon/config/config.h"
+#include "daemon/coordinator/record.h"
+#include "daemon/gang/gang.h"
+#include "daemon/gang_job/gang_job.h"
 #include "daemon/proto/muster.pb.h"
 #include "daemon/proto/node_table.h"
 #include "daemon/service/coordinators.h"
@@ -61,7 +65,7 @@ class CoordinatorLinks : public ::testing::Test {
     message.set_gang(kGang);
     return message;
   }
-  void Register(uint32_t node, const std::string& options = "") {
+  static v1::AgentMessage Registration(uint32_t node, const std::string& options = "") {
     auto message = Message();
     v1::Register* r = message.mutable_register_();
     r->set_job_id(12);
@@ -76,7 +80,10 @@ class CoordinatorLinks : public ::testing::Test {
     r->set_coordinator(1);
     r->set_lease_port(19'000);
     r->add_members()->set_task(node);
-    agents_[node].Send(message);
+    return message;
+  }
+  void Register(uint32_t node, const std::string& options = "") {
+    agents_[node].Send(Registration(node, options));
   }
   void Join(const std::string& options = "") {
     for (const uint32_t node : {0, 1}) {
@@ -202,6 +209,36 @@ TEST_F(CoordinatorLinks, ANodeThatIsNotOfTheStepIsRefusedAndTheOthersStart) {
   EXPECT_THAT(refused->refused().text(), HasSubstr("n9 is not node 0"));
   Join();
   ExpectStart(1);
+}
+
+// The others have left, so it will never be in company.
+TEST_F(CoordinatorLinks, ANodeThatTheOthersEndedWithoutHearsTheEnd) {
+  GangRecord record;
+  record.gang = kGang;
+  record.key = "job-12.0";
+  record.job_id = 12;
+  record.uid = 1000;
+  record.state = gang::ToString(gang::State::kFinished);
+  record.succeeded = true;
+  record.term = 1;
+  record.generation = 1;
+  record.coordinator = "n1";
+  record.task_count = 3;
+  record.nodes = {"n1", kSelf, "n3"};
+  record.lost = {1};
+  record.witnesses = {0, 1, 2};
+  ASSERT_TRUE(Catalog(store_, SpaceOf(record.uid), record.key)
+                  .TakeOver(record.Encode(), record.IndexEntry(), std::nullopt));
+  auto registration = Registration(1);
+  registration.mutable_register_()->set_node_count(3);
+  registration.mutable_register_()->set_task_count(3);
+  registration.mutable_register_()->set_node_list("n[1-3]");
+  registration.mutable_register_()->set_term(1);
+  Dial(1);
+  agents_[1].Send(registration);
+  const auto finish = Take(1, Kind::kFinish);
+  ASSERT_TRUE(finish);
+  EXPECT_TRUE(finish->finish().succeeded());
 }
 
 TEST_F(CoordinatorLinks, WhatLinksBringWhileTheDaemonEndsComesToNothing) {

@@ -17,7 +17,8 @@ void DaemonFixture::StartDaemon(uint32_t node, const EngineOptions& engine) {
   const std::string name = fmt::format("n{}", node + 1);
   const std::string host = fmt::format("127.0.0.{}", node + 1);
   daemons_[node] = std::make_unique<TestDaemon>(name, host, lease_->port(), directory_.path(), engine, store_,
-                                                LinksOf(name, fmt::format("{}:{}", host, lease_->port())));
+                                                LinksOf(name, fmt::format("{}:{}", host, lease_->port())),
+                                                std::nullopt, clock_);
 }
 
 void TwoDaemons::SetUp() {

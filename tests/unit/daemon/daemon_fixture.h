@@ -9,6 +9,7 @@
 #include <string>
 
 #include "daemon/agent/port_lease.h"
+#include "tests/support/virtual_clock.h"
 #include "tests/unit/ceph/temporary_directory.h"
 #include "tests/unit/daemon/daemon_rig.h"
 
@@ -27,6 +28,7 @@ class DaemonFixture : public ::testing::Test {
   // Node 0 is n1, node 1 is n2. Where both are, the second coordinates: the batch host is the last candidate.
   void StartDaemon(uint32_t node, const EngineOptions& engine = {});
 
+  AheadClock clock_;  // of the daemons' timers
   TemporaryDirectory directory_;
   std::shared_ptr<Store> store_;  // of daemons that are started from now on; null: a directory
   std::optional<PortLease> lease_;

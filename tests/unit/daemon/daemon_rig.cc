@@ -31,7 +31,7 @@ Config ConfigOf(const std::string& name, const std::string& address, uint16_t po
   config.node_name = name;
   config.master_ports_first = 19'000;
   config.master_ports_last = 19'999;
-  config.reconnect_ms = 3'000;
+  config.reconnect_ms = kReconnect / std::chrono::milliseconds(1);
   return config;
 }
 
@@ -196,6 +196,20 @@ void TestSupervisor::Stopped(uint64_t generation) {
   wire::Stopped body{};
   body.generation = generation;
   Send(BuildPacket(body, wire::Type::kStopped));
+}
+
+void TestSupervisor::LinksTested(uint64_t test, int wait_status, const std::string& text) {
+  wire::LinksTested body{};
+  body.test = test;
+  body.wait_status = wait_status;
+  body.text_bytes = static_cast<uint32_t>(text.size());
+  Send(BuildPacket(body, wire::Type::kLinksTested, text));
+}
+
+void TestSupervisor::Signalled(uint32_t signal) {
+  wire::Signalled body{};
+  body.signal = signal;
+  Send(BuildPacket(body, wire::Type::kSignalled));
 }
 
 void TestSupervisor::Send(const std::string& packet) {

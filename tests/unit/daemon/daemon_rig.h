@@ -36,6 +36,9 @@ struct TestLinks {
   std::function<std::shared_ptr<void>(AcceptLink)> listen;
 };
 
+// How long a daemon without leases waits for supervisors from before its start. A test that wants it over moves the clock.
+inline constexpr std::chrono::seconds kReconnect(60);
+
 // A node's leases, and what is in the place of UDP.
 struct TestBeat {
   lease::Times times;
@@ -125,6 +128,8 @@ class TestSupervisor {
   void Exited(uint64_t generation, int wait_status, const std::string& program = "train",
               const std::string& stderr_tail = "");
   void Stopped(uint64_t generation);
+  void LinksTested(uint64_t test, int wait_status, const std::string& text);
+  void Signalled(uint32_t signal);
 
   // The next message, whatever it is; empty when the connection ends, or when nothing comes for a long time.
   std::optional<Message> Next();

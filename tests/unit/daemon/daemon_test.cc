@@ -51,6 +51,27 @@ class DaemonTest : public TwoDaemons {
     }
   }
 
+  // What a second gang of the same user's is told first, on both nodes. Only the node that leads the first gang's test of the
+  // links has ended it.
+  Type FirstOrderAfterATest(int wait_status, const std::string& verdict) {
+    Join("preflight=quick");
+    uint64_t test = 0;
+    for (TestSupervisor& member : members_) {
+      const auto order = member.Next(Type::kTestLinks);
+      if (!order) return {};
+      test = order->As<wire::TestLinks>().test;
+    }
+    members_[0].LinksTested(test, wait_status, verdict);
+    ExpectStart(1);
+    TestSupervisor again[2] = {TestSupervisor(StepHello(13, 0, 2)), TestSupervisor(StepHello(13, 1, 2))};
+    for (const uint32_t node : {0, 1})
+      EXPECT_TRUE(again[node].Join(daemons_[node]->socket(), "n[1-2]", "preflight=quick"));
+    const auto first = again[0].Next();
+    const auto second = again[1].Next();
+    EXPECT_TRUE(first && second && first->type == second->type);
+    return first ? first->type : Type{};
+  }
+
   TestSupervisor members_[2] = {TestSupervisor(StepHello(12, 0, 2)), TestSupervisor(StepHello(12, 1, 2))};
   std::map<std::string, std::string> environment_;  // of the last task started
 };
@@ -75,6 +96,16 @@ TEST_F(DaemonTest, AFailureStopsBothNodesAndTheNextGenerationKnowsWhy) {
   EXPECT_THAT(environment_["MUSTER_RESTART_CAUSE"],
               HasSubstr("rank 1 on n2 (python3, pid 4711) exited with code 7"));
   EXPECT_THAT(members_[1].reports, HasSubstr("| ValueError: no such rank"));
+}
+
+// The start ends what still measures on the other node, which has found nothing either.
+TEST_F(DaemonTest, LinksThatANodeHasFoundGoodAreKnownOnTheOthers) {
+  EXPECT_EQ(FirstOrderAfterATest(0, R"({"findings": []})"), Type::kStart);
+}
+
+TEST_F(DaemonTest, LinksWithAFindingAreTestedAgain) {
+  EXPECT_EQ(FirstOrderAfterATest(1 << 8, R"({"findings": [{"node": "n1", "text": "slow"}]})"),
+            Type::kTestLinks);
 }
 
 TEST_F(DaemonTest, ANodeWhoseFabricIsSickIsNotHealthyUntilTheFabricIsWell) {
@@ -158,6 +189,7 @@ TEST_F(DaemonTest, ASupervisorThatDoesNotComeBackAfterARestartEndsTheGang) {
   ExpectStart(1);
   daemons_[0].reset();
   StartDaemon(0);
+  clock_.Move(kReconnect);
   ASSERT_TRUE(members_[1].Next(Type::kStop));
   members_[1].Stopped(1);
   ExpectFinish(1, FinishAs::kCode, 1);

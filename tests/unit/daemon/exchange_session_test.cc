@@ -17,9 +17,10 @@
 #include <vector>
 
 #include "ceph/catalog/catalog.h"
-#include "ceph/muster.h"
+#include "client/muster.h"
 #include "daemon/cli/checkpoint_output.h"
 #include "daemon/cli/checkpoint_transfer.h"
+#include "tests/support/door_processes.h"
 #include "tests/unit/ceph/memory_store.h"
 #include "tests/unit/daemon/daemon_fixture.h"
 #include "tests/unit/daemon/packet_builder.h"
@@ -190,8 +191,8 @@ TEST_F(ExchangeSession, WhatIsNoMessageEndsTheConnection) {
   wire::CommandShard shard{};
   const std::string no_memory = BuildPacket(shard, Type::kCommandWrite);
   const std::string cut = BuildPacket(wire::CommandCommit{}, Type::kCommandRead);
-  const std::string progress = BuildPacket(wire::Progress{}, Type::kProgress);
-  for (const std::string& packet : {no_memory, cut, progress})
+  const std::string other = BuildPacket(wire::Describe{}, Type::kDescribe);
+  for (const std::string& packet : {no_memory, cut, other})
     EXPECT_THAT(Command(daemons_[0]->socket()).Refused(packet), HasSubstr("malformed message"));
   wire::CommandOpen open{};
   open.key_bytes = 100;
@@ -315,9 +316,12 @@ TEST_F(HeldStore, AWriteIsGivenUpWithItsConnectionAndLeavesNothing) {
     ASSERT_EQ(command.Begin("name-k", 1, 1), MUSTER_OK) << command.text;
     command.BeginToWrite(0, std::string(100 * 4096, 'x'));
     ASSERT_TRUE(WaitForHeld(1));
+    constexpr size_t kWithCommand = kDoorWithoutConnections + 1;
+    ASSERT_EQ(WaitForDoorProcesses(daemons_[0]->socket(), kWithCommand), kWithCommand);
   }
-  // All but one: there is room for another one again when that write has ended and nothing of it is left. The answers also say
-  // that musterd has seen the end of its connection.
+  ASSERT_EQ(WaitForDoorProcesses(daemons_[0]->socket(), kDoorWithoutConnections), kDoorWithoutConnections);
+  daemons_[0]->On([] {});  // musterd has seen the end of its connection
+  // All but one: there is room for another one again when that write has ended and nothing of it is left.
   std::vector<std::unique_ptr<Command>> others;
   for (size_t i = 0; i + 1 < CheckpointExchange::kMaxPerUser; ++i)
     others.push_back(std::make_unique<Command>(daemons_[0]->socket()));

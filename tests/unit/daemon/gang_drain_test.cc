@@ -29,7 +29,7 @@ TEST_F(GangDrain, ASpareIsTakenOutAtOnce) {
 TEST_F(GangDrain, AnActiveNodeIsLeftAtTheNextCheckpoint) {
   rig.Feed(DrainNode{0, "firmware"});
   ASSERT_TRUE(rig.Did<TellMembers>());
-  EXPECT_TRUE(rig.Did<TellMembers>()->should_checkpoint);
+  EXPECT_TRUE(rig.Did<TellMembers>()->save);
   EXPECT_EQ(rig.TimerSet(Timer::kGrace), 30'000);
   EXPECT_FALSE(rig.Did<DrainInSlurm>());
   EXPECT_EQ(rig.gang.state(), State::kRunning);

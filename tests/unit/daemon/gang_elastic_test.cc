@@ -71,7 +71,7 @@ TEST_F(GangElastic, ItGrowsAtTheNextCheckpointWhenANodeIsBack) {
   EXPECT_EQ(rig.gang.state(), State::kRunning) << "nothing is stopped for it before a checkpoint";
   EXPECT_THAT(rig.NoteOf("growing"), HasSubstr("n1 is added"));
   ASSERT_TRUE(rig.Did<TellMembers>());
-  EXPECT_TRUE(rig.Did<TellMembers>()->should_checkpoint);
+  EXPECT_TRUE(rig.Did<TellMembers>()->save);
   rig.Feed(CheckpointCommitted{10});
   EXPECT_EQ(rig.gang.state(), State::kStopping);
   rig.StopAll();

@@ -33,6 +33,20 @@ TEST_F(GangFinish, ExitZeroOfAllMembersIsASuccess) {
   EXPECT_TRUE(rig.Did<Persist>());
 }
 
+TEST_F(GangFinish, InANewTermWhatHoldsIsSaidAgainToWhoIsThere) {
+  rig.actions = rig.gang.SayAgain();
+  ASSERT_TRUE(rig.Did<StartGeneration>());
+  EXPECT_THAT(rig.Did<StartGeneration>()->nodes, ElementsAre(0, 1));
+  EXPECT_FALSE(rig.Did<FinishGang>());
+  rig.Exit(0, 0);
+  rig.Exit(1, 0);
+  rig.Feed(NodeLeft{0});
+  rig.actions = rig.gang.SayAgain();
+  ASSERT_TRUE(rig.Did<FinishGang>());
+  EXPECT_THAT(rig.Did<FinishGang>()->nodes, ElementsAre(1));
+  EXPECT_FALSE(rig.Did<StartGeneration>());
+}
+
 TEST_F(GangFinish, TheSameExitSaidTwiceCountsOnce) {
   rig.Exit(0, 0);
   rig.Exit(0, 0);
@@ -169,8 +183,8 @@ class GangTerminating : public ::testing::Test {
 TEST_F(GangTerminating, SigtermAsksMembersToCheckpointAndToExit) {
   rig.Feed(Terminating{.task = 0, .signal = SIGTERM});
   ASSERT_TRUE(rig.Did<TellMembers>());
-  EXPECT_TRUE(rig.Did<TellMembers>()->should_checkpoint);
-  EXPECT_TRUE(rig.Did<TellMembers>()->should_exit);
+  EXPECT_TRUE(rig.Did<TellMembers>()->save);
+  EXPECT_TRUE(rig.Did<TellMembers>()->exit);
   EXPECT_THAT(rig.NoteOf("terminating"), HasSubstr("SIGTERM"));
 }
 

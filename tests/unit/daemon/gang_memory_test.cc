@@ -289,6 +289,37 @@ TEST_F(GangSameFault, TheSameHangTwiceWithoutProgressEndsTheGang) {
   EXPECT_EQ(rig.gang.state(), State::kFinished);
 }
 
+TEST_F(GangMemory, ADrainThatWasNotCarriedOutYetIsTheNextCoordinatorsToo) {
+  rig.Feed(DrainNode{1, "firmware"});
+  EXPECT_TRUE(rig.Did<Persist>());
+  Rig next = Successor();
+  for (const uint32_t node : {0, 1, 2, 3})
+    next.Join(node, node == 3 ? MemberState::kWaiting : MemberState::kRunning, node == 3 ? 0 : 1);
+  ASSERT_TRUE(next.Did<TellMembers>());
+  EXPECT_THAT(next.Did<TellMembers>()->reason, HasSubstr("node n1 is drained: firmware"));
+  next.Feed(CheckpointCommitted{10});
+  next.StopAll();
+  EXPECT_THAT(next.gang.active(), ElementsAre(0, 3, 2));
+  EXPECT_THAT(next.gang.Remember().excluded, ElementsAre(Pair(1, "firmware")));
+}
+
+TEST_F(GangMemory, MembersAreToldAgainThatSlurmEndsTheJob) {
+  rig.Feed(Terminating{0, SIGTERM, false});
+  ASSERT_TRUE(rig.Did<TellMembers>());
+  Rig next = Successor();
+  for (const uint32_t node : {0, 1, 2, 3})
+    next.Join(node, node == 3 ? MemberState::kWaiting : MemberState::kRunning, node == 3 ? 0 : 1);
+  ASSERT_TRUE(next.Did<TellMembers>());
+  EXPECT_TRUE(next.Did<TellMembers>()->exit);
+}
+
+TEST_F(GangMemory, ADrainThatIsTakenBackIsNotTheNextCoordinators) {
+  rig.Feed(DrainNode{1, "firmware"});
+  rig.Feed(NodeReturned{1});
+  EXPECT_TRUE(rig.Did<Persist>());
+  EXPECT_TRUE(rig.gang.Remember().draining.empty());
+}
+
 TEST_F(GangMemory, ASpareWhoseTasksHaveEndedIsNeverTakenForDead) {
   for (const uint32_t task : {6, 7}) rig.LoseSupervisor(task);
   rig.Feed(NodeLeft{3});

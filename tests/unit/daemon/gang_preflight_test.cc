@@ -125,6 +125,24 @@ TEST_F(GangPreflight, WithoutAVerdictItStartsAndSaysWhy) {
   EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("the links are not tested: cannot start muster"));
 }
 
+TEST_F(GangPreflight, ALostNodeThatIsBackAndHasStoppedWhatRanThereIsOfUse) {
+  Memory memory;
+  memory.running = true;
+  memory.generation = 1;
+  memory.active = {0, 1, 2};
+  Rig taken_over(WithTest(4, 1), memory);
+  for (const uint32_t node : {0, 2, 3}) taken_over.Join(node);
+  taken_over.Silence(1);
+  ASSERT_EQ(taken_over.gang.state(), State::kTesting);
+  taken_over.Join(1, MemberState::kRunning, 1);
+  ASSERT_TRUE(taken_over.Did<StopGeneration>());
+  taken_over.Feed(NodeStopped{1, 1});
+  taken_over.Feed(LinksTested{.node = 0, .test = 1, .verdict = LinkVerdict{{{3, "slow"}}, {}, ""}});
+  EXPECT_EQ(taken_over.gang.state(), State::kTesting);
+  ASSERT_TRUE(taken_over.Did<TestLinks>());
+  EXPECT_THAT(taken_over.Did<TestLinks>()->nodes, ElementsAre(0, 1, 2));
+}
+
 TEST_F(GangPreflight, NobodyWaitsForAVerdictForEver) {
   rig.Feed(TimerFired{Timer::kTest});
   EXPECT_EQ(rig.gang.state(), State::kStarting);
@@ -177,6 +195,18 @@ TEST_F(GangPreflight, OneThatIsAwayAndDiesIsReplaced) {
   rig.Feed(NodeLeft{1});
   Verdict(1);
   rig.Silence(1);
+  EXPECT_THAT(rig.gang.active(), ElementsAre(0, 2, 3));
+}
+
+TEST_F(GangPreflight, OneThatComesBackWithoutASupervisorIsReplacedOnce) {
+  rig.Feed(NodeLeft{1});
+  Verdict(1);
+  NodeJoined joined = rig.Node(1);
+  joined.members[0].state = MemberState::kStopped;
+  joined.members[0].exit = gang::Exit{.status = SIGKILL, .supervisor_lost = true};
+  rig.Feed(joined);
+  EXPECT_EQ(rig.gang.state(), State::kStarting);
+  EXPECT_EQ(rig.gang.generation(), 1U);
   EXPECT_THAT(rig.gang.active(), ElementsAre(0, 2, 3));
 }
 

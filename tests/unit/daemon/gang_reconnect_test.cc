@@ -35,6 +35,20 @@ TEST_F(GangReconnect, ANodeThatComesBackRunningRunsOn) {
   EXPECT_THAT(rig.Did<StartGeneration>()->nodes, ElementsAre(1));
 }
 
+// The coordinator before this one was cut off with it, and had begun another generation there.
+TEST_F(GangReconnect, ANodeThatComesBackWithANewerGenerationStopsThatToo) {
+  rig.Feed(NodeLeft{1});
+  rig.Exit(0, ExitCode(7));
+  rig.Stopped(0);
+  ASSERT_EQ(rig.gang.state(), State::kStopping) << "it waits for the node that is away";
+  rig.Join(1, MemberState::kRunning, 2);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_EQ(rig.Did<StopGeneration>()->generation, 2U);
+  rig.Feed(NodeStopped{1, 2});
+  EXPECT_EQ(rig.gang.state(), State::kStarting);
+  EXPECT_EQ(rig.gang.generation(), 3U);
+}
+
 TEST_F(GangReconnect, ANodeThatLeavesTwiceLeftOnce) {
   rig.Feed(NodeLeft{1});
   rig.Feed(NodeLeft{1});

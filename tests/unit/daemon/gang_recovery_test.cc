@@ -39,6 +39,17 @@ TEST_F(GangRecovery, MembersThatAllRunRunOn) {
   EXPECT_EQ(rig.TimerSet(Timer::kJoin), -1);
 }
 
+// What they have saved is committed under that record.
+TEST_F(GangRecovery, TheRecordOfAGenerationThatItDidNotKnowIsWrittenAlsoWhenThatHasFailed) {
+  for (const uint32_t node : {0, 1}) rig.Join(node, MemberState::kRunning, 6);
+  NodeJoined failed = rig.Node(2, MemberState::kExited, 6);
+  failed.members[0].exit = gang::Exit{.status = SIGSEGV, .time_ns = 1};
+  rig.Feed(failed);
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  EXPECT_EQ(rig.gang.generation(), 6U);
+  EXPECT_TRUE(rig.Did<Persist>());
+}
+
 TEST_F(GangRecovery, MembersThatHaveExitedZeroAreDone) {
   rig.Join(0, MemberState::kRunning, 5);
   NodeJoined done = rig.Node(1, MemberState::kExited, 5);

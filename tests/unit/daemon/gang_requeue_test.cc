@@ -156,8 +156,8 @@ TEST_F(GangRequeue, AUserFaultBeyondTheBudgetIsNotRequeued) {
 TEST_F(GangRequeue, NearTheTimeLimitACheckpointIsAskedForAndThenTheJobIsRequeued) {
   rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000});
   ASSERT_TRUE(rig.Did<TellMembers>());
-  EXPECT_TRUE(rig.Did<TellMembers>()->should_checkpoint);
-  EXPECT_FALSE(rig.Did<TellMembers>()->should_exit);
+  EXPECT_TRUE(rig.Did<TellMembers>()->save);
+  EXPECT_FALSE(rig.Did<TellMembers>()->exit);
   EXPECT_EQ(rig.TimerSet(Timer::kGrace), 90'000);
   EXPECT_EQ(rig.gang.state(), State::kRunning);
   rig.Feed(CheckpointCommitted{100});
@@ -186,7 +186,7 @@ TEST_F(GangRequeue, NearTheEndOfAJobThatIsNotRequeuedItsMembersAreAskedToCheckpo
   rig.Feed(JobFacts{.can_requeue = false});
   rig.Feed(EndNear{.left_ms = 90'000});
   ASSERT_TRUE(rig.Did<TellMembers>());
-  EXPECT_TRUE(rig.Did<TellMembers>()->should_exit);
+  EXPECT_TRUE(rig.Did<TellMembers>()->exit);
   rig.Feed(CheckpointCommitted{100});
   EXPECT_EQ(rig.gang.state(), State::kRunning);
 }
@@ -198,7 +198,7 @@ TEST_F(GangRequeue, AFaultNearTheEndIsHealedAndTheNewGenerationIsAskedForACheckp
   rig.StopAll();
   rig.ExecuteAll();
   ASSERT_TRUE(rig.Did<TellMembers>());
-  EXPECT_TRUE(rig.Did<TellMembers>()->should_checkpoint);
+  EXPECT_TRUE(rig.Did<TellMembers>()->save);
   rig.Feed(CheckpointCommitted{100});
   rig.StopAll();
   EXPECT_EQ(rig.gang.state(), State::kRequeueing);

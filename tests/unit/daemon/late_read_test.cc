@@ -11,7 +11,7 @@
 
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
-#include "ceph/muster.h"
+#include "client/muster.h"
 #include "daemon/service/checkpoint_changes.h"
 #include "tests/unit/ceph/memory_store.h"
 #include "tests/unit/daemon/daemon_fixture.h"

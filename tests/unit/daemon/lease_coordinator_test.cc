@@ -299,6 +299,22 @@ TEST_F(CoordinatorLeaseTest, ANodeWhoseMusterdHadGoneBeforeTheTakeOverKeepsItsTi
   EXPECT_TRUE(Silent(2));
 }
 
+TEST_F(CoordinatorLeaseTest, WhereNobodySawWhoseMusterdWentAllKeepThatTime) {
+  LeadSettings settings = SettingsFor(3, 2);
+  settings.inherited = settings.returned = true;
+  settings.asked_at = settings.taken_at = now_;
+  settings.watched = {0, 1, 2};
+  Make(settings);
+  const Nanos taken = now_;
+  Until(taken + Ms(31'000), {0, 1});
+  EXPECT_FALSE(Silent(2));
+  Until(taken + Ms(32'000), {0});
+  EXPECT_TRUE(Silent(2));
+  EXPECT_FALSE(Silent(1));
+  Until(now_ + Ms(1'500), {0, 2});
+  EXPECT_TRUE(Silent(1)) << "who has beaten is silent as soon as ever";
+}
+
 TEST_F(CoordinatorLeaseTest, AHigherTermDeposesItAndALowerOneIsToldOfIt) {
   MakeSuccessor(3, true);
   Datagram old;

@@ -1,6 +1,10 @@
 // A node's right to run members, from the beats to the supervisors: when they are started, and when they are killed.
 #include <gtest/gtest.h>
 
+#include <chrono>
+
+#include "daemon/agent/local_gang.h"
+#include "tests/support/virtual_clock.h"
 #include "tests/unit/daemon/beat_rig.h"
 
 namespace muster {
@@ -28,6 +32,8 @@ class LeaseRight : public BeatRig {
     ExpectStopAndStop(1, {0});
     ExpectStart(2, {0, 1});
   }
+
+  AheadClock clock_;
 };
 
 TEST_F(LeaseRight, MembersAreStartedOnlyWhenTheirNodeHasBeenAcknowledged) {
@@ -41,6 +47,25 @@ TEST_F(LeaseRight, MembersAreStartedOnlyWhenTheirNodeHasBeenAcknowledged) {
   EXPECT_FALSE(HasStart(kNode));
   MendBeats();
   ExpectStart(1, {kNode});
+}
+
+// The time to join counts from a node's first task; the coordinator may take longer, and says so itself when it gives up.
+TEST_F(LeaseRight, WhoHearsACoordinatorOutlastsTheTimeToJoin) {
+  EndDaemon(kNode);
+  StartDaemon(kNode, clock_);
+  Join("spares=1,preflight=quick,join=1h");
+  uint64_t test = 0;
+  for (const uint32_t node : {0, 1}) {
+    ASSERT_TRUE(InTime([&] { return members_[node].Has(wire::Type::kTestLinks); })) << "node " << node;
+    test = members_[node].Next(wire::Type::kTestLinks)->As<wire::TestLinks>().test;
+  }
+  ASSERT_TRUE(InTime([&] { return KnownIn(kNode).heard; }));
+  clock_.Move(std::chrono::hours(1) + kJoinMargin);
+  Settle();
+  EXPECT_FALSE(members_[kNode].Has(wire::Type::kRefused));
+  members_[0].LinksTested(test, 0, R"({"findings": []})");
+  ExpectStart(1, {0, 1});
+  EXPECT_TRUE(members_[kNode].Silent(0));
 }
 
 TEST_F(LeaseRight, WhatWasToBeStartedWaitsUntilTheNodeIsAcknowledgedAgain) {

@@ -67,6 +67,7 @@ TEST_F(LeftBehindSession, IsKilledTooWhenTheSupervisorDiesWhileItsMusterdIsResta
   members_[1].Leave();
   StartDaemon(0);
   ASSERT_TRUE(members_[0].Rejoin(daemons_[0]->socket(), wire::MemberState::kRunning, 1));
+  clock_.Move(kReconnect);
   ExpectStop(0);
   ExpectStop(2);
   ExpectNextGeneration(2);

@@ -21,6 +21,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/door_processes.h"
 #include "tests/unit/ceph/temporary_directory.h"
 #include "wire/wire.h"
 
@@ -79,19 +80,6 @@ UniqueFd Memory() {
   return memory;
 }
 
-// The processes of a socket's door.
-std::vector<pid_t> Doors(const std::string& path) {
-  std::vector<pid_t> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream file(entry.path() / "cmdline");
-    std::string line;
-    std::getline(file, line);  // nothing of one that has ended meanwhile
-    if (line.find(std::string("muster-door") + '\0' + path) != std::string::npos)
-      found.push_back(std::stoi(entry.path().filename()));
-  }
-  return found;
-}
-
 pid_t ParentOf(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;
@@ -143,7 +131,7 @@ class LocalSocketTest : public ::testing::Test {
   template <typename Condition>
   bool WaitFor(Condition condition) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(10), condition);
+    return changed_.wait_for(lock, std::chrono::seconds(60), condition);
   }
   size_t Packets() {
     const std::lock_guard lock(mutex_);
@@ -152,12 +140,7 @@ class LocalSocketTest : public ::testing::Test {
   bool WaitForPackets(size_t count) {
     return WaitFor([&] { return packets_.size() >= count; });
   }
-  bool WaitForDoors(size_t count) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (Doors(path_).size() != count && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return Doors(path_).size() == count;
-  }
+  bool WaitForDoors(size_t count) { return WaitForDoorProcesses(path_, count) == count; }
   // Runs `work` on the loop's thread.
   template <typename Work>
   auto OnLoop(Work work) {
@@ -336,7 +319,7 @@ TEST_F(LocalSocketTest, AfterTheEndOfMusterdNothingOfTheDoorIsLeft) {
   Lingering lingering;
   lingering.PassTo(member);
   EXPECT_TRUE(WaitForPackets(2));
-  EXPECT_GE(Doors(path_).size(), 3U);
+  EXPECT_GE(DoorProcesses(path_).size(), 3U);
   OnLoop([&] {
     socket_.reset();
     return 0;
@@ -348,7 +331,7 @@ TEST_F(LocalSocketTest, AfterTheEndOfMusterdNothingOfTheDoorIsLeft) {
 
 TEST_F(LocalSocketTest, ADoorThatIsKilledIsReplacedAndConnectionsGoOn) {
   const UniqueFd client = Greeted();
-  const std::vector<pid_t> doors = Doors(path_);
+  const std::vector<pid_t> doors = DoorProcesses(path_);
   const auto door =
       std::find_if(doors.begin(), doors.end(), [](pid_t pid) { return ParentOf(pid) == ::getpid(); });
   ASSERT_NE(door, doors.end());
@@ -356,7 +339,7 @@ TEST_F(LocalSocketTest, ADoorThatIsKilledIsReplacedAndConnectionsGoOn) {
   ASSERT_EQ(::send(client.get(), "a", 1, 0), 1);
   ASSERT_TRUE(WaitForPackets(2));
   // The old one's listener may still take a connection, and then drops it.
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   UniqueFd next;
   do {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -369,15 +352,15 @@ TEST_F(LocalSocketTest, ADoorThatIsKilledIsReplacedAndConnectionsGoOn) {
 TEST_F(LocalSocketTest, OfSeveralDescriptorsNoneComesAndNoneLeaks) {
   const UniqueFd client = Greeted();
   const UniqueFd file = Memory();
-  const size_t before = OpenFds();
+  const size_t before = OnLoop(OpenFds);
   ASSERT_TRUE(SendFds(client.get(), "save", std::vector<int>(100, file.get())));
   ASSERT_TRUE(WaitForPackets(2));
   EXPECT_FALSE(packets_[1].fd.valid());
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_EQ(OnLoop(OpenFds), before);
 }
 
 TEST_F(LocalSocketTest, DescriptorsThatWereNeverReadAreFreedWithTheConnection) {
-  const size_t before = OpenFds();
+  const size_t before = OnLoop(OpenFds);
   {
     const UniqueFd client = Greeted();
     const UniqueFd file = Memory();
@@ -389,14 +372,14 @@ TEST_F(LocalSocketTest, DescriptorsThatWereNeverReadAreFreedWithTheConnection) {
     packets_.clear();
   }
   OnLoop([] { return 0; });
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_EQ(OnLoop(OpenFds), before);
 }
 
 TEST_F(LocalSocketTest, ASlowReaderGetsAllInOrderWithItsDescriptors) {
   const UniqueFd client = Greeted();
   const UniqueFd file = Memory();
   constexpr int kPackets = 1'000;
-  const size_t before = OpenFds();
+  const size_t before = OnLoop(OpenFds);
   OnLoop([&] {
     for (int i = 0; i < kPackets; ++i) {
       const std::string packet = std::to_string(i) + std::string(1'000, '.');
@@ -408,7 +391,7 @@ TEST_F(LocalSocketTest, ASlowReaderGetsAllInOrderWithItsDescriptors) {
     ASSERT_EQ(Receive(client).substr(0, std::to_string(i).size()), std::to_string(i));
   }
   OnLoop([] { return 0; });
-  EXPECT_EQ(OpenFds(), before) << "the copies that waited are closed";
+  EXPECT_EQ(OnLoop(OpenFds), before) << "the copies that waited are closed";
 }
 
 TEST_F(LocalSocketTest, AReaderThatIsTooFarBehindIsClosed) {
@@ -456,13 +439,13 @@ TEST_F(LocalSocketTest, WhatAPeerSaysAfterTheCloseIsNotHeardAndDoesNotLoseTheLas
 
 TEST_F(LocalSocketTest, TheLastWordOfAPeerIsHeardThoughItHasNotReadAll) {
   const UniqueFd client = Greeted();
-  ASSERT_TRUE(WaitForDoors(6));  // the door, four that wait, and the client's
+  ASSERT_TRUE(WaitForDoors(kDoorWithoutConnections + 1));
   const bool handed_over = OnLoop([&] {
     const std::string packet(10'000, 'x');
     for (int i = 0; i < 100; ++i) last_->Send(packet.data(), packet.size());
     EXPECT_EQ(::send(client.get(), "last", 4, 0), 4);
     ::shutdown(client.get(), SHUT_WR);
-    return WaitForDoors(5);
+    return WaitForDoors(kDoorWithoutConnections);
   });
   EXPECT_TRUE(handed_over);
   ASSERT_TRUE(WaitForPackets(2));
@@ -497,11 +480,11 @@ TEST_F(LocalSocketTest, ConnectionsComeAndGoWithoutLeaks) {
   Greeted().reset();
   ASSERT_TRUE(WaitFor([&] { return closed_ == 1; }));
   OnLoop([] { return 0; });  // the descriptor is closed after it is said
-  const size_t before = OpenFds();
+  const size_t before = OnLoop(OpenFds);
   for (int i = 0; i < 500; ++i) Greeted().reset();
   ASSERT_TRUE(WaitFor([&] { return closed_ == 501; }));
   OnLoop([] { return 0; });
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_EQ(OnLoop(OpenFds), before);
 }
 
 TEST_F(LocalSocketTest, ItsEndClosesItsConnectionsAndRemovesItsFile) {

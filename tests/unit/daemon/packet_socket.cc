@@ -42,37 +42,34 @@ void PacketSocket::Send(const std::string& packet, int descriptor) {
   EXPECT_EQ(::sendmsg(socket_.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(packet.size()));
 }
 
-std::string PacketSocket::Receive(uint16_t wanted) {
-  constexpr auto kPageWanted = static_cast<uint16_t>(wire::Type::kPageWanted);
-  for (;;) {
-    std::string packet(wire::kMaxMessage, '\0');
-    pollfd wait{socket_.get(), POLLIN, 0};
-    if (::poll(&wait, 1, kDeadlineMs) != 1) return "";
-    iovec io{packet.data(), packet.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &io;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const ssize_t size = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
-    packet.resize(size > 0 ? static_cast<size_t>(size) : 0);
-    if (const cmsghdr* c = CMSG_FIRSTHDR(&message); size > 0 && c != nullptr) {
-      int received = -1;
-      std::memcpy(&received, CMSG_DATA(c), sizeof received);
-      fd.reset(received);
-    }
-    wire::Header header{};
-    if (packet.empty()) return "";
-    EXPECT_EQ(wire::CheckHeader(packet.data(), packet.size(), &header), wire::Check::kOk);
-    EXPECT_EQ(header.version, wire::kOldestVersion);
-    if (header.type != kPageWanted || wanted == kPageWanted) return packet;
+std::string PacketSocket::Receive() {
+  std::string packet(wire::kMaxMessage, '\0');
+  pollfd wait{socket_.get(), POLLIN, 0};
+  if (::poll(&wait, 1, kDeadlineMs) != 1) return "";
+  iovec io{packet.data(), packet.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t size = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
+  packet.resize(size > 0 ? static_cast<size_t>(size) : 0);
+  if (const cmsghdr* c = CMSG_FIRSTHDR(&message); size > 0 && c != nullptr) {
+    int received = -1;
+    std::memcpy(&received, CMSG_DATA(c), sizeof received);
+    fd.reset(received);
   }
+  wire::Header header{};
+  if (packet.empty()) return "";
+  EXPECT_EQ(wire::CheckHeader(packet.data(), packet.size(), &header), wire::Check::kOk);
+  EXPECT_EQ(header.version, wire::kOldestVersion);
+  return packet;
 }
 
 void PacketSocket::PassReports() {
   constexpr auto kReport = static_cast<uint16_t>(wire::Type::kReport);
-  while (Peek() == kReport) reports += Receive(kReport).substr(sizeof(wire::Report));
+  while (Peek() == kReport) reports += Receive().substr(sizeof(wire::Report));
 }
 
 uint16_t PacketSocket::Peek() {

@@ -19,11 +19,10 @@ class PacketSocket {
   void Send(const std::string& packet, int fd = -1);
 
   // The next message, which must be of `type`; what follows its body in `rest`, a descriptor that came with it in `fd`.
-  // What nobody asked for is passed over, as libmuster does with what it does not know: PageWanted.
   template <typename Body>
   Body Expect(uint16_t type = Body::kType) {
     Body body{};
-    const std::string packet = Receive(type);
+    const std::string packet = Receive();
     if (packet.size() < sizeof body) {
       ADD_FAILURE() << "a message of " << packet.size() << " bytes instead of type " << type;
       return body;
@@ -51,7 +50,7 @@ class PacketSocket {
 
  private:
   // "" after a deadline, or when the connection has ended.
-  std::string Receive(uint16_t wanted);
+  std::string Receive();
   void PassReports();
 
   UniqueFd socket_;

@@ -46,6 +46,18 @@ void ReadAs(muster::wire::Type type, std::string_view packet) {
     case wire::Type::kClientHello:
       if (const auto hello = muster::ReadClientHello(packet)) Touch(hello->gang);
       break;
+    case wire::Type::kExchange:
+      if (const auto exchange = muster::ReadExchange(packet)) {
+        Touch(exchange->key);
+        Touch(exchange->value);
+      }
+      break;
+    case wire::Type::kAskMissing:
+      if (const auto ask = muster::ReadAskMissing(packet)) Touch(ask->key);
+      break;
+    case wire::Type::kWarm:
+      (void)muster::ReadWarm(packet);
+      break;
     case wire::Type::kExecuted:
       (void)muster::ReadPacket<wire::Executed>(packet);
       break;
@@ -60,9 +72,6 @@ void ReadAs(muster::wire::Type type, std::string_view packet) {
       break;
     case wire::Type::kRestore:
       (void)muster::ReadPacket<wire::Restore>(packet);
-      break;
-    case wire::Type::kProgress:
-      (void)muster::ReadPacket<wire::Progress>(packet);
       break;
     default:
       break;

@@ -21,7 +21,7 @@ class PartnerPeers : public testing::Test {
     ::signal(SIGPIPE, SIG_IGN);
   }
   static bool Eventually(const std::function<bool()>& what) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!what()) {
       if (std::chrono::steady_clock::now() >= until) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -24,7 +24,7 @@ namespace muster {
 namespace {
 
 constexpr char kSocket[] = "/run/munge/munge.socket.2";
-constexpr auto kDeadline = std::chrono::seconds(10);
+constexpr auto kDeadline = std::chrono::seconds(60);
 
 bool Write(const char* path, const std::string& text) {
   const UniqueFd fd(::open(path, O_WRONLY | O_CLOEXEC));

@@ -13,6 +13,7 @@
 
 #include "ceph/store/store.h"
 #include "daemon/proto/muster.pb.h"
+#include "daemon/service/node_report.h"
 #include "daemon/service/queries.h"
 #include "daemon/slurm/slurm.h"
 #include "tests/unit/ceph/memory_store.h"
@@ -127,6 +128,42 @@ TEST_F(QueriesTest, WhatOnlyRootMayAskIsRefusedToOthers) {
   question.set_has_uid(false);
   question.set_all(true);
   EXPECT_THAT(Ask(question).error(), HasSubstr("only root"));
+}
+
+TEST_F(QueriesTest, ANodeIsShownToEverybodyAndAGangToItsUserAndRoot) {
+  Run();
+  Question question;
+  question.set_kind(Question::NODE_SHOW);
+  question.set_node("n1");
+  const auto shown = Ask(question);
+  const auto document = json::parse(shown.json());
+  EXPECT_EQ(document["node"], "n1");
+  EXPECT_EQ(shown.exit_code(), document["fit"] == true ? 0U : 1U);
+  EXPECT_EQ(document["gangs"], json::array({{{"gang", "12.0"}, {"uid", kUser}}}));
+  EXPECT_EQ(json::parse(Ask(question, 0).json())["gangs"].size(), 1U);
+  const auto other = json::parse(Ask(question, kUser + 1).json());
+  EXPECT_EQ(other["gangs"], json::array());
+  EXPECT_EQ(other["findings"], document["findings"]);
+  question.set_node("n2");
+  EXPECT_THAT(Ask(question).ask_instead(), HasSubstr("n2:"));
+}
+
+TEST(NodeReport, ANodeIsFitUntilItsHealthOrAPortSaysOtherwise) {
+  NodeView view;
+  EXPECT_EQ(NodeReport("n1", view)["fit"], true);
+  EXPECT_TRUE(NodeReport("n1", view)["findings"].is_null());
+  view.health.emplace().findings = {{"disk /tmp", "has 1 % free", HealthSeverity::kWarning}};
+  view.ports = {{"roce0", true, 2, "", {"roce0 retransmits"}}};
+  view.links = {{kUser, "12.0 1.1", true, std::chrono::milliseconds(1500)}};
+  auto report = NodeReport("n1", view);
+  EXPECT_EQ(report["fit"], true);
+  EXPECT_EQ(report["good_links"][0]["age_ms"], 1500);
+  EXPECT_EQ(report["ports"][0]["holding"], json::array({"roce0 retransmits"}));
+  view.ports[0].sick = "roce0 has had no link for 12 s";
+  EXPECT_EQ(NodeReport("n1", view)["fit"], false);
+  view.ports.clear();
+  view.health->findings[0].severity = HealthSeverity::kSick;
+  EXPECT_EQ(NodeReport("n1", view)["fit"], false);
 }
 
 TEST_F(QueriesTest, ADrainedNodeTellsItsGangsAndSaysThatSlurmDoesNotKnow) {

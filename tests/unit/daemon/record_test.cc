@@ -106,6 +106,7 @@ const std::set<std::string> kSinceVersionTwo = {"active",
                                                 "restart_cause",
                                                 "away",
                                                 "excluded",
+                                                "draining",
                                                 "witnesses",
                                                 "task_counts",
                                                 "roles",
@@ -114,7 +115,8 @@ const std::set<std::string> kSinceVersionTwo = {"active",
                                                 "terminating",
                                                 "last_signature",
                                                 "restarts_without_progress",
-                                                "restarts_by_cause"};
+                                                "restarts_by_cause",
+                                                "warm"};
 
 TEST(GangRecord, ANodeThatIsNoneOfTheGangsIsRefused) {
   json damaged = json::parse(Full().Encode());

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "ceph/muster.h"
+#include "client/muster.h"
 #include "tests/unit/daemon/daemon_fixture.h"
 #include "tests/unit/daemon/test_member.h"
 

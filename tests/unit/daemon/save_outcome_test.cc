@@ -9,7 +9,7 @@
 
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
-#include "ceph/muster.h"
+#include "client/muster.h"
 #include "tests/unit/daemon/daemon_fixture.h"
 #include "tests/unit/daemon/test_member.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ceph/muster.h"
+#include "client/muster.h"
 #include "daemon/proto/muster.pb.h"
 #include "tests/unit/daemon/beat_rig.h"
 #include "tests/unit/daemon/test_member.h"

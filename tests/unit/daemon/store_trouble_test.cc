@@ -13,7 +13,7 @@
 
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
-#include "ceph/muster.h"
+#include "client/muster.h"
 #include "tests/unit/ceph/memory_store.h"
 #include "tests/unit/daemon/daemon_fixture.h"
 #include "tests/unit/daemon/test_member.h"
@@ -164,18 +164,28 @@ TEST_F(StoreTrouble, WhatACommitMayStillListWhenTheGangEndsIsNotRemoved) {
 }
 
 TEST_F(StoreTrouble, AConnectionThatComesAgainHasNoMoreSavesOnTheirWayThanOneThatStays) {
-  memory_->SetLatency(std::chrono::seconds(5));
+  std::promise<void> release;
+  const auto held = std::make_shared<std::atomic<int>>(0);
+  memory_->SetFault(
+      [held, go = release.get_future().share()](const std::string& operation, const std::string&) -> Status {
+        if (operation != "write") return {};
+        ++*held;
+        go.wait();
+        return {};
+      });
   first_->Save(1, "a");
   first_->Save(2, "b");
   const auto end = steady_clock::now() + kSoon;
-  while (memory_->at_once() < 2 && steady_clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (*held < 2 && steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GE(*held, 2);
   first_->GreetAgain();
   first_->Save(3, "c");
   first_->ExpectDurable(MUSTER_E_BUSY);
+  release.set_value();
 }
 
 TEST_F(StoreTrouble, AMemberThatSavesAloneIsToldBeforeItFillsTheStore) {
+  clock_.Stop();
   for (uint64_t step = 1; step <= 64; ++step) {
     first_->Save(step, "alone");
     first_->ExpectDurable(MUSTER_OK);
@@ -183,7 +193,7 @@ TEST_F(StoreTrouble, AMemberThatSavesAloneIsToldBeforeItFillsTheStore) {
   // As one whose coordinator may have been away a moment ago.
   first_->Save(65, "alone");
   first_->ExpectDurable(MUSTER_OK);
-  std::this_thread::sleep_for(std::chrono::seconds(11));
+  clock_.Move(std::chrono::seconds(11));
   first_->Save(66, "alone");
   first_->ExpectDurable(MUSTER_E_INVALID);
   EXPECT_THAT(first_->ExpectTold(MUSTER_E_STORE), HasSubstr("64 saves of rank 0 wait for other members'"));

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "ceph/muster.h"
+#include "client/muster.h"
 #include "tests/unit/daemon/daemon_rig.h"
 #include "tests/unit/daemon/fixtures.h"
 #include "tests/unit/daemon/packet_builder.h"

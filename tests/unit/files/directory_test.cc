@@ -1,5 +1,5 @@
 // The directory of a member, where others write too.
-#include "ceph/files/directory.h"
+#include "client/files/directory.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

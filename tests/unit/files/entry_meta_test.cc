@@ -1,9 +1,9 @@
 // Names of steps, and what the entries of a shard say that was a directory.
-#include "ceph/files/entry_meta.h"
+#include "client/files/entry_meta.h"
 
 #include <gtest/gtest.h>
 
-#include "ceph/files/step_name.h"
+#include "client/files/step_name.h"
 
 namespace muster::files {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "ceph/files/directory_layout.h"
+#include "client/files/directory_layout.h"
 
 namespace {
 

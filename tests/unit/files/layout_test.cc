@@ -1,5 +1,5 @@
 // A shard becomes a directory again, or nothing does.
-#include "ceph/files/directory_layout.h"
+#include "client/files/directory_layout.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "base/unique_fd.h"
-#include "ceph/files/entry_meta.h"
+#include "client/files/entry_meta.h"
 #include "tests/unit/ceph/temporary_directory.h"
 
 namespace muster::files {

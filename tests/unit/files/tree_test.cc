@@ -1,5 +1,5 @@
 // Reading and removing a step's directory, friendly and hostile ones.
-#include "ceph/files/directory_tree.h"
+#include "client/files/directory_tree.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

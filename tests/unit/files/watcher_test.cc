@@ -1,5 +1,5 @@
 // What becomes of the steps that a program closes, against a musterd of the test's own.
-#include "ceph/files/watcher.h"
+#include "client/files/watcher.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "tests/unit/ceph/libmuster_rig.h"
+#include "tests/unit/client/libmuster_rig.h"
 
 namespace muster::files {
 namespace {

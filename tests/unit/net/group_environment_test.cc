@@ -15,8 +15,8 @@ class GroupEnvironment : public testing::Test {
   void SetUp() override { Clear(); }
   void TearDown() override { Clear(); }
   static void Clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MUSTER_GANG",
-                             "MUSTER_GENERATION", "GLOO_SOCKET_IFNAME"}) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
+                             "GLOO_SOCKET_IFNAME", "MUSTER_COMPARE_OPERATIONS"}) {
       ::unsetenv(name);
     }
   }
@@ -34,15 +34,14 @@ TEST_F(GroupEnvironment, WithNothingSetTheGroupIsOne) {
   EXPECT_EQ(options->size, 1);
 }
 
-TEST_F(GroupEnvironment, AMemberReadsItsPlaceAndItsRound) {
+TEST_F(GroupEnvironment, AMemberReadsItsPlace) {
   Set("RANK", "2");
   Set("WORLD_SIZE", "4");
   Set("LOCAL_RANK", "1");
   Set("MASTER_ADDR", "n0");
   Set("MASTER_PORT", "29500");
-  Set("MUSTER_GANG", "12.0");
-  Set("MUSTER_GENERATION", "3");
   Set("GLOO_SOCKET_IFNAME", "eth1");
+  Set("MUSTER_COMPARE_OPERATIONS", "1");
   Result<GroupOptions> options = GroupOptionsFromEnvironment();
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(options->rank, 2);
@@ -51,9 +50,7 @@ TEST_F(GroupEnvironment, AMemberReadsItsPlaceAndItsRound) {
   EXPECT_EQ(options->master_addr, "n0");
   EXPECT_EQ(options->master_port, 29500);
   EXPECT_EQ(options->interface, "eth1");
-  const std::string third = options->round;
-  Set("MUSTER_GENERATION", "4");
-  EXPECT_NE(GroupOptionsFromEnvironment()->round, third);
+  EXPECT_TRUE(options->compare);
 }
 
 TEST_F(GroupEnvironment, WhatIsMissingOrMalformedIsNamed) {
@@ -68,6 +65,8 @@ TEST_F(GroupEnvironment, WhatIsMissingOrMalformedIsNamed) {
   Set("MASTER_PORT", "65536");
   EXPECT_THAT(Refusal(), HasSubstr("MASTER_PORT='65536'"));
   Set("MASTER_PORT", "1");
+  Set("MUSTER_COMPARE_OPERATIONS", "yes");
+  EXPECT_THAT(Refusal(), HasSubstr("MUSTER_COMPARE_OPERATIONS='yes' is not a number from 0 to 1"));
   for (const char* bad : {"0", "-1", "4x", " 4", "99999999999999999999"}) {
     Set("WORLD_SIZE", bad);
     EXPECT_THAT(Refusal(), HasSubstr("WORLD_SIZE")) << bad;

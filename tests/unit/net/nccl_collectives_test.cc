@@ -1,9 +1,14 @@
-// The backend on NCCL, with stand_in_nccl.cc in NCCL's place.
+// The backend on NCCL. NcclStandIn plants faults in stand_in_nccl.cc, which is in NCCL's place; NcclCollectives is true of
+// NCCL itself too. On a machine with a GPU: MUSTER_TEST_NCCL=libnccl.so.2 MUSTER_TEST_CUDA=libcuda.so.1
+// build/tests/net_nccl_test --gtest_filter='NcclCollectives.*'
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +16,7 @@
 #include <thread>
 
 #include "net/collectives/collectives.h"
+#include "net/collectives/cuda_device.h"
 #include "processes.h"
 
 namespace muster {
@@ -18,12 +24,14 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::ExchangeIn;
 using test::Fail;
 using test::FreePort;
 using test::LoopbackGroup;
 using test::RunMembers;
 using test::ScratchDirectory;
 using test::SharedFloats;
+using test::ShareTheGpu;
 using test::Succeeded;
 using testing::AllOf;
 using testing::Each;
@@ -49,11 +57,27 @@ int HasNot(const std::string& text, std::initializer_list<const char*> words) {
   return 0;
 }
 
+// The file that a variable names, or the stand-in.
+std::string Library(const char* variable) {
+  const char* const named = std::getenv(variable);
+  return named != nullptr ? named : STAND_IN_NCCL;
+}
+std::string NcclLibrary() {
+  return Library("MUSTER_TEST_NCCL");
+}
+std::string CudaLibrary() {
+  return Library("MUSTER_TEST_CUDA");
+}
+bool HasStandIn() {
+  return NcclLibrary() == STAND_IN_NCCL;
+}
+
 GroupOptions Options(int rank, int size, std::uint16_t port) {
   GroupOptions options = LoopbackGroup(rank, size, port);
   options.device = rank;
-  options.nccl_library = STAND_IN_NCCL;
-  options.cuda_library = STAND_IN_NCCL;
+  options.nccl_library = NcclLibrary();
+  options.cuda_library = CudaLibrary();
+  if (!HasStandIn()) ShareTheGpu(rank);
   // Long enough for all to hear of one another on a busy machine; where all are heard of it takes no time.
   options.end_timeout = seconds(20);
   return options;
@@ -115,7 +139,16 @@ int FirstOperation(Collectives& group, Meeting& meeting) {
   return done ? 0 : Fail(done.error().message);
 }
 
-TEST(NcclCollectives, EveryOperationGivesTheBitsThatGlooGives) {
+// Bit for bit; but NCCL itself adds floats in an order of its own.
+template <typename T>
+bool AreEqual(const T* values, const T* others, std::size_t count) {
+  if (HasStandIn() || !std::is_same_v<T, float>) return std::memcmp(values, others, count * sizeof(T)) == 0;
+  return std::equal(values, values + count, others, [](T one, T other) {
+    return std::abs(static_cast<double>(one - other)) <= 1e-6 * std::abs(static_cast<double>(other));
+  });
+}
+
+TEST(NcclCollectives, EveryOperationGivesWhatGlooGives) {
   constexpr std::size_t kEach = 1001;
   for (const int size : {1, 2, 3, 4}) {
     const std::size_t count = kEach * static_cast<std::size_t>(size);
@@ -142,9 +175,9 @@ TEST(NcclCollectives, EveryOperationGivesTheBitsThatGlooGives) {
           if (!operation(**gloo, others)) return Fail("Gloo failed");
           const std::size_t begin = part_only ? part : 0;
           const std::size_t compared = part_only ? kEach : count;
-          return std::memcmp(values.data() + begin, others.data() + begin, compared * sizeof(values[0])) == 0
+          return AreEqual(values.data() + begin, others.data() + begin, compared)
                      ? 0
-                     : Fail("other bits than Gloo's");
+                     : Fail("other values than Gloo's");
         };
         int bad = 0;
         const auto sum = [](Collectives& g, auto& v) { return g.AllReduce(Numbers(v), ReduceOp::kSum); };
@@ -169,40 +202,39 @@ TEST(NcclCollectives, EveryOperationGivesTheBitsThatGlooGives) {
   }
 }
 
-// Device memory of the stand-in's, as a program would have it.
+// Device memory, as a program would have it.
 class DeviceFloats {
  public:
-  explicit DeviceFloats(std::size_t count) : count_(count) {
-    if (Function<int (*)(unsigned long long*, std::size_t)>("cuMemAlloc_v2")(&address_, bytes()) != 0)
-      std::abort();
+  DeviceFloats(int device, std::size_t count) : count_(count) {
+    auto opened = CudaDevice::Open(CudaLibrary(), device);
+    if (!opened) return;
+    device_ = *std::move(opened);
+    const Result<std::byte*> memory = device_->Staging(count * sizeof(float));
+    if (memory) memory_ = *memory;
   }
-  [[nodiscard]] Numbers numbers() const {
-    return {reinterpret_cast<void*>(static_cast<std::uintptr_t>(address_)), count_, DataType::kFloat};
-  }
-  void Write(const std::vector<float>& values) const { Copy(address_, AddressOf(values.data())); }
-  [[nodiscard]] std::vector<float> Read() const {
+  [[nodiscard]] Numbers numbers() const { return {memory_, count_, DataType::kFloat}; }
+  [[nodiscard]] Status Write(const std::vector<float>& values) { return Copy(memory_, values.data()); }
+  [[nodiscard]] std::vector<float> Read() {
     std::vector<float> values(count_);
-    Copy(AddressOf(values.data()), address_);
-    return values;
+    return Copy(values.data(), memory_).ok() ? values : std::vector<float>();
   }
 
  private:
-  template <typename F>
-  static F Function(const char* name) {
-    return reinterpret_cast<F>(::dlsym(::dlopen(STAND_IN_NCCL, RTLD_NOW), name));
-  }
-  static unsigned long long AddressOf(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
-  [[nodiscard]] std::size_t bytes() const { return count_ * sizeof(float); }
-  void Copy(unsigned long long to, unsigned long long from) const {
-    void* stream = nullptr;
-    if (Function<int (*)(void**, unsigned)>("cuStreamCreate")(&stream, 1) != 0) std::abort();
-    using MemcpyAsync = int (*)(unsigned long long, unsigned long long, std::size_t, void*);
-    (void)Function<MemcpyAsync>("cuMemcpyAsync")(to, from, bytes(), stream);
-    (void)Function<int (*)(void*)>("cuStreamDestroy_v2")(stream);  // waits for it
+  Status Copy(void* to, const void* from) {
+    if (memory_ == nullptr) return Error{Errc::kInternal, "no device memory"};
+    Status done = device_->Copy(to, from, count_ * sizeof(float));
+    if (done) done = device_->Mark();
+    while (done) {
+      const Result<bool> reached = device_->Reached();
+      if (!reached) return reached.error();
+      if (*reached) break;
+    }
+    return done;
   }
 
-  std::size_t count_;
-  unsigned long long address_ = 0;
+  const std::size_t count_;
+  std::unique_ptr<CudaDevice> device_;
+  std::byte* memory_ = nullptr;
 };
 
 TEST(NcclCollectives, DeviceMemoryIsTakenWhereItLies) {
@@ -214,8 +246,8 @@ TEST(NcclCollectives, DeviceMemoryIsTakenWhereItLies) {
     Group group = MakeCollectives("nccl", options);
     if (!group) return Fail(group.error().message);
     if ((*group)->memory() != MemoryKind::kCuda) return Fail("not on the device");
-    const DeviceFloats floats(8);
-    floats.Write(std::vector<float>(8, static_cast<float>(rank + 1)));
+    DeviceFloats floats(rank, 8);
+    if (!floats.Write(std::vector<float>(8, static_cast<float>(rank + 1)))) return Fail("no device memory");
     if (Status summed = (*group)->AllReduce(floats.numbers(), ReduceOp::kSum); !summed)
       return Fail(summed.error().message);
     both.Wait();
@@ -226,7 +258,57 @@ TEST(NcclCollectives, DeviceMemoryIsTakenWhereItLies) {
   EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
 
-TEST(NcclCollectives, ALibraryThatWillNotDoIsRefusedInASentence) {
+TEST(NcclCollectives, TwoMembersOnOneDeviceAreRefused) {
+  const std::uint16_t port = FreePort();
+  const std::vector<int> statuses = RunMembers(2, [&](int rank) {
+    GroupOptions options = Options(rank, 2, port);
+    options.device = 1;
+    ::unsetenv("NCCL_HOSTID");
+    const Group group = MakeCollectives("nccl", options);
+    if (group) return Fail("it began");
+    return Has(group.error().message, {"invalid usage", "Duplicate GPU detected", "both on CUDA device"});
+  });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+}
+
+// How many ids the stand-in was given in this process.
+int IdsOfStandIn() {
+  void* const library = ::dlopen(STAND_IN_NCCL, RTLD_NOW);
+  return reinterpret_cast<int (*)()>(::dlsym(library, "stand_in_nccl_ids"))();
+}
+
+TEST(NcclCollectives, ManyMembersMeetThroughSeveralIds) {
+  for (const int size : {2, 3, 4}) {
+    const std::uint16_t port = FreePort();
+    const std::vector<int> statuses = RunMembers(size, [&](int rank) {
+      GroupOptions options = Options(rank, size, port);
+      options.members_of_an_id = 2;
+      Group group = MakeCollectives("nccl", options);
+      if (!group) return Fail(group.error().message);
+      if (HasStandIn() && IdsOfStandIn() != (size + 1) / 2) return Fail("another number of ids");
+      std::vector<float> ones(10, 1);
+      if (Status summed = (*group)->AllReduce(Numbers(ones), ReduceOp::kSum); !summed)
+        return Fail(summed.error().message);
+      return ones[9] == static_cast<float>(size) ? 0 : Fail("another sum");
+    });
+    EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true))) << size;
+  }
+}
+
+TEST(NcclStandIn, AnNcclThatTakesOneIdOnlyIsGivenOne) {
+  const std::uint16_t port = FreePort();
+  const std::vector<int> statuses = RunMembers(3, [&](int rank) {
+    Ask("version=22105");
+    GroupOptions options = Options(rank, 3, port);
+    options.members_of_an_id = 1;
+    const Group group = MakeCollectives("nccl", options);
+    if (!group) return Fail(group.error().message);
+    return IdsOfStandIn() == 1 ? 0 : Fail("several ids");
+  });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+}
+
+TEST(NcclStandIn, ALibraryThatWillNotDoIsRefusedInASentence) {
   GroupOptions options = Options(0, 1, 0);
   options.nccl_library = "libnccl-of-nobody.so.2";
   Group group = MakeCollectives("nccl", options);
@@ -247,7 +329,7 @@ TEST(NcclCollectives, ALibraryThatWillNotDoIsRefusedInASentence) {
   EXPECT_THAT(group.error().message, HasSubstr("NVIDIA's driver cannot be loaded: libcuda-of-nobody.so.1"));
 }
 
-TEST(NcclCollectives, AnOldLibraryAndAMemberWithoutADeviceAreRefused) {
+TEST(NcclStandIn, AnOldLibraryAndAMemberWithoutADeviceAreRefused) {
   const auto refusal = [](const std::string& faults, int device) {
     Ask(faults);
     GroupOptions options = Options(0, 1, 0);
@@ -269,51 +351,115 @@ TEST(NcclCollectives, AMemberThatNeverComesIsNamedByAllOthers) {
   const std::vector<int> statuses = RunMembers(3, [&](int rank) {
     if (rank == 2) return 0;
     GroupOptions options = Options(rank, 3, port);
-    if (rank == 0) options.connect_timeout = seconds(1);
-    options.end_timeout = milliseconds(400);  // what is said in it does not count here
+    if (rank == 0) options.connect_timeout = seconds(5);
+    options.end_timeout = seconds(4);  // what is said in it does not count here
     const Group group = MakeCollectives("nccl", options);
     if (group) return Fail("it began without a member");
     return Has(group.error().message, {("connecting rank " + std::to_string(rank) + " of 3: ").c_str(),
-                                       "rank 2 of 3 did not come within 1000 ms"});
+                                       "rank 2 of 3 did not come within 5000 ms"});
   });
   EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
 
-TEST(NcclCollectives, AConnectingThatNeverEndsIsAnErrorAtTheConnectTimeout) {
+TEST(NcclStandIn, AConnectingThatNeverEndsIsAnErrorAtTheConnectTimeout) {
   for (const int first : {0, 2}) {  // of which the others hear: their own timeouts are longer
     const std::uint16_t port = FreePort();
     const std::vector<int> statuses = RunMembers(3, [&](int rank) {
       if (rank == 1) Ask("init-hangs");
       GroupOptions options = Options(rank, 3, port);
-      options.connect_timeout = rank == first ? seconds(2) : seconds(50);
+      options.connect_timeout = rank == first ? seconds(5) : seconds(50);
       const Group group = MakeCollectives("nccl", options);
       if (group) return Fail("it began without a member");
       const std::string failed = "rank " + std::to_string(first) + " has failed: ";
       return Has(group.error().message,
                  {("connecting rank " + std::to_string(rank) + " of 3: ").c_str(),
-                  rank == first ? "" : failed.c_str(), "NCCL 2.27.3 was not done within 2000 ms"}) +
+                  rank == first ? "" : failed.c_str(), "NCCL 2.27.3 was not done within 5000 ms"}) +
              HasNot(group.error().message, {"no word", "has ended", "is in"});
     });
     EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true))) << first;
   }
 }
 
-TEST(NcclCollectives, AMemberThatDiesWhileAllConnectIsNamed) {
+TEST(NcclStandIn, AMemberThatDiesWhileAllConnectIsNamed) {
   for (const int first : {0, 1}) {
     const std::uint16_t port = FreePort();
     const std::vector<int> statuses = RunMembers(3, [&](int rank) {
       if (rank == 2) Ask("init-dies");
       GroupOptions options = Options(rank, 3, port);
-      options.connect_timeout = rank == first ? seconds(2) : seconds(50);
+      options.connect_timeout = rank == first ? seconds(5) : seconds(50);
       const Group group = MakeCollectives("nccl", options);
       if (group) return Fail("it began without a member");
-      return Has(group.error().message, {"was not done within 2000 ms", "; rank 2 has ended"}) +
+      return Has(group.error().message, {"was not done within 5000 ms", "; rank 2 has ended"}) +
              HasNot(group.error().message, {"no word"});
     });
     EXPECT_TRUE(Succeeded(statuses[0]));
     EXPECT_TRUE(Succeeded(statuses[1]));
     EXPECT_FALSE(Succeeded(statuses[2]));
   }
+}
+
+// What member `which` does when all have met and before it has connected: `act` with the values that it has been given. Member
+// `first` is the first to give up.
+std::vector<int> InGroupWhere(int which, int first, milliseconds end_timeout,
+                              const std::function<void(std::vector<std::string>& values)>& act,
+                              const std::function<int(int rank, const Group& group)>& body) {
+  const ScratchDirectory directory;
+  return RunMembers(2, [&](int rank) {
+    GroupOptions options = Options(rank, 2, 0);
+    // CUDA and NCCL take two seconds to begin.
+    options.connect_timeout = rank != first ? seconds(50) : seconds(6);
+    options.end_timeout = end_timeout;
+    options.exchange = [&, exchange = ExchangeIn(directory.path(), rank, 2)](
+                           const std::string& key, const std::string& value, Clock::time_point deadline) {
+      Result<std::vector<std::string>> values = exchange(key, value, deadline);
+      if (values && rank == which && key == "collectives.nccl") act(*values);
+      return values;
+    };
+    return body(rank, MakeCollectives("nccl", options));
+  });
+}
+
+TEST(NcclCollectives, AMemberThatDiesOnceAllHaveMetIsNamed) {
+  for (const int which : {0, 1}) {
+    const std::vector<int> statuses = InGroupWhere(
+        which, 1 - which, seconds(20), [](auto&) { ::raise(SIGKILL); },
+        [which](int, const Group& group) {
+          if (group) return Fail("it began without a member");
+          const std::string dead = "rank " + std::to_string(which);
+          return Has(group.error().message, {"connecting rank ", dead.c_str(), " has ended"});
+        });
+    EXPECT_FALSE(Succeeded(statuses[static_cast<std::size_t>(which)]));
+    EXPECT_TRUE(Succeeded(statuses[static_cast<std::size_t>(1 - which)]));
+  }
+}
+
+TEST(NcclCollectives, AMemberThatStandsStillOnceAllHaveMetIsNamed) {
+  Meeting both(2);
+  const std::vector<int> statuses = InGroupWhere(
+      1, 0, seconds(4),
+      [&](auto&) {
+        both.Wait();
+        ::_exit(0);
+      },
+      [&](int, const Group& group) {
+        both.Wait();
+        if (group) return Fail("it began without a member");
+        return Has(group.error().message,
+                   {"connecting rank 0 of 2: ", "was not done within ", "no word from rank 1"});
+      });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+}
+
+TEST(NcclCollectives, AnIdThatIsNoneIsAnErrorOfAllMembers) {
+  const std::vector<int> statuses = InGroupWhere(
+      1, 1, seconds(20),
+      [](std::vector<std::string>& values) { std::fill(values[0].begin() + 1, values[0].end(), 'x'); },
+      [](int rank, const Group& group) {
+        if (group) return Fail("it began");
+        return Has(group.error().message,
+                   {("connecting rank " + std::to_string(rank) + " of 2: ").c_str(), "rank 1", "NCCL"});
+      });
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
 
 TEST(NcclCollectives, WhenRankZeroDiesTheOthersSayThatTheyCannotSpeak) {
@@ -331,7 +477,7 @@ TEST(NcclCollectives, WhenRankZeroDiesTheOthersSayThatTheyCannotSpeak) {
   EXPECT_TRUE(Succeeded(statuses[2]));
 }
 
-TEST(NcclCollectives, AnErrorInTheConnectingIsSaidByAllWithItsReason) {
+TEST(NcclStandIn, AnErrorInTheConnectingIsSaidByAllWithItsReason) {
   const std::vector<int> statuses =
       InGroup({.faulty = 1, .faults = "init-fails"}, [&](int rank, Group& group) {
         if (group) return Fail("it began without a member");
@@ -342,7 +488,7 @@ TEST(NcclCollectives, AnErrorInTheConnectingIsSaidByAllWithItsReason) {
   EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
 
-TEST(NcclCollectives, AnErrorInAnOperationIsSaidByAllWithTheOperationAndItsReason) {
+TEST(NcclStandIn, AnErrorInAnOperationIsSaidByAllWithTheOperationAndItsReason) {
   Meeting all(3);
   const std::vector<int> statuses =
       InGroup({.faulty = 1, .faults = "operation-fails=2"}, [&](int rank, Group& group) {
@@ -360,7 +506,7 @@ TEST(NcclCollectives, AnErrorInAnOperationIsSaidByAllWithTheOperationAndItsReaso
   EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
 
-TEST(NcclCollectives, AnErrorBetweenOperationsIsSeenWithoutACallByAll) {
+TEST(NcclStandIn, AnErrorBetweenOperationsIsSeenWithoutACallByAll) {
   const ScratchDirectory directory;
   const std::string file = directory.path() + "/down";
   Meeting both(2);
@@ -406,8 +552,7 @@ TEST(NcclCollectives, AMemberThatDiesInAnOperationIsNamed) {
 TEST(NcclCollectives, AMemberThatStandsStillIsNamedAtTheOperationTimeout) {
   Meeting both(2);
   const std::vector<int> statuses = InGroup(
-      {.size = 2, .operation_timeout = seconds(1), .end_timeout = milliseconds(400)},
-      [&](int rank, Group& group) {
+      {.size = 2, .operation_timeout = seconds(1), .end_timeout = seconds(4)}, [&](int rank, Group& group) {
         if (!group) return Fail(group.error().message);
         // Alive and connected, but elsewhere until the other has given up.
         if (rank == 1) return both.Wait(), 0;
@@ -417,13 +562,14 @@ TEST(NcclCollectives, AMemberThatStandsStillIsNamedAtTheOperationTimeout) {
         both.Wait();
         if (done) return Fail("it succeeded without a member");
         if (took < seconds(1)) return Fail("it gave up too early");
+        if (done.error().code != Errc::kExhausted) return Fail("it was not the time that ran out");
         return Has(done.error().message,
-                   {"all-reduce 1 (", "NCCL 2.27.3 was not done within 1000 ms", "; no word from rank 1"});
+                   {"all-reduce 1 (", " was not done within 1000 ms", "; no word from rank 1"});
       });
   EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
 
-TEST(NcclCollectives, WhenAllStandStillInOneOperationNobodyIsAccused) {
+TEST(NcclStandIn, WhenAllStandStillInOneOperationNobodyIsAccused) {
   const std::vector<int> statuses =
       InGroup({.size = 2, .faulty = 1, .faults = "operation-hangs=1", .operation_timeout = seconds(1)},
               [&](int, Group& group) {
@@ -436,21 +582,68 @@ TEST(NcclCollectives, WhenAllStandStillInOneOperationNobodyIsAccused) {
   EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
 
-TEST(NcclCollectives, MembersThatAreInDifferentOperationsHearOfIt) {
-  const std::vector<int> statuses =
-      InGroup({.size = 2, .operation_timeout = seconds(1)}, [&](int rank, Group& group) {
-        if (!group) return Fail(group.error().message);
-        std::vector<std::int64_t> numbers(8);
-        const Status done = rank == 0 ? (*group)->Barrier() : (*group)->AllGather(Numbers(numbers));
-        if (done) return Fail("it succeeded all the same");
-        return Has(done.error().message,
-                   {rank == 0 ? "barrier 1, rank 0 of 2" : "all-gather 1 (",
-                    "; rank 0 is in barrier 1, but rank 1 in all-gather 1 (8 int64s, 64 bytes)"});
-      });
+// Members 0 and 1 are in different operations.
+int Differ(int rank, Group& group) {
+  if (!group) return Fail(group.error().message);
+  std::vector<std::int64_t> numbers(8);
+  const Status done = rank == 0 ? (*group)->Barrier() : (*group)->AllGather(Numbers(numbers));
+  if (done) return Fail("it succeeded all the same");
+  return Has(done.error().message,
+             {rank == 0 ? "barrier 1, rank 0 of 2" : "all-gather 1 (",
+              "; rank 0 is in barrier 1, but rank 1 in all-gather 1 (8 int64s, 64 bytes)"});
+}
+
+// NCCL itself may let them succeed.
+TEST(NcclStandIn, MembersThatAreInDifferentOperationsHearOfItAtTheDeadline) {
+  const std::vector<int> statuses = InGroup({.size = 2, .operation_timeout = seconds(1)}, Differ);
   EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
 
-TEST(NcclCollectives, AnAbortThatHangsIsSaidAndHoldsNobody) {
+TEST(NcclCollectives, MembersThatCompareTheirOperationsHearAtOnceThatTheyDiffer) {
+  for (const MemoryKind memory : {MemoryKind::kHost, MemoryKind::kCuda}) {
+    const std::uint16_t port = FreePort();
+    const std::vector<int> statuses = RunMembers(2, [&](int rank) {
+      GroupOptions options = Options(rank, 2, port);
+      options.operation_timeout = std::chrono::hours(1);
+      options.memory = memory;
+      options.compare = true;
+      Group group = MakeCollectives("nccl", options);
+      if (group && !(*group)->Barrier()) return Fail("the same operation is refused");
+      if (!group) return Fail(group.error().message);
+      DeviceFloats floats(rank, 8);
+      std::vector<float> host(8);
+      const std::size_t count = rank == 0 ? 8 : 6;
+      const Status done = (*group)->AllReduce(
+          Numbers(memory == MemoryKind::kCuda ? floats.numbers().data : host.data(), count, DataType::kFloat),
+          ReduceOp::kSum);
+      if (done) return Fail("it succeeded all the same");
+      return Has(
+          done.error().message,
+          {"all-reduce 2 (", "the members do not call the same operation",
+           "; rank 0 is in all-reduce 2 (sum of 8 floats, 32 bytes), but rank 1 in all-reduce 2 (sum of 6 "
+           "floats, 24 bytes)"});
+    });
+    EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+  }
+}
+
+TEST(NcclStandIn, ABufferIsItsOwnersAgainWhenTheOperationHasFailed) {
+  const auto body = [&](int rank, Group& group) {
+    if (!group) return Fail(group.error().message);
+    std::vector<float> values(8, 1);
+    if ((*group)->AllReduce(Numbers(values), ReduceOp::kSum)) return Fail("it did not fail");
+    std::fill(values.begin(), values.end(), 7.0F);
+    // To free device memory is to wait for all copies.
+    { const DeviceFloats freed(rank, 8); }
+    return values == std::vector<float>(8, 7) ? 0 : Fail("the device wrote into it later");
+  };
+  const std::vector<int> statuses = InGroup(
+      {.size = 1, .faulty = 0, .faults = "copies-to-host-take=500", .operation_timeout = milliseconds(100)},
+      body);
+  EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
+}
+
+TEST(NcclStandIn, AnAbortThatHangsIsSaidAndHoldsNobody) {
   const std::vector<int> statuses =
       InGroup({.size = 2,
                .faulty = 0,
@@ -470,7 +663,7 @@ TEST(NcclCollectives, AnAbortThatHangsIsSaidAndHoldsNobody) {
   EXPECT_THAT(statuses, Each(ResultOf(&Succeeded, true)));
 }
 
-TEST(NcclCollectives, AFinalizeThatHangsHoldsNobody) {
+TEST(NcclStandIn, AFinalizeThatHangsHoldsNobody) {
   const std::vector<int> statuses =
       InGroup({.size = 2, .faulty = 0, .faults = "finalize-hangs"}, [](int, Group& group) {
         if (!group) return Fail(group.error().message);

@@ -1,8 +1,10 @@
 #include "processes.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,7 +12,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
+#include <vector>
 
 #include "net/rendezvous/socket.h"
 
@@ -68,10 +73,46 @@ GroupOptions LoopbackGroup(int rank, int size, std::uint16_t port) {
 }
 
 std::uint16_t FreePort() {
-  Result<UniqueFd> listener = rendezvous::Listen(0);
-  if (!listener) return 0;
-  const Result<std::uint16_t> port = rendezvous::LocalPort(listener->get());
+  // Bound for as long as this process lives, and never listened at: nobody else is given it meanwhile.
+  static std::vector<UniqueFd> held;
+  UniqueFd socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0) return 0;
+  const Result<std::uint16_t> port = rendezvous::LocalPort(socket.get());
+  held.push_back(std::move(socket));
   return port ? *port : 0;
+}
+
+void ShareTheGpu(int rank) {
+  ::setenv("NCCL_HOSTID", ("host" + std::to_string(rank)).c_str(), 1);
+  ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+}
+
+Exchange ExchangeIn(const std::string& directory, int rank, int size) {
+  return [=](const std::string& key, const std::string& value,
+             std::chrono::steady_clock::time_point deadline) -> Result<std::vector<std::string>> {
+    const auto of = [&](int member) {
+      return std::filesystem::path(directory) / (key + "." + std::to_string(member));
+    };
+    std::filesystem::path aside = of(rank);
+    aside += ".part";
+    std::ofstream(aside, std::ios::binary) << value;
+    std::filesystem::rename(aside, of(rank));
+    std::vector<std::string> values;
+    for (int member = 0; member < size; ++member) {
+      while (!std::filesystem::exists(of(member))) {
+        if (std::chrono::steady_clock::now() >= deadline)
+          return Error{Errc::kUnavailable, "rank " + std::to_string(member) + " gave nothing under " + key};
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      std::ifstream in(of(member), std::ios::binary);
+      values.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+    }
+    return values;
+  };
 }
 
 SharedFloats::SharedFloats(std::size_t count) {

@@ -29,6 +29,12 @@ int Fail(const std::string& why);
 // A port that nobody listens on.
 [[nodiscard]] std::uint16_t FreePort();
 
+// All members share a machine's first GPU: NCCL takes this process for one of a host that no other member has.
+void ShareTheGpu(int rank);
+
+// An exchange through files, in a directory that no other group has.
+[[nodiscard]] Exchange ExchangeIn(const std::string& directory, int rank, int size);
+
 // Memory that forked members share with the test.
 class SharedFloats {
  public:

@@ -12,6 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
+using testing::Not;
 
 Deadline In(milliseconds time) {
   return std::chrono::steady_clock::now() + time;
@@ -73,12 +74,11 @@ TEST_F(RendezvousServer, AGetWaitsForItsSet) {
 }
 
 TEST_F(RendezvousServer, AGetThatNobodyAnswersEndsAtItsDeadlineAndNamesTheKey) {
-  Client reader = Connect(milliseconds(100));
-  const auto start = std::chrono::steady_clock::now();
+  Client reader = Connect();
+  reader.SetDeadline(In(milliseconds(100)), seconds(20));
   Result<std::string> value = reader.Get("missing");
   ASSERT_FALSE(value.ok());
-  EXPECT_THAT(value.error().message, HasSubstr("nobody wrote key 'gang.7/missing' in time"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(5));
+  EXPECT_THAT(value.error().message, HasSubstr("nobody wrote key 'missing' in time"));
 }
 
 TEST_F(RendezvousServer, AKeyIsWrittenOnce) {
@@ -95,7 +95,8 @@ TEST_F(RendezvousServer, AMemberOfAnotherGenerationIsRefused) {
   Client old = Connect(seconds(20), "gang.6");
   const Status written = old.Set("k", "v");
   ASSERT_FALSE(written.ok());
-  EXPECT_THAT(written.error().message, HasSubstr("serves round 'gang.7'"));
+  EXPECT_THAT(written.error().message, HasSubstr("serves another round than key 'gang.6/k' is of"));
+  EXPECT_THAT(written.error().message, Not(HasSubstr("gang.7"))) << "that is known to its members only";
   EXPECT_FALSE(old.Get("k").ok());
 }
 

@@ -5,22 +5,30 @@
 // It fails as MUSTER_STAND_IN_NCCL says, a list between commas:
 //   init-hangs, init-fails, init-dies   this member never connects, or says an error, or is killed
 //   operation-hangs=N, operation-fails=N  the Nth operation, from 1 on, does not end, or says an error
+//   operation-stops=N   this process stops itself in the Nth operation
 //   idle-fails=FILE   an error when the file is there
 //   abort-hangs, finalize-hangs
 //   version=CODE      as ncclGetVersion gives it
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "net/collectives/gloo_collectives.h"
 #include "net/collectives/nccl_abi.h"
+#include "net/collectives/store_exchange.h"
 #include "net/rendezvous/rendezvous_server.h"
 #include "stand_in_gpu.h"
 
@@ -38,6 +46,7 @@ constexpr std::chrono::hours kForever(24);
 struct Comm {
   int rank = 0;
   int size = 0;
+  std::int64_t device = 0;  // other than that of any other process
   std::atomic<Code> state = nccl::kInProgress;
   std::atomic<bool> aborted = false;
   std::mutex mutex;  // guards what follows
@@ -72,15 +81,47 @@ Handle& Of(nccl::Communicator comm) {
   return *reinterpret_cast<Handle*>(comm);
 }
 
-// An id is "PORT ROUND": where the maker's process serves the rendezvous, for as long as it lives.
+// A process that sees one device only has been given it alone. Another host's devices are others.
+std::int64_t OwnDevice() {
+  std::array<char, 256> host{};
+  (void)::gethostname(host.data(), host.size() - 1);
+  const char* const id = std::getenv("NCCL_HOSTID");
+  const std::string name = std::string(id != nullptr ? id : host.data()) +
+                           (SeesOneDevice() ? "," + std::to_string(::getpid()) : "");
+  return static_cast<std::int64_t>(std::hash<std::string>()(name) << 8U) + CurrentDevice();
+}
+
+Status RefuseSharedDevices(const Comm& comm, Collectives& gloo) {
+  std::vector<std::int64_t> devices(static_cast<std::size_t>(comm.size));
+  devices[static_cast<std::size_t>(comm.rank)] = comm.device;
+  if (Status gathered = gloo.AllGather(Numbers(devices)); !gathered) return gathered;
+  for (int other = 0; other < comm.size; ++other) {
+    if (other == comm.rank || devices[static_cast<std::size_t>(other)] != comm.device) continue;
+    return Error{Errc::kInvalid, "Duplicate GPU detected : rank " + std::to_string(comm.rank) + " and rank " +
+                                     std::to_string(other) + " both on CUDA device " +
+                                     std::to_string(comm.device & 0xff)};
+  }
+  return {};
+}
+
+// Some other library's id may be of any bytes.
+std::string TextOf(const nccl::UniqueId& id) {
+  return {id.bytes.begin(), std::find(id.bytes.begin(), id.bytes.end(), '\0')};
+}
+
+bool IsServed(const std::string& id) {
+  rendezvous::ClientOptions place{.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20)};
+  std::istringstream(id) >> place.host >> place.port >> place.round;
+  return rendezvous::Client::Connect(place).ok();
+}
+
+// An id is "HOST PORT ROUND": where the maker's process serves the rendezvous, for as long as it lives.
 void Connect(const Handle& comm, const std::string& id) {
   const auto deadline = std::chrono::steady_clock::now() + kForever;
   GroupOptions options;
   options.rank = comm->rank;
   options.size = comm->size;
-  options.master_addr = "127.0.0.1";
-  options.master_port = static_cast<std::uint16_t>(std::atoi(id.c_str()));
-  options.round = id.substr(id.find(' ') + 1);
+  std::istringstream(id) >> options.master_addr >> options.master_port >> options.round;
   options.operation_timeout = kForever;
   Result<std::unique_ptr<Collectives>> gloo = [&]() -> Result<std::unique_ptr<Collectives>> {
     if (comm->size == 1) return MakeGlooCollectives(options);
@@ -89,9 +130,16 @@ void Connect(const Handle& comm, const std::string& id) {
                                                                     .round = options.round,
                                                                     .deadline = deadline});
     if (!store) return store.error();
-    return MakeGlooCollectives(options, *store, deadline);
+    const Result<std::string> address = store->LocalAddress();
+    if (!address) return address.error();
+    const Exchange exchange = [&](const std::string& key, const std::string& value, rendezvous::Deadline by) {
+      return ExchangeThrough(*store, options, key, value, by);
+    };
+    return MakeGlooCollectives(options, exchange, *address, deadline);
   }();
   if (!gloo) return Fail(*comm, nccl::kRemoteError, gloo.error().message);
+  if (const Status own = RefuseSharedDevices(*comm, **gloo); !own)
+    return Fail(*comm, nccl::kInvalidUsage, own.error().message);
   {
     const std::lock_guard lock(comm->mutex);
     comm->gloo = std::move(*gloo);
@@ -107,6 +155,7 @@ void Carry(Comm& comm, const std::function<Status(Collectives&)>& operation) {
     return std::to_string(++comm.operations);
   }();
   if (Asked("operation-hangs") == number) return UntilAborted(comm);
+  if (Asked("operation-stops") == number) ::raise(SIGSTOP);
   if (Asked("operation-fails") == number) {
     Fail(comm, nccl::kSystemError, "a cable was pulled");
     return UntilAborted(comm);
@@ -163,7 +212,9 @@ STAND_IN Code ncclGetUniqueId(nccl::UniqueId* out) {
   const std::string round = "stand-in." + std::to_string(::getpid()) + "." + std::to_string(++made);
   Result<std::unique_ptr<rendezvous::Server>> server = rendezvous::Server::Start({.round = round});
   if (!server) return nccl::kSystemError;
-  const std::string id = std::to_string((*server)->port()) + " " + round;
+  const char* const node = std::getenv("SLURMD_NODENAME");
+  const std::string id = std::string(node == nullptr ? "127.0.0.1" : node) + " " +
+                         std::to_string((*server)->port()) + " " + round;
   // As NCCL's own: it serves until the process ends.
   static auto* const kept = new std::vector<std::unique_ptr<rendezvous::Server>>;
   kept->push_back(*std::move(server));
@@ -172,19 +223,44 @@ STAND_IN Code ncclGetUniqueId(nccl::UniqueId* out) {
   return nccl::kSuccess;
 }
 
-STAND_IN Code ncclCommInitRankConfig(nccl::Communicator* out, int size, nccl::UniqueId id, int rank,
-                                     nccl::Config* config) {
+// Which member's id a member connects through: the members follow one another, in parts that are as equal as can be.
+int IdOf(int rank, int size, int ids) {
+  const int larger = size % ids * (size / ids + 1);
+  return rank < larger ? rank / (size / ids + 1) : size % ids + (rank - larger) / (size / ids);
+}
+
+int last_ids = 0;
+STAND_IN int stand_in_nccl_ids() {
+  return last_ids;
+}
+
+STAND_IN Code ncclCommInitRankScalable(nccl::Communicator* out, int size, int rank, int id_count,
+                                       nccl::UniqueId* ids, nccl::Config* config) {
+  last_ids = id_count;
+  if (id_count < 1 || id_count > size) return nccl::kInvalidArgument;
+  std::set<std::string> makers;
+  for (int i = 0; i < id_count; ++i) makers.insert(TextOf(ids[i]));
+  if (makers.size() != static_cast<std::size_t>(id_count)) return nccl::kInvalidArgument;
   if (config->magic != 0xcafebeef || config->blocking != 0 || config->size < sizeof(nccl::Config))
     return nccl::kInvalidArgument;
   const auto comm = std::make_shared<Comm>();
   comm->rank = rank;
   comm->size = size;
+  comm->device = OwnDevice();
   *out = reinterpret_cast<nccl::Communicator>(new Handle(comm));
   if (IsAsked("init-dies")) ::raise(SIGKILL);
   if (IsAsked("init-fails")) Fail(*comm, nccl::kSystemError, "no route to the others");
   if (IsAsked("init-fails") || IsAsked("init-hangs")) return nccl::kInProgress;
-  std::thread([comm, text = std::string(id.bytes.data())] { Connect(comm, text); }).detach();
+  std::thread([comm, all = TextOf(ids[0]), own = TextOf(ids[IdOf(rank, size, id_count)])] {
+    if (own != all && !IsServed(own)) return Fail(*comm, nccl::kRemoteError, "nobody serves the id " + own);
+    Connect(comm, all);
+  }).detach();
   return nccl::kInProgress;
+}
+
+STAND_IN Code ncclCommInitRankConfig(nccl::Communicator* out, int size, nccl::UniqueId id, int rank,
+                                     nccl::Config* config) {
+  return ncclCommInitRankScalable(out, size, rank, 1, &id, config);
 }
 
 STAND_IN Code ncclCommGetAsyncError(nccl::Communicator handle, Code* out) {
@@ -226,6 +302,8 @@ STAND_IN const char* ncclGetErrorString(Code code) {
       return "unhandled system error";
     case nccl::kRemoteError:
       return "remote process exited or there was a network error";
+    case nccl::kInvalidUsage:
+      return "invalid usage";
     default:
       return "another error";
   }

@@ -10,7 +10,9 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-import own_network
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+
+import own_network  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 BUILD = Path(os.environ.get("MUSTER_BUILD", HERE.parents[2] / "build"))

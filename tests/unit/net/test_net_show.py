@@ -4,15 +4,18 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fabric_shapes
-import own_network
-from fabric_shapes import Port, Shape, pair
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+
+import fabric_shapes  # noqa: E402
+import own_network  # noqa: E402
+from fabric_shapes import Port, Shape, pair  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 BUILD = Path(os.environ.get("MUSTER_BUILD", HERE.parents[2] / "build"))

@@ -2,13 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include "daemon/slurm/slurm.h"
 
@@ -372,6 +375,10 @@ TEST_F(SlurmClient, TakesItsHelperWithItWhenItGoes) {
   const pid_t pid = Client().helper_pid();
   ASSERT_GT(pid, 0);
   slurm_.reset();
+  // Where it has not been taken yet it has been killed, and ends.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (::waitpid(pid, nullptr, WNOHANG) == 0 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(::kill(pid, 0), -1);
 }
 

@@ -177,7 +177,7 @@ TEST(Reconnect, OneThatWasSuspendedMeanwhileSaysSoUntilItIsWelcome) {
 }
 
 // Long enough for a program to be started within it on a busy machine.
-constexpr uint32_t kLeaseMs = 2000;
+constexpr uint32_t kLeaseMs = 4000;
 
 TEST(Lease, SilenceOnAnOpenSocketKillsTheProgram) {
   Rig rig;

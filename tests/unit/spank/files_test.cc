@@ -182,7 +182,7 @@ TEST_F(FilesTest, ADrainThatHangsEndsInTime) {
 TEST_F(FilesTest, WhoIsFencedWhileItDrainsHasNotEndedWell) {
   How("wait");
   rig_.Launch();
-  rig_.Welcome(2000);
+  rig_.Welcome(6000);
   Start(1, "exit 0");
   EXPECT_TRUE(Until([&] { return Log().find("told D") != std::string::npos; }));
   rig_.ExpectExecuted(1);

@@ -225,7 +225,7 @@ wire::GangOptions Parsed(const std::string& value) {
 TEST(GangOptions, EveryKeyIsKept) {
   const wire::GangOptions all = Parsed(
       "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,requeue=no,role=log,kind=sidecar,"
-      "after=worker:done,name=run,files=yes,order=topology,preflight=full");
+      "after=worker:done,name=run,files=yes,order=topology,preflight=full,warm=yes");
   EXPECT_EQ(all.restarts, 7U);
   EXPECT_EQ(all.join_seconds, 120U);
   EXPECT_EQ(all.spares, 2U);
@@ -243,6 +243,7 @@ TEST(GangOptions, EveryKeyIsKept) {
   EXPECT_TRUE(all.files);
   EXPECT_TRUE(all.order_by_topology);
   EXPECT_EQ(all.preflight, wire::Preflight::kFull);
+  EXPECT_TRUE(all.warm);
   EXPECT_EQ(Parsed("preflight=quick").preflight, wire::Preflight::kQuick);
   EXPECT_EQ(Parsed("preflight=off").preflight, wire::Preflight::kOff);
   EXPECT_TRUE(Parsed("hang=off").hang_off);
@@ -252,6 +253,7 @@ TEST(GangOptions, EveryKeyIsKept) {
 
 TEST(GangOptions, WhatIsNotGivenHasItsDefault) {
   const wire::GangOptions none = Parsed("");
+  EXPECT_FALSE(none.warm);
   EXPECT_EQ(none.restarts, 3U);
   EXPECT_EQ(none.spares, 0U);
   EXPECT_EQ(none.min_nodes, 0U);

@@ -60,17 +60,22 @@ TEST_F(Process, ANameWithSpacesAndBracketsDoesNotConfuse) {
 TEST_F(Process, ChildrenAreListedWhateverTheirNumber) {
   Children children;
   ASSERT_TRUE(children.Open(proc.get()));
-  EXPECT_EQ(children.Count(), 0);
+  EXPECT_EQ(children.Count(0), 0);
   constexpr int kMany = 1500;  // the list is longer than one read
+  pid_t last = 0;
   for (int i = 0; i < kMany; ++i) {
-    if (fork() == 0) {
+    last = fork();
+    if (last == 0) {
       pause();
       _exit(0);
     }
   }
-  EXPECT_EQ(children.Count(), kMany);
-  EXPECT_EQ(children.Kill(), kMany);
+  EXPECT_EQ(children.Count(0), kMany);
+  EXPECT_EQ(children.Kill(last), kMany - 1);
   int reaped = 0;
+  for (; reaped < kMany - 1; ++reaped) ASSERT_NE(waitpid(-1, nullptr, 0), last) << "it was to be spared";
+  EXPECT_EQ(children.Count(last), 0);
+  EXPECT_EQ(children.Kill(0), 1);
   while (waitpid(-1, nullptr, 0) > 0) ++reaped;
   EXPECT_EQ(reaped, kMany);
 }

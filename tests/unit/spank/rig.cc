@@ -13,6 +13,8 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <thread>
 
 namespace muster::supervisor {
@@ -131,6 +133,14 @@ wire::SupervisorHello Rig::Launch() {
     {
       Supervisor supervisor(settings, HostOfThisProcess());
       supervisor.Run(std::move(socket));
+    }
+    if (const char* program = getenv("PROGRAM"); program != nullptr) {
+      std::istringstream line(program);
+      std::vector<std::string> words{std::istream_iterator<std::string>(line), {}};
+      std::vector<char*> arguments;
+      for (std::string& word : words) arguments.push_back(word.data());
+      arguments.push_back(nullptr);
+      execv(arguments[0], arguments.data());
     }
     const char* script = getenv("SCRIPT");
     if (script != nullptr && script[0] != '\0') execl("/bin/sh", "sh", "-c", script, nullptr);

@@ -35,7 +35,7 @@ struct Packet {
 
 class Rig {
  public:
-  static constexpr std::chrono::milliseconds kPatience{20'000};
+  static constexpr std::chrono::milliseconds kPatience{60'000};
 
   Rig();
   Rig(const Rig&) = delete;
@@ -52,7 +52,7 @@ class Rig {
   // reads the hello.
   wire::SupervisorHello Launch();
   void Welcome(uint32_t lease_ms = 0, uint32_t reconnect_ms = 30'000);
-  // Starts a generation whose program is `sh -c script`; `more` are further entries of the environment.
+  // Starts a generation whose program is `sh -c script`, or the words of PROGRAM; `more` are further entries of the environment.
   void Start(uint64_t generation, const std::string& script, const std::vector<std::string>& more = {});
   void Stop(uint64_t generation);
   void Finish(wire::FinishAs as = wire::FinishAs::kOwnStatus, uint32_t code = 0);

@@ -85,7 +85,8 @@ TEST_F(FabricWatchTest, ALinkThatIsLostIsNewsAndPartOfWhatWasBeforeAnEnd) {
   const auto facts = watch_->Before(Realtime() + 3 * PortWatch::kSecond);
   ASSERT_EQ(facts.size(), 2U);
   EXPECT_EQ(facts[0].text, "fab0 has no link: operstate down");
-  EXPECT_THAT(facts[1].text, HasSubstr("fab0 lost its link: operstate down, 3."));
+  EXPECT_THAT(facts[1].text,
+              ::testing::ContainsRegex("fab0 lost its link: operstate down, ([3-9]|[1-9][0-9]+)\\."));
   EXPECT_TRUE(facts[1].hardware);
   EXPECT_THAT(watch_->Before(Realtime() + 3'600 * PortWatch::kSecond),
               ::testing::SizeIs(1));  // it still holds

@@ -1,0 +1,57 @@
+// When nodes are told that the gang is over, and when its job is requeued. Pure: no I/O, clock or thread.
+//
+// That it has succeeded is true whoever says it. It is given up, or requeued, only behind the record that says so: should the
+// coordinator die now, another goes on with it. While the store does not answer, the word of a coordinator that most of the gang
+// follows will do, after a while.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/planted.h"
+
+namespace muster {
+
+class Ending {
+ public:
+  // The gang is over: these nodes are to be told. True: it is to wait for the record, or for long enough.
+  bool Finish(bool succeeded, const std::vector<uint32_t>& nodes) {
+    succeeded_ = succeeded;
+    due_.insert(nodes.begin(), nodes.end());
+    return !succeeded;
+  }
+  // The job is to be requeued.
+  void Requeue() { requeue_ = true; }
+  // A record is in the store, which says that the gang is over, or that its job is requeued.
+  void Recorded(bool finished, bool requeueing) {
+    finished_ |= finished;
+    requeueing_ |= requeueing;
+  }
+  void WaitedLongEnough() { waited_ = true; }
+
+  // The nodes that are to be told now, each once. `followed`: most of the gang follows this coordinator.
+  std::set<uint32_t> DueFinish(bool followed) {
+    if (!succeeded_ && !finished_ && !(waited_ && followed) && !MUSTER_PLANTED(given_up_unrecorded))
+      return {};
+    return std::exchange(due_, {});
+  }
+  // True once: the job is to be requeued now.
+  bool DueRequeue(bool followed) {
+    if (!requeueing_ && !(waited_ && followed)) return false;
+    return std::exchange(requeue_, false);
+  }
+  // The record says that the gang is over.
+  [[nodiscard]] bool finished() const { return finished_; }
+
+ private:
+  std::set<uint32_t> due_;  // nodes
+  bool succeeded_ = false;
+  bool requeue_ = false;  // ordered, and not begun
+  bool finished_ = false;
+  bool requeueing_ = false;
+  bool waited_ = false;
+};
+
+}  // namespace muster
