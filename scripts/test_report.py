@@ -3,6 +3,12 @@
 
 usage: test_report.py RESULTS...        of one run (as scripts/tests.sh leaves it in RESULTS.json and RESULTS.xml)
        test_report.py --runs RESULTS... of several runs of the same tests, a line for each test
+       test_report.py --failed RESULTS LABEL...
+                                        the failed tests that are to run once more, alone, as in cluster.gang|vm.guests
+
+A test of RESULTS-again has run twice. If it passed then it is unstable: it counts as passed, but no more than three may be. A test
+that never ran, is not of one of the labels, or has said that its failure is red at once (tests/cluster/harness.py) does not run
+again. The exit status is 0 when nothing has failed.
 """
 
 import collections
@@ -15,6 +21,8 @@ from dataclasses import dataclass
 
 # Of a failed test's output the end is printed again.
 _LINES = 150
+_UNSTABLE = 3  # that many fail no run
+_RED_AT_ONCE = "\nred at once: "
 
 
 @dataclass
@@ -24,6 +32,8 @@ class Outcome:
     failed: bool
     seconds: float
     output: str
+    ran: bool = True
+    unstable: bool = False
 
 
 def read(results: str) -> list[Outcome]:
@@ -37,12 +47,34 @@ def read(results: str) -> list[Outcome]:
     file = pathlib.Path(results + ".xml")
     cases = xml.etree.ElementTree.parse(file).getroot().iter("testcase") if file.exists() else ()
     for case in cases:
-        failed = case.get("status") != "run"
+        state = case.get("status")
         output = case.findtext("system-out") or ""
         name = case.get("name", "")
-        found.append(Outcome(name, labels.pop(name, "?"), failed, float(case.get("time", 0)), output))
-    found += [Outcome(name, label, True, 0.0, "it did not run") for name, label in labels.items()]
+        seconds = float(case.get("time", 0))
+        found.append(Outcome(name, labels.pop(name, "?"), state != "run", seconds, output, state in ("run", "fail")))
+    found += [Outcome(name, label, True, 0.0, "it did not run", False) for name, label in labels.items()]
     return found
+
+
+def _with_second_looks(results: str) -> list[Outcome]:
+    outcomes = read(results)
+    if not pathlib.Path(results + "-again.json").exists():
+        return outcomes
+    again = {outcome.name: outcome for outcome in read(results + "-again")}
+    for outcome in outcomes:
+        second = again.get(outcome.name)
+        if second is None:
+            continue
+        outcome.seconds += second.seconds
+        outcome.failed, outcome.unstable = second.failed, not second.failed
+        if second.failed:
+            outcome.output += f"\n== Alone it failed as well:\n{second.output}"
+    return outcomes
+
+
+def _to_run_again(results: str, labels: list[str]) -> list[str]:
+    failed = [outcome for outcome in read(results) if outcome.failed and outcome.ran and outcome.label in labels]
+    return [outcome.name for outcome in failed if _RED_AT_ONCE not in outcome.output]
 
 
 def _by_label(outcomes: list[Outcome]) -> str:
@@ -72,20 +104,31 @@ def _by_test(runs: list[list[Outcome]]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--failed"]:
+        print("|".join(_to_run_again(arguments[1], arguments[2:])))
+        return 0
     several = arguments[:1] == ["--runs"]
-    runs = [read(results) for results in arguments[several:]]
+    runs = [_with_second_looks(results) for results in arguments[several:]]
     outcomes = [outcome for run in runs for outcome in run]
+    unstable = [outcome for outcome in outcomes if outcome.unstable]
     failed = [outcome for outcome in outcomes if outcome.failed]
-    for outcome in failed:
-        print(f"== {outcome.name} failed; the end of what it has printed:")
+    for outcome in unstable + failed:
+        print(f"== {outcome.name} failed{' beside other tests' * outcome.unstable}; the end of what it has printed:")
         print("\n".join("    " + line for line in outcome.output.splitlines()[-_LINES:]))
     print("== Results")
     print(_by_test(runs) if several else _by_label(outcomes))
+    if unstable:
+        names = ", ".join(sorted(outcome.name for outcome in unstable))
+        print(f"unstable (failed, then passed alone), {len(unstable)}: {names}")
     if failed:
         print("failed: " + ", ".join(sorted({outcome.name for outcome in failed})))
+    if len(unstable) > _UNSTABLE:
+        print(f"more than {_UNSTABLE} tests are unstable, so they count as failed")
+        failed += unstable
     print(f"{len(outcomes) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -6,12 +6,18 @@
 run=       # the directory of this run: all temporary files and clusters of its tests
 namespace= # the process that holds the PID namespace in which the tests run
 beside=()  # processes that work beside the tests
-status=0   # 1 when a test has failed
+status=0   # 1 when something has failed
+ended=0    # the last ctest's exit status
 
 # The labels, and what has them. Those of the first kind need the product alone, those of the second kind other programs.
 cluster_labels=(check lint cluster chaos demo fabric package provision vm)
 program_labels=(unit frameworks sim asan tsan fuzz)
 frameworks_labels=(check cluster unit frameworks) # whose tests need what tests/frameworks/requirements.txt lists
+# The tests that run once more, alone, when they have failed: those that watch real daemons, whose deadlines a busy machine may break.
+second_look_labels=(cluster chaos demo fabric package provision vm)
+
+# A slot of ctest is half a processor; a test takes as many as tests/costs.tsv says (cmake/TestShares.cmake).
+slots=$((2 * $(nproc)))
 
 begin_tests() {
     trap end_tests EXIT
@@ -23,6 +29,7 @@ begin_tests() {
     export MUSTER_TEST_LOGS=${MUSTER_TEST_LOGS:-$root/build/test-logs}
     rm -rf "$root/build/test-logs"
     export MUSTER_TEST_SEED=${MUSTER_TEST_SEED:-$(test_seed)}
+    make_idle_cgroup
     say "MUSTER_TEST_SEED=$MUSTER_TEST_SEED"
 }
 
@@ -33,9 +40,46 @@ test_seed() {
     printf '%d' "$((16#${commit:0:7}))"
 }
 
+# make_idle_cgroup: whoever is in it takes what all others leave of the processors (scripts/idle). Exports MUSTER_IDLE_CGROUP,
+# unless this machine has no cgroups that we may make.
+make_idle_cgroup() {
+    local mount group kind
+    unset MUSTER_IDLE_CGROUP
+    # The hierarchy of the cpu controller: of version 1, else of version 2.
+    read -r kind mount < <(awk '{
+            for (i = 7; $i != "-"; i++);
+            if ($(i + 1) == "cgroup" && "," $NF "," ~ /,cpu,/) { first = $5 }
+            if ($(i + 1) == "cgroup2") { second = $5 }
+        }
+        END { if (first) print "v1", first; else if (second) print "v2", second }' /proc/self/mountinfo) || return 0
+    group=$mount/muster-idle-${run##*-}
+    mkdir "$group" 2>/dev/null || return 0
+    if [[ $kind == v1 ]]; then
+        echo 2 >"$group/cpu.shares"
+    else
+        echo +cpu 2>/dev/null >"$mount/cgroup.subtree_control" || true
+    fi
+    # Before Linux 5.15 there is no cpu.idle. In a cgroup without the controller there is no cpu.weight either.
+    if echo 1 2>/dev/null >"$group/cpu.idle" || [[ $kind == v1 ]] || echo 1 2>/dev/null >"$group/cpu.weight"; then
+        export MUSTER_IDLE_CGROUP=$group
+    else
+        rmdir "$group"
+    fi
+}
+
+remove_idle_cgroup() {
+    local tries
+    [[ -n ${MUSTER_IDLE_CGROUP:-} ]] || return 0
+    for tries in {1..100}; do
+        ! rmdir "$MUSTER_IDLE_CGROUP" 2>/dev/null || return 0
+        sleep 0.1 # it is busy for a moment after its last process
+    done
+    say "$MUSTER_IDLE_CGROUP cannot be removed: $(tr '\n' ' ' <"$MUSTER_IDLE_CGROUP/cgroup.procs") are in it"
+}
+
 # Whatever a test has started dies with the PID namespace; what a dead cluster leaves on the host goes after that.
 end_tests() {
-    local process directory
+    local process
     setup_cleanup
     for process in "${beside[@]}"; do
         kill -TERM "$process" 2>/dev/null || true
@@ -46,6 +90,14 @@ end_tests() {
         wait "$namespace" 2>/dev/null || true
     fi
     [[ -n $run ]] || return 0
+    remove_left
+    remove_idle_cgroup
+    rm -rf "$run"
+}
+
+# remove_left: clusters and racks of which a test has not come to the end.
+remove_left() {
+    local directory
     for directory in "$run"/muster-vc-*; do
         if [[ -d $directory ]]; then
             "$root/tests/cluster/vcluster" stop --name "${directory##*/muster-vc-}" || true
@@ -56,7 +108,7 @@ end_tests() {
             "$root/tests/provision/rackctl" stop --name "${directory##*/muster-rack-}" || true
         fi
     done
-    rm -rf "$run"
+    rm -rf "$run"/muster-vm-*
 }
 
 # install_for LABEL...: what these tests need.
@@ -94,7 +146,7 @@ start_beside() {
         setup_child=
         trap setup_cleanup EXIT
         trap 'exit 143' TERM
-        chrt --idle --pid 0 "$BASHPID" || renice -n 19 -p "$BASHPID"
+        echo "$BASHPID" 2>/dev/null >"${MUSTER_IDLE_CGROUP:-/nonexistent}/cgroup.procs" || renice -n 19 -p "$BASHPID"
         "$@"
     ) >"$run/beside.log" 2>&1 </dev/null &
     beside+=("$!")
@@ -147,11 +199,11 @@ build_tests() {
     fi
 }
 
-# run_tests RESULTS PARALLEL OPTIONS -- LABEL...: those that have these labels, in one ctest with OPTIONS. What they have
-# come to is in RESULTS.xml and RESULTS.json then (scripts/test_report.py). Sets `status`.
+# run_tests RESULTS OPTIONS -- LABEL...: those that have these labels, in one ctest with OPTIONS. What they have come to is in
+# RESULTS.xml and RESULTS.json then, for scripts/test_report.py. Sets `ended`, ctest's exit status.
 run_tests() {
-    local results=$1 parallel=$2 directory options=() label trees=() program
-    shift 2
+    local results=$1 directory options=() label trees=() program
+    shift
     while [[ $1 != -- ]]; do
         options+=("$1")
         shift
@@ -172,16 +224,33 @@ run_tests() {
     program='mount -t tmpfs tmpfs /dev/shm && "$@" & wait $!'
     set -m
     unshare --mount --pid --fork --kill-child --mount-proc -- bash -c "$program" init env --default-signal=INT,QUIT \
-        ctest --test-dir "$directory" --output-on-failure --no-tests=error --parallel "$parallel" \
+        ctest --test-dir "$directory" --output-on-failure --test-output-size-failed 8388608 --no-tests=error --parallel "$slots" \
         --output-junit "$results.xml" "${options[@]}" </dev/null &
     namespace=$!
     set +m
-    wait "$namespace" || status=1
+    ended=0
+    wait "$namespace" || ended=$?
     namespace=
     rm -rf "$directory"
 }
 
-# Clusters, racks and guests that a test has left are a failure. Sets `status`.
+# look_again RESULTS: what has failed in that run of tests, and may have failed because of others beside it, runs once more, alone.
+# What comes of it is in RESULTS-again.xml and RESULTS-again.json; nothing is where no test is to run again.
+look_again() {
+    local results=$1 logs=$MUSTER_TEST_LOGS names
+    names=$("$root/scripts/test_report.py" --failed "$results" "${second_look_labels[@]}") || die "the results in $results cannot be read"
+    [[ -n $names ]] || return 0
+    say "== A second look at what has failed, one after the other and with nothing beside"
+    remove_left
+    slots=1
+    export MUSTER_TEST_LOGS=$logs/again # the same cluster's logs may be in both
+    # The packages are there; only tests that need them build them.
+    run_tests "$results-again" -R "^(${names//./\\.})$" --fixture-exclude-any '.*' -- "${second_look_labels[@]}"
+    export MUSTER_TEST_LOGS=$logs
+}
+
+# Clusters, racks and guests that the tests of the last run_tests have left are a failure; where a test has failed, which may have
+# been killed, they are named only. Sets `status`.
 check_nothing_left() {
     local directory left=()
     for directory in "$run"/muster-{vc,rack,vm}-*; do
@@ -189,6 +258,6 @@ check_nothing_left() {
     done
     if ((${#left[@]} > 0)); then
         say "A test has left these behind: ${left[*]}"
-        status=1
+        ((ended != 0)) || status=1
     fi
 }

@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -42,6 +42,8 @@ PROMPT = {"beat": "300ms", "lease": "2s", "silence": "4s"}  # within seconds
 # A musterd that is started again, which takes seconds on a busy machine, keeps its part; one that stands still loses it.
 RESTARTS = {"beat": "300ms", "lease": "8s", "silence": "12s"}
 DEFAULT: dict[str, str] = {}
+# musterd's own verdict on its main loop, which a busy machine may keep waiting. Only tests of that verdict have another one.
+LOOP_STALL = {"loop_stall": "60s"}
 # For a whole file: below ctest's limit, so that the cluster is taken down in order.
 FILE_TIMEOUT_S = 840
 
@@ -90,7 +92,7 @@ def start(
         options.setdefault("slurm", {"SlurmdTimeout": "60"})
     if "MUSTER_BUILD" in os.environ:
         options.setdefault("build", os.environ["MUSTER_BUILD"])
-    _cluster = HurtCluster(f"{name}-{os.getpid()}", settings=limits | (settings or {}), **options)
+    _cluster = HurtCluster(f"{name}-{os.getpid()}", settings=LOOP_STALL | limits | (settings or {}), **options)
     unittest.addModuleCleanup(_stop)
     atexit.register(_stop)  # unittest forgets its cleanups when it is interrupted
     _cluster.start()
@@ -248,6 +250,7 @@ class ClusterCase(unittest.TestCase):
         before = _failures(result)
         # The last of the cleanups, in this order: what a test has added comes before.
         self.addCleanup(self._check_musterd)
+        self.addCleanup(self._check_given_back)
         self.addCleanup(self.end_jobs)
         done = super().run(result)
         global _failed
@@ -419,7 +422,23 @@ class ClusterCase(unittest.TestCase):
         # A node that loses its power loses its processes one by one: musterd may see the door's end before its own.
         expected = [*self._expected_errors, *(rf"^{node}\.musterd\.log: .*muster-door: it has ended" for node in self.cluster.hurt)]
         unexpected = [line for line in errors if not any(re.search(pattern, line) for pattern in expected)]
-        self.assertEqual(unexpected, [])
+        with self.red_at_once("musterd has crashed") if any("has crashed:" in line for line in unexpected) else contextlib.nullcontext():
+            self.assertEqual(unexpected, [])
+
+    @contextlib.contextmanager
+    def red_at_once(self, why: str) -> Iterator[None]:
+        """What fails in here fails the whole run: ./test.sh does not give the test a second look (scripts/test_report.py)."""
+        try:
+            yield
+        except AssertionError:
+            print(f"{RED_AT_ONCE}{why}", flush=True)
+            raise
+
+    def _check_given_back(self) -> None:
+        """No member was given back anything but what it had saved: it would have written that into a file wrong.*."""
+        wrong = [path.read_text() for job in self.jobs for path in job.files.glob("wrong.*")]
+        with self.red_at_once("a checkpoint is wrong"):
+            self.assertEqual(wrong, [])
 
     def _explain(self) -> str:
         parts = [f"======== {self.id()} failed; what there is to know about it:"]
@@ -439,6 +458,8 @@ class ClusterCase(unittest.TestCase):
 
 # States in which Slurm gives a node no job.
 _OUT_OF_WORK = re.compile(r"(down|drain|drng|fail)")
+# What scripts/test_report.py looks for in the output of a failed test, at the beginning of a line.
+RED_AT_ONCE = "\nred at once: "
 # A line of musterd's log that tells of its own failure.
 _ERROR = re.compile(r"has crashed:|^\S+ \S+ (error|critical) ")
 

@@ -135,14 +135,16 @@ class ChaosTest(ClusterCase):
             start = min(life.start for life in mine)
             newest = max((step for at, step in told if at < start), default=0)
             for step in began:
-                self.assertGreaterEqual(step, newest, f"generation {generation} has lost what was committed")
+                with self.red_at_once("a committed checkpoint is lost"):
+                    self.assertGreaterEqual(step, newest, f"generation {generation} has lost what was committed")
         return sorted({step for _, step in told})
 
     def check_checkpoints(self, job: Job, told: list[int]) -> int:
         """Every checkpoint that a member was told of is there, and every one that is there verifies."""
         listed = self.muster_json("checkpoint", "list", job.id)["checkpoints"]
-        self.assertEqual([entry for entry in listed if entry["state"] != "good"], [])
-        self.assertEqual(set(told) - {entry["step"] for entry in listed}, set())
+        with self.red_at_once("a committed checkpoint is lost or bad"):
+            self.assertEqual([entry for entry in listed if entry["state"] != "good"], [])
+            self.assertEqual(set(told) - {entry["step"] for entry in listed}, set())
         verified = self.muster_json("checkpoint", "verify", job.id)["checkpoints"]
         self.assertEqual([entry for entry in verified if not entry["verified"]], [])
         self.assertEqual(len(verified), len(listed))

@@ -62,7 +62,8 @@ class SoakTest(ClusterCase):
             kept = sorted({step for at, step in told if at < start})[-KEPT:]  # older ones may have been dropped
             for began in {life.began for life in mine if life.began >= 0}:
                 lost = {step for step in kept if step > began}
-                self.assertEqual(lost - verifier.unsound, set(), f"generation {generation} began from step {began}")
+                with self.red_at_once("a committed checkpoint is lost"):
+                    self.assertEqual(lost - verifier.unsound, set(), f"generation {generation} began from step {began}")
 
     def check_listed(self, job: Job, verifier: Verifier) -> None:
         """All that is listed now is whole, but for what was damaged; and Muster says the same."""
@@ -117,7 +118,8 @@ class SoakTest(ClusterCase):
                 soak.look_after(verifier.silent())
                 self.assertTrue(job.running(), "the job has ended under the faults")
                 self.check_musterd(soak)
-                self.assertEqual(verifier.wrong, [])
+                with self.red_at_once("a checkpoint is wrong"):
+                    self.assertEqual(verifier.wrong, [])
                 self.assertEqual([path.read_text() for path in job.files.glob("wrong.*")], [])
 
         soak.idle = idle
@@ -146,6 +148,8 @@ class SoakTest(ClusterCase):
         verifier.stop()
         verifier.look()
 
+        with self.red_at_once("a checkpoint is wrong"):
+            self.assertEqual(verifier.wrong, [])
         self.assertEqual([path.read_text() for path in job.files.glob("wrong.*")], [])
         lives = read_lives(job.files)
         check_generations(self, lives)

@@ -91,8 +91,10 @@ Errc CodeOf(int error) {
 #endif
       return Errc::kUnavailable;
     default:
-      // System errors and those of the transport are below slurmctld's own.
-      return error < ESLURM_INVALID_PARTITION_NAME ? Errc::kUnavailable : Errc::kInternal;
+      // System errors and those of the transport are below slurmctld's own; those of sockets, a timeout among them, are 5000 to
+      // 5099, whose names are not the same in all of Slurm's releases.
+      return error < ESLURM_INVALID_PARTITION_NAME || (error >= 5000 && error < 5100) ? Errc::kUnavailable
+                                                                                      : Errc::kInternal;
   }
 }
 

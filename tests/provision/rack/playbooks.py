@@ -1,6 +1,7 @@
 """Ansible against a rack, as an operator runs it: the collection installed from its archive, an inventory, ssh."""
 
 import json
+import os
 import re
 import subprocess
 import time
@@ -14,7 +15,8 @@ from vc.host import ClusterError
 from vc.names import REPOSITORY, Names
 from vc.wait import wait_until
 
-_TIMEOUT_S = 600.0
+_TIMEOUT_S = 1800.0  # of a play beside others, which take the processors first
+_IDLE = str(REPOSITORY / "scripts" / "idle")  # Ansible has no deadline; the machines that it works on have
 _RECAP = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
 _CONFIG = """\
 [defaults]
@@ -97,7 +99,7 @@ class Playbooks:
     def run(self, words: list[str], at: str = "", then: Callable[[], None] | None = None) -> Play:
         """Runs a program of Ansible's, as play() does."""
         began = time.monotonic()
-        command = self._inside(words)
+        command = self._inside([_IDLE, *words])
         with open(self._log, "a+", encoding="utf-8") as log:
             print(f"== {' '.join(words)}", file=log, flush=True)
             begin = log.tell()
@@ -125,12 +127,12 @@ class Playbooks:
         """What a module of the collection has returned on a host."""
         command = ["ansible", host, f"--module-name=muster.appliance.{name}", f"--args={json.dumps(arguments)}", *options]
         done = subprocess.run(
-            self._inside(command),
+            self._inside([_IDLE, *command]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             env=self._environment(),
-            timeout=180,
+            timeout=_TIMEOUT_S,
             check=False,
             cwd="/",
         )
@@ -159,4 +161,5 @@ class Playbooks:
     def _environment(self) -> dict[str, str]:
         path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         config = str(self._directory / "ansible.cfg")
-        return {"PATH": path, "HOME": str(self._directory), "LANG": "C.UTF-8", "ANSIBLE_CONFIG": config}
+        idle = {name: os.environ[name] for name in ("MUSTER_IDLE_CGROUP",) if name in os.environ}
+        return idle | {"PATH": path, "HOME": str(self._directory), "LANG": "C.UTF-8", "ANSIBLE_CONFIG": config}
