@@ -185,6 +185,8 @@ class Ceph:
             f"mon_data = {_DATA}/mon.$id",
             "[mgr]",
             f"mgr_data = {_DATA}/mgr.$id",
+            # Loading these costs more than all other daemons of Ceph take to start, and nobody asks them anything.
+            "mgr_disabled_modules = balancer crash devicehealth iostat nfs orchestrator pg_autoscaler progress rbd_support restful status telemetry volumes",
             "[osd]",
             f"osd_data = {_DATA}/osd.$id",
             "osd_objectstore = bluestore",
