@@ -3,21 +3,26 @@
 
 usage: merge_ctest.py BUILD... [NAME=BUILD:LABEL...]
 
-The tests of BUILD are taken as they are. Of NAME=BUILD:LABEL those with that label are taken; they are called
-NAME.<test> and have the label NAME, since the same test exists in other builds too. These are builds with sanitizers,
-which are slow: their tests have five times as long.
+All tests of BUILD are taken. Of NAME=BUILD:LABEL those with that label are taken; they are called NAME.<test> and have the
+label NAME, since the same test exists in other builds too. These are builds with sanitizers, which are slow: their tests have
+five times as long. scripts/counted runs each test.
 """
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 # What a test declares and a renamed copy keeps.
 _KEPT = {
     "COST",
+    "DEPENDS",
     "ENVIRONMENT",
     "FAIL_REGULAR_EXPRESSION",
+    "FIXTURES_REQUIRED",
+    "FIXTURES_SETUP",
+    "LABELS",
     "PASS_REGULAR_EXPRESSION",
     "PROCESSORS",
     "RESOURCE_LOCK",
@@ -28,10 +33,11 @@ _KEPT = {
     "WORKING_DIRECTORY",
 }
 _SLOWER = 5
+_COUNTED = str(Path(__file__).resolve().with_name("counted"))
 
 
 def _tests(build: str, label: str) -> list[dict[str, Any]]:
-    argv = ["ctest", "--test-dir", build, "--show-only=json-v1", "-L", f"^{label}$"]
+    argv = ["ctest", "--test-dir", build, "--show-only=json-v1", "-L", label]
     tests: list[dict[str, Any]] = json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)["tests"]
     return tests
 
@@ -44,31 +50,31 @@ def _quote(value: object) -> str:
     return f"[====[{value}]====]"
 
 
-def _renamed(prefix: str, test: dict[str, Any]) -> str:
-    name = f"{prefix}.{test['name'].partition('.')[2] or test['name']}"
+def _entry(test: dict[str, Any], prefix: str = "") -> str:
+    """A test as CTestTestfile.cmake has it; with a prefix, as a build with sanitizers has it."""
+    name: str = test["name"]
     properties = {entry["name"]: entry["value"] for entry in test["properties"]}
-    unknown = properties.keys() - _KEPT - {"LABELS"}
-    if unknown:
-        raise SystemExit(f"merge_ctest.py: {test['name']} has {', '.join(sorted(unknown))}, which I do not know")
-    if "command" not in test:
-        raise SystemExit(f"merge_ctest.py: the program of {test['name']} is not there: was it built?")
-    kept = {key: value for key, value in properties.items() if key in _KEPT} | {"LABELS": prefix}
-    if "TIMEOUT" in kept:
-        kept["TIMEOUT"] = float(kept["TIMEOUT"]) * _SLOWER
-    command = " ".join(_quote(word) for word in test["command"])
-    settings = " ".join(f"{key} {_quote(value)}" for key, value in kept.items())
+    if unknown := properties.keys() - _KEPT:
+        raise SystemExit(f"merge_ctest.py: {name} has {', '.join(sorted(unknown))}, which I do not know")
+    if prefix:
+        if "command" not in test:
+            raise SystemExit(f"merge_ctest.py: the program of {name} is not there: was it built?")
+        name = f"{prefix}.{name.partition('.')[2] or name}"
+        properties["LABELS"] = prefix
+        if "TIMEOUT" in properties:
+            properties["TIMEOUT"] = float(properties["TIMEOUT"]) * _SLOWER
+    # A program that was not built is one that this run does not need, or the test says so.
+    command = " ".join(_quote(word) for word in [_COUNTED, *test.get("command", [f"{name}, which was not built"])])
+    settings = " ".join(f"{key} {_quote(value)}" for key, value in properties.items())
     return f"add_test({_quote(name)} {command})\nset_tests_properties({_quote(name)} PROPERTIES {settings})"
 
 
 def main(arguments: list[str]) -> None:
     for argument in arguments:
         prefix, separator, rest = argument.partition("=")
-        if not separator:
-            print(f"subdirs({_quote(argument)})")
-            continue
-        build, _, label = rest.rpartition(":")
+        build, label = (rest.rpartition(":")[0], f"^{rest.rpartition(':')[2]}$") if separator else (argument, "")
         for test in _tests(build, label):
-            print(_renamed(prefix, test))
+            print(_entry(test, prefix if separator else ""))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""What tests have come to: by label how many, how many failed, how long; and at the end what each failed one has printed.
+"""What tests have come to: by label how many, how many failed, how long, how many seconds of a processor; and what each failed one
+has printed. At the end it names the tests that took more of the processors than their rows in tests/costs.tsv say.
 
 usage: test_report.py RESULTS...        of one run (as scripts/tests.sh leaves it in RESULTS.json and RESULTS.xml)
        test_report.py --runs RESULTS... of several runs of the same tests, a line for each test
@@ -14,6 +15,7 @@ again. The exit status is 0 when nothing has failed.
 import collections
 import json
 import pathlib
+import re
 import statistics
 import sys
 import xml.etree.ElementTree
@@ -23,6 +25,10 @@ from dataclasses import dataclass
 _LINES = 150
 _UNSTABLE = 3  # that many fail no run
 _RED_AT_ONCE = "\nred at once: "
+_COSTS = pathlib.Path(__file__).resolve().parents[1] / "tests" / "costs.tsv"
+_DEARER = 1.5  # than its row, by how much dearer than theirs all tests of this machine are
+_MOMENT = 5.0  # seconds of a processor, which are not worth naming
+_PROCESSOR = re.compile(r"^processor seconds: ([0-9.]+)$", re.MULTILINE)  # of scripts/counted
 
 
 @dataclass
@@ -34,6 +40,11 @@ class Outcome:
     output: str
     ran: bool = True
     unstable: bool = False
+
+    @property
+    def processor(self) -> float:
+        """Seconds of a processor; a test that was killed has told none."""
+        return sum(float(seconds) for seconds in _PROCESSOR.findall(self.output))
 
 
 def read(results: str) -> list[Outcome]:
@@ -81,13 +92,32 @@ def _by_label(outcomes: list[Outcome]) -> str:
     groups = collections.defaultdict(list)
     for outcome in outcomes:
         groups[outcome.label].append(outcome)
-    lines = [f"{'label':10} {'tests':>6} {'failed':>7} {'seconds':>8}  longest"]
+    lines = [f"{'label':10} {'tests':>6} {'failed':>7} {'seconds':>8} {'processor s':>12}  longest"]
     for label, group in sorted(groups.items()):
         longest = max(group, key=lambda o: o.seconds)
         failed = sum(o.failed for o in group)
         seconds = sum(o.seconds for o in group)
-        lines.append(f"{label:10} {len(group):6} {failed:7} {seconds:8.0f}  {longest.name} {longest.seconds:.0f}")
+        processor = sum(o.processor for o in group)
+        row = f"{label:10} {len(group):6} {failed:7} {seconds:8.0f} {processor:12.0f}"
+        lines.append(f"{row}  {longest.name} {longest.seconds:.0f}")
+    lines.append(f"all tests: {sum(o.processor for o in outcomes) / 60:.0f} processor minutes")
     return "\n".join(lines)
+
+
+def _dearer(outcomes: list[Outcome]) -> list[str]:
+    """The tests that took more of the processors than their rows say, measured by the speed of this machine."""
+    rows = [line.split("\t") for line in _COSTS.read_text(encoding="utf-8").splitlines()[1:]]
+    wanted = {name: float(processor) for name, _, processor in rows}
+    ratios = {o.name: o.processor / wanted[o.name] for o in outcomes if o.name in wanted and o.processor and not o.unstable}
+    if len(ratios) < 10:
+        return []
+    usual = statistics.median(ratios.values())
+    found = []
+    for name, ratio in sorted(ratios.items()):
+        more = (ratio - usual) * wanted[name]
+        if ratio > _DEARER * usual and more > _MOMENT:
+            found.append(f"{name} took {ratio * wanted[name]:.0f} processor seconds; by its row {usual * wanted[name]:.0f} on this machine")
+    return found
 
 
 def _by_test(runs: list[list[Outcome]]) -> str:
@@ -118,6 +148,8 @@ def main(arguments: list[str]) -> int:
         print("\n".join("    " + line for line in outcome.output.splitlines()[-_LINES:]))
     print("== Results")
     print(_by_test(runs) if several else _by_label(outcomes))
+    for line in [] if several else _dearer(outcomes):
+        print(line)
     if unstable:
         names = ", ".join(sorted(outcome.name for outcome in unstable))
         print(f"unstable (failed, then passed alone), {len(unstable)}: {names}")

@@ -200,7 +200,7 @@ build_tests() {
 }
 
 # run_tests RESULTS OPTIONS -- LABEL...: those that have these labels, in one ctest with OPTIONS. What they have come to is in
-# RESULTS.xml and RESULTS.json then, for scripts/test_report.py. Sets `ended`, ctest's exit status.
+# RESULTS.xml and RESULTS.json then, for scripts/test_report.py. Says how busy the machine was. Sets `ended`, ctest's exit status.
 run_tests() {
     local results=$1 directory options=() label trees=() program
     shift
@@ -220,6 +220,8 @@ run_tests() {
     grep -q '"LABELS"' "$results.json" || die "no test is called that"
     # With a PID namespace of its own nothing that a test starts can outlive the run; its mounts, and what it leaves in
     # /dev/shm, go with the mount namespace. MUSTER_VC_DIR gives the run's clusters names of their own.
+    "$root/scripts/pressure" &
+    beside+=("$!")
     # shellcheck disable=SC2016
     program='mount -t tmpfs tmpfs /dev/shm && "$@" & wait $!'
     set -m
@@ -231,6 +233,9 @@ run_tests() {
     ended=0
     wait "$namespace" || ended=$?
     namespace=
+    kill -TERM "${beside[-1]}"
+    wait "${beside[-1]}" || true
+    unset 'beside[-1]'
     rm -rf "$directory"
 }
 
