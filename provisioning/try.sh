@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../scripts/setup.sh"
 
 usage() {
     cat <<'TEXT'
-usage: provisioning/try.sh [--keep | --all] [--packages DIR] [--suite SUITE]
+usage: provisioning/try.sh [--keep | --all] [--patient] [--packages DIR] [--suite SUITE]
 
 Installs what is needed, builds Muster's packages, and starts blank machines on this machine: containers that boot Debian 12. One
 playbook makes them a Slurm cluster with Ceph and Muster. A job of a gang loses a node there and finishes, in the same job. A blank
@@ -16,6 +16,7 @@ is 0 only if all of that is true.
   --all           afterwards plant every fault that validate must name, and twelve pairs, and lose a database and Ceph's daemons: half
                   an hour. What was named is in build/all-faults.json
   --keep          leave the cluster up afterwards, and say how to use it
+  --patient       a node is lost after 20 s of silence, not after the default: for a machine that is busy with something else
   --packages DIR  take Muster's packages from there and build none
   --suite SUITE   machines of another release of Debian, such as trixie, with its Slurm
 
@@ -35,7 +36,7 @@ while (($# > 0)); do
         exit 0
         ;;
     --all) all=yes ;;
-    --keep) arguments+=(--keep) ;;
+    --keep | --patient) arguments+=("$1") ;;
     --packages)
         (($# > 1)) || die "--packages needs the name of a directory"
         packages=$(realpath "$2")

@@ -135,12 +135,11 @@ class Victim:
     pid: int
 
 
-def victims(files: Path) -> list[Victim]:
-    """The members of the newest generation that have lately been alive."""
+def victims(cluster: Cluster, files: Path) -> list[Victim]:
+    """The members of the newest generation that run."""
     lives = read_lives(files)
     newest = max((life.generation for life in lives), default=0)
-    since = time.clock_gettime(time.CLOCK_BOOTTIME) - 0.5
-    alive = [life for life in lives if life.generation == newest and life.last > since]
+    alive = [life for life in lives if life.generation == newest and cluster.process_runs(life.host, life.pid)]
     return [Victim(life.rank, life.generation, life.host, life.pid) for life in alive]
 
 

@@ -222,8 +222,8 @@ class ChaosTest(ClusterCase):
         words = " ".join([*PROGRAM, str(EVERY), str(PACE)])
         script = f"#SBATCH -N{NODES} --ntasks-per-node={PER_NODE} --requeue --gang={GANG}\nsrun {words}\n"
         job = self.batch(script)
-        self.wait(lambda: len(victims(job.files)) == MEMBERS, "the gang to run")
-        chaos = Chaos(self.cluster, job.id, lambda: victims(job.files), report)
+        self.wait(lambda: len(victims(self.cluster, job.files)) == MEMBERS, "the gang to run")
+        chaos = Chaos(self.cluster, job.id, lambda: victims(self.cluster, job.files), report)
         watch = Watch(chaos)
         self.addCleanup(watch.stop)
         next_look = 0.0

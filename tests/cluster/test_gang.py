@@ -97,8 +97,8 @@ class ExitCode(ClusterCase):
 
     def test_the_first_causes_code_counts_and_not_that_of_its_consequences(self) -> None:
         job = self.gang(
-            "if rank == 3: time.sleep(0.2); sys.exit(7)\n"
-            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); until_released()",
+            "if rank == 3: until(lambda: all(os.path.exists(path(f'ready{other}')) for other in range(3))); sys.exit(7)\n"
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); open(path(f'ready{rank}'), 'w').close(); until_released()",
             "restarts=0",
         )
         self.assertEqual(job.wait(), 7)

@@ -83,7 +83,7 @@ class SoakTest(ClusterCase):
 
     def one_more_generation(self, job: Job) -> int:
         """Of the ones before it what they left torn is removed then. Gives its number."""
-        victim = self.wait(lambda: victims(job.files), "somebody to run", SOON * 2)[0]
+        victim = self.wait(lambda: victims(self.cluster, job.files), "somebody to run", SOON * 2)[0]
         before = victim.generation
         self.cluster.exec(victim.host, ["kill", "-9", str(victim.pid)])
 
@@ -99,7 +99,7 @@ class SoakTest(ClusterCase):
 
     def test_every_checkpoint_is_what_the_trainer_had_and_nothing_is_lost_or_left(self) -> None:
         job = self.batch(f"#SBATCH -N{NODES} --ntasks-per-node=1 --requeue --gang={GANG}\nsrun {PROGRAM}\n")
-        self.wait(lambda: len(victims(job.files)) == NODES - SPARES, "the gang to run")
+        self.wait(lambda: len(victims(self.cluster, job.files)) == NODES - SPARES, "the gang to run")
         key, damage = f"job-{job.id}.0", Damage()
         uid = USERS["trainer"]
         verifier = Verifier(self.cluster.directory, job.files, uid, key, SEED, damage)
@@ -107,7 +107,7 @@ class SoakTest(ClusterCase):
         store = Store(self.cluster.directory, uid, key)
         self.addCleanup(store.close)
         verifier.start()
-        soak = Soak(self.cluster, job.id, lambda: victims(job.files), report, store=store, damage=damage)
+        soak = Soak(self.cluster, job.id, lambda: victims(self.cluster, job.files), report, store=store, damage=damage)
         next_look = 0.0
 
         def idle() -> None:
@@ -130,7 +130,7 @@ class SoakTest(ClusterCase):
             soak.resume_nodes()
             soak.look_after(verifier.silent())
             self.assertTrue(job.running(), "the job has ended")
-            return bool(victims(job.files))
+            return bool(victims(self.cluster, job.files))
 
         self.wait(runs, "the gang to run again", SETTLE)
         newest = self.one_more_generation(job)

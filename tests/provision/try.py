@@ -22,19 +22,21 @@ from rack import ClusterError, Options, Play, Rack  # noqa: E402
 ROOT = _HERE.parents[1]
 LOST = "n2"  # not the batch host, and not the spare, which is the last one
 NEW = "n4"
+PATIENT = {"lease": "15s", "silence": "20s"}
 
 
 class Story:
     """Each step says what it does and how long it takes, and raises ClusterError when something is not as it must be."""
 
-    def __init__(self, rack: Rack) -> None:
+    def __init__(self, rack: Rack, limits: dict[str, str]) -> None:
         self._rack = rack
+        self._config = {"muster_config": blank_site.STORE | limits}
 
     def tell(self) -> None:
         screen.title("1. Blank machines, on this machine")
         screen.say(f"{', '.join(self._rack.hosts)}: containers that boot Debian, and have nothing but ssh and Python")
         self._rack.start(report=screen.say)
-        self._rack.playbooks.prepare(GROUPS, blank_site.variables(self._rack))
+        self._rack.playbooks.prepare(GROUPS, blank_site.variables(self._rack) | self._config)
 
         screen.title("2. Make them a cluster: ansible-playbook muster.appliance.site")
         self._play("site")
@@ -56,7 +58,7 @@ class Story:
 
         screen.title("5. One node more: ansible-playbook muster.appliance.add_node -e nodes=n4")
         self._rack.add(NEW)
-        self._rack.playbooks.prepare(GROUPS | {"compute": [*NODES, NEW]}, blank_site.variables(self._rack))
+        self._rack.playbooks.prepare(GROUPS | {"compute": [*NODES, NEW]}, blank_site.variables(self._rack) | self._config)
         self._play("add_node", "-e", f"nodes={NEW}")
         self._rack.wait_for_idle([NEW])
         self._run("login1", f"srun --nodelist={NEW} --gang hostname", user=USER)
@@ -112,6 +114,7 @@ def _interrupt(number: int, frame: object) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--patient", action="store_true")
     parser.add_argument("--suite", default=Options().suite)
     parser.add_argument("--packages", type=Path, required=True)
     arguments = parser.parse_args()
@@ -121,7 +124,7 @@ def main() -> int:
     rack = Rack(f"try-{os.getpid()}", blank_site.options(arguments.suite, arguments.packages))
     logs: Path | None = Path(os.environ.get("MUSTER_TEST_LOGS", ROOT / "build" / "try-logs")) / rack.names.name
     try:
-        Story(rack).tell()
+        Story(rack, PATIENT if arguments.patient else {}).tell()
         screen.title(f"All of it was true, in {time.monotonic() - began:.0f} s")
         logs = None
         return 0

@@ -264,6 +264,11 @@ class Cluster:
         self.stop_daemon(node, daemon)
         self.start_daemon(node, daemon)
 
+    def process_runs(self, node: str, pid: int) -> bool:
+        """Whether a process, by the node's own number, has not been waited for yet."""
+        path = self._node(node).host_path(f"/proc/{pid}")
+        return path is not None and path.exists()
+
     def daemon_pid(self, node: str, daemon: str) -> int | None:
         """The host pid of a daemon, None when it does not run."""
         self._known(node, daemon)
