@@ -28,7 +28,7 @@ _RED_AT_ONCE = "\nred at once: "
 _COSTS = pathlib.Path(__file__).resolve().parents[1] / "tests" / "costs.tsv"
 _DEARER = 1.5  # than its row, by how much dearer than theirs all tests of this machine are
 _MOMENT = 5.0  # seconds of a processor, which are not worth naming
-_PROCESSOR = re.compile(r"^processor seconds: ([0-9.]+)$", re.MULTILINE)  # of scripts/counted
+_PROCESSOR = re.compile(r"^processor seconds: ([0-9]+\.[0-9]+)$", re.MULTILINE)  # of scripts/counted
 
 
 @dataclass

@@ -226,7 +226,8 @@ run_tests() {
     program='mount -t tmpfs tmpfs /dev/shm && "$@" & wait $!'
     set -m
     unshare --mount --pid --fork --kill-child --mount-proc -- bash -c "$program" init env --default-signal=INT,QUIT \
-        ctest --test-dir "$directory" --output-on-failure --test-output-size-failed 8388608 --no-tests=error --parallel "$slots" \
+        ctest --test-dir "$directory" --output-on-failure --no-tests=error --parallel "$slots" \
+        --test-output-size-passed 8388608 --test-output-size-failed 8388608 \
         --output-junit "$results.xml" "${options[@]}" </dev/null &
     namespace=$!
     set +m
