@@ -16,7 +16,7 @@ is 0 only if all of that is true.
   --all           afterwards plant every fault that validate must name, and twelve pairs, and lose a database and Ceph's daemons: half
                   an hour. What was named is in build/all-faults.json
   --keep          leave the cluster up afterwards, and say how to use it
-  --patient       a node is lost after 20 s of silence, not after the default: for a machine that is busy with something else
+  --patient       a node is lost after 30 s of silence, not after the default: for a machine that is busy with something else
   --packages DIR  take Muster's packages from there and build none
   --suite SUITE   machines of another release of Debian, such as trixie, with its Slurm
 

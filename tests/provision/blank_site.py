@@ -10,6 +10,8 @@ ACCOUNTS: dict[str, Any] = {"physics": {"users": {"trainer": {}, "analyst": {}}}
 METRICS_PORT = 305
 # A container cannot lock more memory than its host lets it.
 STORE = {"store": "rados:muster", "memlock_limit": "8MiB", "metrics_port": METRICS_PORT, "metrics_address": "0.0.0.0"}
+# A node is not lost because this machine is busy.
+PATIENT = {"lease": "20s", "silence": "30s"}
 GROUPS = {
     "controller": ["ctl"],
     "login": ["login1"],
@@ -46,7 +48,7 @@ def variables(rack: Rack) -> dict[str, Any]:
         "ceph_osd_devices": [{"path": "/var/lib/ceph/osd.img", "size": "4G"}],
         "ceph_settings": {"mon": {"mon_data_avail_warn": 2, "mon_data_avail_crit": 1}, "global": {"mon_target_pg_per_osd": 32}},
         "mariadb_buffer_pool_size": "64M",
-        "monitoring_interval": "1s",
+        "monitoring_interval": "5s",
         # Beside the file that node exporter reads.
         "monitoring_scrape_configs": [{"job_name": "muster", "static_configs": [{"targets": [f"{node}:{METRICS_PORT}" for node in NODES]}]}],
         "slurm_controller_enforce": ["associations", "limits", "qos"],

@@ -37,6 +37,8 @@ test $? = 0 || muster --json status "$SLURM_JOB_ID" | grep -q '"succeeded": true
         self._nodes = nodes
         self._home = rack.shared("home") / USER
         self.script = self._SCRIPT.format(steps=steps)
+        if set(rack.nodes) != set(nodes):
+            self.script = self.script.replace("--nodes=3", f"--nodelist={','.join(nodes)}", 1)
         if rack.options.suite != Options().suite:
             self.script += self._ASK_MUSTER
         self.id = ""
