@@ -11,12 +11,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kEntryVersion = 1;
 
 }  // namespace
 
 std::string EncodeCheckpointEntry(const CheckpointInfo& info) {
-  json entry{{"version", kVersion},
+  json entry{{"version", kEntryVersion},
              {"manifest", info.manifest},
              {"digest", ToHex(info.manifest_digest)},
              {"fence", info.fence.Encode()},
@@ -37,7 +37,7 @@ Result<CheckpointInfo> DecodeCheckpointEntry(std::string_view key, uint64_t step
   };
   const json parsed = json::parse(text, nullptr, false);
   uint64_t version = 0;
-  if (!Take(parsed, "version", &version) || version != kVersion) return corrupt("unknown version");
+  if (!Take(parsed, "version", &version) || version != kEntryVersion) return corrupt("unknown version");
   CheckpointInfo info;
   info.step = step;
   std::string fence;

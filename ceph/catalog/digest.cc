@@ -8,7 +8,7 @@
 namespace muster {
 namespace {
 
-constexpr char kHex[] = "0123456789abcdef";
+constexpr char kNibbles[] = "0123456789abcdef";
 
 int Nibble(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -56,8 +56,8 @@ std::string ToHex(const Digest& digest) {
   std::string text;
   text.reserve(2 * digest.size());
   for (const uint8_t byte : digest) {
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
+    text += kNibbles[byte >> 4];
+    text += kNibbles[byte & 15];
   }
   return text;
 }

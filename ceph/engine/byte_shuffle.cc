@@ -55,10 +55,10 @@ void Join(const __m128i* planes, int stride, __m128i* elements) {
   }
 }
 
-__m128i Load(const std::byte* from) {
+__m128i LoadVector(const std::byte* from) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
-void Store(__m128i value, std::byte* into) {
+void StoreVector(__m128i value, std::byte* into) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(into), value);
 }
 
@@ -68,9 +68,9 @@ size_t ShuffleSteps(const std::byte* from, size_t elements, std::byte* into) {
   for (; at + kStep <= elements; at += kStep) {
     __m128i mixed[kWidth];
     __m128i planes[kWidth];
-    for (size_t k = 0; k < kWidth; ++k) mixed[k] = Load(from + at * kWidth + k * kStep);
+    for (size_t k = 0; k < kWidth; ++k) mixed[k] = LoadVector(from + at * kWidth + k * kStep);
     Split<kWidth>(mixed, planes, 1);
-    for (size_t k = 0; k < kWidth; ++k) Store(planes[k], into + k * elements + at);
+    for (size_t k = 0; k < kWidth; ++k) StoreVector(planes[k], into + k * elements + at);
   }
   return at;
 }
@@ -81,9 +81,9 @@ size_t UnshuffleSteps(const std::byte* from, size_t elements, std::byte* into) {
   for (; at + kStep <= elements; at += kStep) {
     __m128i mixed[kWidth];
     __m128i planes[kWidth];
-    for (size_t k = 0; k < kWidth; ++k) planes[k] = Load(from + k * elements + at);
+    for (size_t k = 0; k < kWidth; ++k) planes[k] = LoadVector(from + k * elements + at);
     Join<kWidth>(planes, 1, mixed);
-    for (size_t k = 0; k < kWidth; ++k) Store(mixed[k], into + at * kWidth + k * kStep);
+    for (size_t k = 0; k < kWidth; ++k) StoreVector(mixed[k], into + at * kWidth + k * kStep);
   }
   return at;
 }

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kForEver = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
-Error Failed(const char* what, int error) {
+Error CannotStage(const char* what, int error) {
   return {Errc::kInternal, std::string("cannot ") + what + " a staged shard: " + std::strerror(error)};
 }
 
@@ -43,7 +43,7 @@ Result<std::shared_ptr<StagedMemory>> StagedMemory::Take(UniqueFd&& memory) {
   if ((seals & F_SEAL_SHRINK) == 0)
     return Error{Errc::kInvalid, "the staged shard's memfd is not sealed against shrinking"};
   struct stat info {};
-  if (::fstat(memory.get(), &info) != 0) return Failed("look at", errno);
+  if (::fstat(memory.get(), &info) != 0) return CannotStage("look at", errno);
   return std::shared_ptr<StagedMemory>(new StagedMemory(std::move(memory), info.st_dev, info.st_ino));
 }
 
@@ -57,7 +57,7 @@ bool StagedMemory::Is(const UniqueFd& memory) const {
 
 Result<std::shared_ptr<const StagedView>> StagedMemory::View(uint64_t bytes) {
   struct stat info {};
-  if (::fstat(fd(), &info) != 0) return Failed("look at", errno);
+  if (::fstat(fd(), &info) != 0) return CannotStage("look at", errno);
   if (static_cast<uint64_t>(info.st_size) < bytes) {
     return Error{Errc::kInvalid, "the staged shard's memfd has " + std::to_string(info.st_size) +
                                      " bytes, not the " + std::to_string(bytes) + " that were announced"};
@@ -90,7 +90,7 @@ Status StagedMemory::Seal() {
   if (::fcntl(fd(), F_ADD_SEALS, kForEver) == 0) return {};
   if (errno == EBUSY || errno == EPERM)
     return Error{Errc::kConflict, "the staged shard is still mapped, or has been sealed by another"};
-  return Failed("seal", errno);
+  return CannotStage("seal", errno);
 }
 
 StagedView::~StagedView() {

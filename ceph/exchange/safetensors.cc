@@ -24,7 +24,7 @@ constexpr Type kTypes[] = {{"F64", 8},  {"F32", 4}, {"F16", 2},     {"BF16", 2},
                            {"I16", 2},  {"I8", 1},  {"U64", 8},     {"U32", 4},    {"U16", 2}, {"U8", 1},
                            {"BOOL", 1}, {"C64", 8}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
 
-Error Wrong(const std::string& what) {
+Error NotSafeTensors(const std::string& what) {
   return {Errc::kInvalid, "it is not a good safetensors file: " + what};
 }
 
@@ -57,16 +57,18 @@ class Strict {
 };
 
 Status ReadMetadata(const json& from, std::map<std::string, std::string>* metadata) {
-  if (!from.is_object()) return Wrong("__metadata__ is no object");
+  if (!from.is_object()) return NotSafeTensors("__metadata__ is no object");
   for (const auto& [key, value] : from.items()) {
-    if (!value.is_string()) return Wrong("__metadata__ has a value that is no text");
+    if (!value.is_string()) return NotSafeTensors("__metadata__ has a value that is no text");
     metadata->emplace(key, value.get<std::string>());
   }
   return {};
 }
 
 Result<SafeTensor> ReadTensor(const std::string& name, const json& from, uint64_t data_bytes) {
-  const auto wrong = [&](const std::string& what) { return Wrong("tensor " + Shown(name) + " " + what); };
+  const auto wrong = [&](const std::string& what) {
+    return NotSafeTensors("tensor " + Shown(name) + " " + what);
+  };
   const auto member = [&](const char* key) {
     const auto found = from.find(key);
     return found == from.end() ? json() : *found;
@@ -123,29 +125,30 @@ std::string SafeTensorsTypes() {
 
 Result<uint64_t> SafeTensorsHeaderLength(std::span<const std::byte> first, uint64_t file_bytes) {
   uint64_t length = 0;
-  if (first.size() < sizeof length || file_bytes < sizeof length) return Wrong("it is shorter than 8 bytes");
+  if (first.size() < sizeof length || file_bytes < sizeof length)
+    return NotSafeTensors("it is shorter than 8 bytes");
   std::memcpy(&length, first.data(), sizeof length);
   if (length > kMaxSafeTensorsHeader) {
-    return Wrong("its first 8 bytes, the length of its header, say " + std::to_string(length) + "; at most " +
-                 std::to_string(kMaxSafeTensorsHeader) + " are allowed");
+    return NotSafeTensors("its first 8 bytes, the length of its header, say " + std::to_string(length) +
+                          "; at most " + std::to_string(kMaxSafeTensorsHeader) + " are allowed");
   }
   if (length > file_bytes - sizeof length)
-    return Wrong("its header of " + std::to_string(length) + " bytes is cut off");
+    return NotSafeTensors("its header of " + std::to_string(length) + " bytes is cut off");
   return length;
 }
 
 Result<SafeTensorsHeader> ReadSafeTensorsHeader(std::string_view text, uint64_t file_bytes) {
   SafeTensorsHeader header;
   header.data_offset = kSafeTensorsLengthBytes + text.size();
-  if (header.data_offset > file_bytes) return Wrong("its header is cut off");
+  if (header.data_offset > file_bytes) return NotSafeTensors("its header is cut off");
   const uint64_t data_bytes = file_bytes - header.data_offset;
-  if (text.empty() || text.front() != '{') return Wrong("its header does not begin with {");
+  if (text.empty() || text.front() != '{') return NotSafeTensors("its header does not begin with {");
   Strict strict;
   const json parsed = json::parse(
       text, [&](int depth, json::parse_event_t event, json& value) { return strict(depth, event, value); },
       false);
-  if (!strict.wrong.empty()) return Wrong(strict.wrong);
-  if (!parsed.is_object()) return Wrong("its header is not JSON");
+  if (!strict.wrong.empty()) return NotSafeTensors(strict.wrong);
+  if (!parsed.is_object()) return NotSafeTensors("its header is not JSON");
   for (const auto& [name, value] : parsed.items()) {
     if (name == kMetadata) {
       if (Status status = ReadMetadata(value, &header.metadata); !status) return status.error();
@@ -160,14 +163,14 @@ Result<SafeTensorsHeader> ReadSafeTensorsHeader(std::string_view text, uint64_t 
   });
   uint64_t at = 0;
   for (const SafeTensor& tensor : header.tensors) {
-    if (tensor.begin < at) return Wrong("tensor " + Shown(tensor.name) + " overlaps another one");
+    if (tensor.begin < at) return NotSafeTensors("tensor " + Shown(tensor.name) + " overlaps another one");
     if (tensor.begin > at)
-      return Wrong("the " + std::to_string(tensor.begin - at) + " bytes before tensor " + Shown(tensor.name) +
-                   " belong to none");
+      return NotSafeTensors("the " + std::to_string(tensor.begin - at) + " bytes before tensor " +
+                            Shown(tensor.name) + " belong to none");
     at = tensor.end;
   }
   if (at != data_bytes)
-    return Wrong("its last " + std::to_string(data_bytes - at) + " bytes belong to no tensor");
+    return NotSafeTensors("its last " + std::to_string(data_bytes - at) + " bytes belong to no tensor");
   return header;
 }
 

@@ -21,7 +21,7 @@ struct Source {
   const SafeTensor* tensor = nullptr;  // null: the structure
 };
 
-Error Wrong(const std::string& what) {
+Error WrongMetadata(const std::string& what) {
   return {Errc::kInvalid, "its Muster metadata is not what `muster checkpoint export` writes: " + what};
 }
 
@@ -86,30 +86,30 @@ class Exported {
     const json about = json::parse(text, nullptr, false);
     uint64_t version = 0;
     ShardOrigin origin;
-    if (!Take(about, "version", &version)) return Wrong("it has no version");
+    if (!Take(about, "version", &version)) return WrongMetadata("it has no version");
     if (version != kExportVersion)
-      return Wrong("it has version " + std::to_string(version) + "; this program reads version 1");
+      return WrongMetadata("it has version " + std::to_string(version) + "; this program reads version 1");
     if (!Take(about, "key", &origin.key) || !Take(about, "step", &origin.step) ||
         !Take(about, "rank", &origin.rank) || !Take(about, "world_size", &origin.world_size) ||
         origin.rank >= origin.world_size) {
-      return Wrong("key, step, rank or world_size is missing or wrong");
+      return WrongMetadata("key, step, rank or world_size is missing or wrong");
     }
     const json* structure = json_fields::Find(about, "structure");
-    if (structure == nullptr) return Wrong("it does not say whether there is a structure");
+    if (structure == nullptr) return WrongMetadata("it does not say whether there is a structure");
     if (!structure->is_null()) {
       auto text = ReadExactText(*structure);
-      if (!text) return Wrong("its structure is no text");
+      if (!text) return WrongMetadata("its structure is no text");
       structure_ = *std::move(text);
     }
     const json* entries = json_fields::Find(about, "entries");
-    if (entries == nullptr || !entries->is_array()) return Wrong("it has no entries");
+    if (entries == nullptr || !entries->is_array()) return WrongMetadata("it has no entries");
     for (const json& entry : *entries) {
       if (Status status = Add(entry); !status) return status.error();
     }
     if (used_.size() != tensors_.size())
-      return Wrong("the file has tensors of which it does not say what they are");
+      return WrongMetadata("the file has tensors of which it does not say what they are");
     if (!structure_.empty() && entries_.size() == tensors_.size())
-      return Wrong("its structure is no entry's");
+      return WrongMetadata("its structure is no entry's");
     Result<ShardImport> out = Finish(header_, std::move(entries_), sources_, std::move(structure_));
     if (out) out->origin = std::move(origin);
     return out;
@@ -118,27 +118,28 @@ class Exported {
  private:
   // [name, metadata, tensor or null]
   Status Add(const json& entry) {
-    if (!entry.is_array() || entry.size() != 3) return Wrong("an entry is no list of three");
+    if (!entry.is_array() || entry.size() != 3) return WrongMetadata("an entry is no list of three");
     const auto name = ReadExactText(entry[0]);
     const auto meta = ReadExactText(entry[1]);
-    if (!name || !meta) return Wrong("an entry's name or metadata is no text");
-    if (!names_.insert(*name).second) return Wrong("two entries have the same name");
+    if (!name || !meta) return WrongMetadata("an entry's name or metadata is no text");
+    if (!names_.insert(*name).second) return WrongMetadata("two entries have the same name");
     if (entry[2].is_null()) {
       ShardEntryInfo info{*name, *meta, 0, structure_.size()};
-      if (structure_.empty() || !IsStructure(info)) return Wrong("an entry has no tensor");
+      if (structure_.empty() || !IsStructure(info)) return WrongMetadata("an entry has no tensor");
       entries_.push_back(std::move(info));
       sources_.push_back({});
       return {};
     }
     const auto found = entry[2].is_string() ? tensors_.find(entry[2].get<std::string>()) : tensors_.end();
-    if (found == tensors_.end()) return Wrong("it names a tensor that the file does not have");
+    if (found == tensors_.end()) return WrongMetadata("it names a tensor that the file does not have");
     const SafeTensor& tensor = *found->second;
-    if (!used_.insert(&tensor).second) return Wrong("two entries are one tensor");
+    if (!used_.insert(&tensor).second) return WrongMetadata("two entries are one tensor");
     const uint64_t bytes = tensor.end - tensor.begin;
     if (TypeOfEntry(*meta, bytes) != TensorType{tensor.dtype, tensor.shape}) {
-      return Wrong("tensor " + PrintableText(tensor.name.substr(0, 120)) +
-                   " has another dtype or shape than it says (was it changed? without the key 'muster' in "
-                   "__metadata__ the file is imported as a dict of its tensors)");
+      return WrongMetadata(
+          "tensor " + PrintableText(tensor.name.substr(0, 120)) +
+          " has another dtype or shape than it says (was it changed? without the key 'muster' in "
+          "__metadata__ the file is imported as a dict of its tensors)");
     }
     entries_.push_back({*name, *meta, 0, bytes});
     sources_.push_back({&tensor});

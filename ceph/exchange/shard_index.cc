@@ -14,7 +14,7 @@ namespace {
 
 static_assert(sizeof(ShardHeader) == kShardHeaderBytes);
 
-Error Wrong(const std::string& what) {
+Error NotShard(const std::string& what) {
   return {Errc::kInvalid, "it is not a shard that libmuster has written: " + what};
 }
 
@@ -36,23 +36,23 @@ uint64_t RoundUp(uint64_t value, uint64_t multiple) {
 
 Result<ShardIndexPlace> ReadShardHeader(std::span<const std::byte> bytes, uint64_t shard_bytes) {
   ShardHeader header{};
-  if (bytes.size() < sizeof header || shard_bytes < sizeof header) return Wrong("it is too short");
+  if (bytes.size() < sizeof header || shard_bytes < sizeof header) return NotShard("it is too short");
   std::memcpy(&header, bytes.data(), sizeof header);
   if (std::memcmp(header.magic, kShardMagic, sizeof kShardMagic) != 0)
-    return Wrong("it does not begin as one");
+    return NotShard("it does not begin as one");
   if (header.version != kShardVersion)
-    return Wrong("its format has version " + std::to_string(header.version) + ", not 1");
+    return NotShard("its format has version " + std::to_string(header.version) + ", not 1");
   if (header.index_offset < sizeof header || header.index_offset > shard_bytes ||
       header.index_offset % 8 != 0 || header.index_bytes > shard_bytes - header.index_offset ||
       header.entries > header.index_bytes / sizeof(ShardEntry)) {
-    return Wrong("its index lies outside of it");
+    return NotShard("its index lies outside of it");
   }
   return ShardIndexPlace{header.index_offset, header.index_bytes, header.entries};
 }
 
 Result<std::vector<ShardEntryInfo>> ReadShardIndex(const ShardIndexPlace& place,
                                                    std::span<const std::byte> index) {
-  if (index.size() != place.bytes) return Wrong("its index is cut off");
+  if (index.size() != place.bytes) return NotShard("its index is cut off");
   std::vector<ShardEntryInfo> entries;
   entries.reserve(place.entries);
   std::unordered_set<std::string_view> names;
@@ -60,23 +60,23 @@ Result<std::vector<ShardEntryInfo>> ReadShardIndex(const ShardIndexPlace& place,
   uint64_t left = index.size();
   for (uint32_t i = 0; i < place.entries; ++i) {
     ShardEntry fixed{};
-    if (left < sizeof fixed) return Wrong("its index ends in the middle of an entry");
+    if (left < sizeof fixed) return NotShard("its index ends in the middle of an entry");
     std::memcpy(&fixed, at, sizeof fixed);
     const uint64_t padded = RoundUp(sizeof fixed + uint64_t{fixed.name_bytes} + fixed.meta_bytes, 8);
-    if (padded > left) return Wrong("its index ends in the middle of an entry");
+    if (padded > left) return NotShard("its index ends in the middle of an entry");
     const std::string_view name(at + sizeof fixed, fixed.name_bytes);
     const std::string_view meta(name.data() + name.size(), fixed.meta_bytes);
-    if (const char* wrong = WrongTexts(name, meta)) return Wrong(wrong);
+    if (const char* wrong = WrongTexts(name, meta)) return NotShard(wrong);
     if (fixed.offset < sizeof(ShardHeader) || fixed.offset > place.offset ||
         fixed.bytes > place.offset - fixed.offset) {
-      return Wrong("an entry's data lies outside of the data");
+      return NotShard("an entry's data lies outside of the data");
     }
-    if (!names.insert(name).second) return Wrong("two entries have the same name");
+    if (!names.insert(name).second) return NotShard("two entries have the same name");
     entries.push_back({std::string(name), std::string(meta), fixed.offset, fixed.bytes});
     at += padded;
     left -= padded;
   }
-  if (left != 0) return Wrong("its index has bytes behind its entries");
+  if (left != 0) return NotShard("its index has bytes behind its entries");
   return entries;
 }
 

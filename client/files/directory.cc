@@ -16,12 +16,7 @@
 namespace muster::files {
 namespace {
 
-constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 constexpr size_t kMaxLeftBehind = 1000;  // that are looked at
-
-struct CloseDirectory {
-  void operator()(DIR* list) const { closedir(list); }
-};
 
 // `base` may be, or be below, a symbolic link: the user has said so.
 UniqueFd OpenBase(const std::string& base) {

@@ -16,11 +16,6 @@
 namespace muster::files {
 namespace {
 
-constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-
-struct CloseDirectory {
-  void operator()(DIR* list) const { closedir(list); }
-};
 using Listing = std::unique_ptr<DIR, CloseDirectory>;
 
 // The names in a directory, sorted; `directory` stays the caller's. Of more than `limit` one too many is given.

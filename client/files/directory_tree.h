@@ -2,6 +2,8 @@
 // followed.
 #pragma once
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cstdint>
@@ -13,6 +15,11 @@
 namespace muster::files {
 
 inline constexpr size_t kMaxEntries = 65'536;  // files and directories of a step, in one member
+
+inline constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+struct CloseDirectory {
+  void operator()(DIR* list) const { closedir(list); }
+};
 
 // By which it is seen that something has been changed since.
 struct Identity {

@@ -30,7 +30,7 @@ bool BytesOf(const uint64_t* shape, uint32_t dims, uint64_t element_bytes, uint6
 }
 
 // A number up to `end_mark`, which is passed over.
-bool ReadNumber(const char** at, char end_mark, uint64_t* out) {
+bool ReadBound(const char** at, char end_mark, uint64_t* out) {
   uint64_t value = 0;
   const char* p = *at;
   for (; *p >= '0' && *p <= '9'; ++p) {
@@ -54,8 +54,8 @@ bool ReadDims(const char** at, char end_mark, uint64_t* out, uint32_t* dims) {
     return true;
   }
   for (uint32_t d = 0; d < MUSTER_DIMS_MAX; ++d) {
-    if (ReadNumber(at, ',', &out[d])) continue;
-    if (!ReadNumber(at, end_mark, &out[d]) || (*dims != d + 1 && *dims != UINT32_MAX)) return false;
+    if (ReadBound(at, ',', &out[d])) continue;
+    if (!ReadBound(at, end_mark, &out[d]) || (*dims != d + 1 && *dims != UINT32_MAX)) return false;
     *dims = d + 1;
     return true;
   }
@@ -151,7 +151,7 @@ SliceMeta ParseSlice(const char* meta, size_t bytes, StoredSlice* out) {
   uint64_t element_bytes = 0;
   uint64_t part = 0;
   uint32_t dims = UINT32_MAX;
-  if (!ReadNumber(&at, ' ', &element_bytes) || element_bytes > UINT32_MAX || !ReadNumber(&at, ' ', &part) ||
+  if (!ReadBound(&at, ' ', &element_bytes) || element_bytes > UINT32_MAX || !ReadBound(&at, ' ', &part) ||
       part > UINT32_MAX || !ReadDims(&at, ' ', slice.global_shape, &dims) ||
       !ReadDims(&at, ' ', slice.offset, &dims) || !ReadDims(&at, '\n', slice.shape, &dims)) {
     return SliceMeta::kMalformed;

@@ -7,7 +7,7 @@ namespace muster {
 namespace {
 
 // libmuster has two staging buffers.
-constexpr size_t kMemories = 2;
+constexpr size_t kMemoriesOfMember = 2;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Result<std::shared_ptr<StagedMemory>> HeldShards::Take(uint32_t rank, UniqueFd&&
   }
   auto taken = StagedMemory::Take(std::move(memory));
   if (!taken) return taken;
-  if (member.memories.size() == kMemories) {
+  if (member.memories.size() == kMemoriesOfMember) {
     dropped->push_back(std::move(member.memories.front()));
     member.memories.erase(member.memories.begin());
   }

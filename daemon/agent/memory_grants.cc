@@ -15,7 +15,7 @@ namespace muster {
 namespace {
 
 // libmuster has two staging buffers; one that could not be used any more may be among them.
-constexpr size_t kMemories = 4;
+constexpr size_t kGrantsOfMember = 4;
 constexpr uint64_t kBlock = 512;  // of st_blocks
 
 uint64_t Less(uint64_t from, uint64_t what) {
@@ -173,7 +173,7 @@ Status MemoryGrants::Ask(Share& share, std::shared_ptr<const UniqueFd> memory, u
   }
   std::vector<Share::Grant>& grants = share.grants_;
   std::erase_if(grants, [&](const Share::Grant& grant) { return grant.inode == info.st_ino; });
-  if (grants.size() == kMemories) grants.erase(grants.begin());
+  if (grants.size() == kGrantsOfMember) grants.erase(grants.begin());
   grants.push_back({std::move(memory), info.st_ino, bytes});
   return {};
 }

@@ -14,7 +14,7 @@
 namespace muster {
 namespace {
 
-constexpr auto kRetry = std::chrono::milliseconds(1000);
+constexpr auto kActionRetry = std::chrono::milliseconds(1000);
 // For the record that says that the gang is given up; after that most of the gang will do.
 constexpr auto kEndDurable = std::chrono::seconds(10);
 // A commit that is under way comes before the next generation's record, under which it would be refused.
@@ -196,7 +196,7 @@ void Coordinator::Do(const gang::Persist& /*action*/) {
     const Status written = catalog->AdvanceForSure(from, to, record, [&](const Error& error) {
       if (!mine()) return false;
       spdlog::warn("gang {}: record not written: {}; trying again", id, error.message);
-      std::this_thread::sleep_for(kRetry);
+      std::this_thread::sleep_for(kActionRetry);
       asked = clock->Now();
       return mine();
     });
@@ -276,7 +276,7 @@ void Coordinator::Reject(const gang::RejectCheckpoint& bad) {
       if (!mine()) return;
       spdlog::warn("gang {}: the checkpoint of step {} is not marked bad: {}; trying again", id, bad.step,
                    marked ? head.error().message : marked.error().message);
-      std::this_thread::sleep_for(kRetry);
+      std::this_thread::sleep_for(kActionRetry);
     }
   });
 }
@@ -285,7 +285,7 @@ void Coordinator::Rejected(const Fence& fence, const gang::RejectCheckpoint& bad
                            const Result<GangHead>& head) {
   if (!marked && marked.error().code == Errc::kConflict) {
     if (!fence_.Moved(fence)) return Deposed(marked.error().message);
-    loop_.After(kRetry, [weak = weak_from_this(), bad] {
+    loop_.After(kActionRetry, [weak = weak_from_this(), bad] {
       if (const auto self = weak.lock(); self && !self->fence_.lost()) self->Reject(bad);
     });
     return;

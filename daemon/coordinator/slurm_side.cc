@@ -17,7 +17,7 @@ namespace muster {
 namespace {
 
 constexpr auto kPoll = std::chrono::seconds(60);  // limits may be changed while the job runs
-constexpr auto kRetry = std::chrono::seconds(5);
+constexpr auto kSlurmRetry = std::chrono::seconds(5);
 constexpr auto kRaising = std::chrono::milliseconds(300);
 constexpr int64_t kMarginShare = 4;
 constexpr size_t kMinWitnesses = 2;  // nodes that must be there for one to be called down
@@ -36,7 +36,7 @@ void Coordinator::AskSlurm() {
         } else {
           spdlog::warn("gang {}: {}", self->job_.Id(), facts.error().message);
         }
-        self->slurm_timer_ = self->loop_.After(facts ? std::chrono::milliseconds(kPoll) : kRetry,
+        self->slurm_timer_ = self->loop_.After(facts ? std::chrono::milliseconds(kPoll) : kSlurmRetry,
                                                [raw = self.get()] { raw->AskSlurm(); });
       });
 }

@@ -16,7 +16,7 @@
 namespace muster {
 namespace {
 
-constexpr auto kRetry = std::chrono::milliseconds(1000);
+constexpr auto kTakeoverRetry = std::chrono::milliseconds(1000);
 constexpr auto kSucceedRetry = std::chrono::milliseconds(300);
 // Who has promised the term must not begin another try after that: the others wait for the outcome.
 constexpr auto kSucceed = std::chrono::seconds(5);
@@ -190,7 +190,7 @@ void Coordinator::TakenOver(Result<GangHead> head) {
                                 store_->Describe(), head.error().message));
     }
     spdlog::warn("gang {}: {}; trying again", job_.Id(), head.error().message);
-    takeover_timer_ = loop_.After(kRetry, [this] {
+    takeover_timer_ = loop_.After(kTakeoverRetry, [this] {
       takeover_timer_ = 0;
       const bool asked = std::any_of(agents_.begin(), agents_.end(),
                                      [](const auto& item) { return item.second.link != nullptr; });

@@ -9,7 +9,7 @@ namespace muster::hang {
 namespace {
 
 constexpr double kSmooth = 0.2;  // weight of the newest value
-constexpr double kMadToSigma = 1.4826;
+constexpr double kMadToDeviation = 1.4826;
 constexpr size_t kFewestRanks = 3;  // of two, nobody can say which one differs
 constexpr size_t kRemembered = 8;   // steps of a rank
 
@@ -19,13 +19,13 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-struct Spread {
+struct SpreadOfSteps {
   double median = 0;
   double mad = 0;
 };
 
-Spread SpreadOf(std::vector<double> values) {
-  Spread spread;
+SpreadOfSteps SpreadOfStepsOf(std::vector<double> values) {
+  SpreadOfSteps spread;
   spread.median = Median(values);
   for (double& value : values) value = std::abs(value - spread.median);
   spread.mad = Median(std::move(values));
@@ -128,13 +128,13 @@ bool Stragglers::Judge(const std::vector<Rank*>& ranks) {
     paces.push_back(rank->pace);
     if (rank->late) lates.push_back(*rank->late);
   }
-  const Spread pace = SpreadOf(paces);
+  const SpreadOfSteps pace = SpreadOfStepsOf(paces);
   const bool enough_lates = lates.size() >= kFewestRanks;
-  const Spread late = enough_lates ? SpreadOf(lates) : Spread{};
+  const SpreadOfSteps late = enough_lates ? SpreadOfStepsOf(lates) : SpreadOfSteps{};
   const double share = settings_.share * pace.median;
-  const auto outside = [&](double value, const Spread& spread) {
+  const auto outside = [&](double value, const SpreadOfSteps& spread) {
     return value - spread.median > share &&
-           value - spread.median > settings_.deviations * kMadToSigma * spread.mad;
+           value - spread.median > settings_.deviations * kMadToDeviation * spread.mad;
   };
   bool changed = false;
   for (Rank* rank : ranks) {

@@ -15,7 +15,7 @@
 namespace muster {
 namespace {
 
-constexpr std::chrono::milliseconds kSettleStep{100};
+constexpr std::chrono::milliseconds kGpuSettleStep{100};
 constexpr unsigned int kMaxProcesses = 4'096;
 
 bool HasNvidiaGpu(const std::string& sys_root) {
@@ -189,7 +189,7 @@ class Gpu {
     // The driver takes its time to free what a killed process held.
     std::string wrong = Unowned();
     while (!wrong.empty() && std::chrono::steady_clock::now() < settled_) {
-      std::this_thread::sleep_for(kSettleStep);
+      std::this_thread::sleep_for(kGpuSettleStep);
       wrong = Unowned();
     }
     if (!wrong.empty()) findings_.Sick(wrong);

@@ -8,7 +8,6 @@ namespace muster {
 namespace {
 
 // Digested and stored while it is still in the processor's cache.
-constexpr size_t kPiece = 256 << 10;
 
 }  // namespace
 

@@ -16,6 +16,9 @@ namespace muster {
 Result<std::vector<uint64_t>> ChunksOf(const v1::ChunksWanted& wanted, const Shard& shard);
 v1::ChunksWanted WantedMessage(const std::vector<uint64_t>& runs);
 
+// What one message carries of a chunk.
+inline constexpr size_t kPiece = 256 << 10;
+
 // Gets each piece with its place in the chunk.
 using StorePiece = std::function<Status(uint64_t offset, std::span<const std::byte>)>;
 // Receives a chunk piece by piece, within the stream's time for one.

@@ -17,7 +17,6 @@
 namespace muster {
 namespace {
 
-constexpr size_t kPiece = 256 << 10;
 constexpr auto kAnswer = std::chrono::milliseconds(15'000);
 
 // By reading, not through a mapping: the memory can be sealed then at any time, and needs no sealing now.

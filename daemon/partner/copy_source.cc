@@ -8,7 +8,7 @@
 namespace muster {
 namespace {
 
-constexpr auto kAnswer = std::chrono::milliseconds(3'000);
+constexpr auto kSourceAnswer = std::chrono::milliseconds(3'000);
 
 }  // namespace
 
@@ -29,7 +29,7 @@ Result<CopySource> AskForSource(std::unique_ptr<PartnerStream>& stream, const Co
   request->set_rank(name.rank);
   request->set_background(background);
   if (Status sent = stream->Send(message); !sent) return sent.error();
-  const auto answer = stream->Receive(kAnswer);
+  const auto answer = stream->Receive(kSourceAnswer);
   if (!answer) return answer.error();
   if (!answer->has_found()) return Error{Errc::kInvalid, "it has not said what it has"};
   const v1::CopyFound& found = answer->found();

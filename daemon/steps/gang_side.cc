@@ -6,7 +6,7 @@
 namespace muster::steps {
 namespace {
 
-constexpr int64_t kTickMs = 100;
+constexpr int64_t kGangTickMs = 100;
 // Of a term's orders, numbers have the term on top: they go up over all coordinators.
 constexpr int kTermShift = 32;
 
@@ -65,7 +65,7 @@ void GangSide::Watch() {
       std::any_of(worlds_.begin(), worlds_.end(), [](const Agreement& world) { return world.Busy(); });
   if (!busy || ticking_) return;
   ticking_ = std::make_shared<int>(0);
-  hooks_.after(kTickMs, [this, alive = std::weak_ptr<int>(ticking_)] {
+  hooks_.after(kGangTickMs, [this, alive = std::weak_ptr<int>(ticking_)] {
     if (alive.expired()) return;
     ticking_.reset();
     for (Agreement& world : worlds_) world.Tick(hooks_.now());

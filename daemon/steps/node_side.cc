@@ -7,7 +7,7 @@
 namespace muster::steps {
 namespace {
 
-constexpr int64_t kTickMs = 1'000;
+constexpr int64_t kNodeTickMs = 1'000;
 
 template <typename Wish>
 uint32_t Flags(const Wish& wish) {
@@ -209,7 +209,7 @@ void NodeSide::Tick() {
     __atomic_store_n(&member.page->seen_ns, hooks_.now(), __ATOMIC_RELAXED);
     TellNews(rank, member);
   }
-  hooks_.after(kTickMs, [this, alive = std::weak_ptr<int>(ticking_)] {
+  hooks_.after(kNodeTickMs, [this, alive = std::weak_ptr<int>(ticking_)] {
     if (!alive.expired()) Tick();
   });
 }

@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kForAnotherCall(100);
 constexpr milliseconds kAtTheEnd(300);
-constexpr milliseconds kBetweenLooks(1);
+constexpr milliseconds kBetweenLooksAtState(1);
 
 nccl::Type TypeOf(DataType type) {
   return type == DataType::kFloat ? nccl::kFloat32 : nccl::kInt64;
@@ -162,7 +162,7 @@ bool NcclCommunicator::Close(Clock::time_point deadline) {
   const DetachedCall close([call = library_.functions, comm, deadline] {
     nccl::Code state = call.CommFinalize(comm);
     while (state == nccl::kInProgress && Clock::now() < deadline) {
-      std::this_thread::sleep_for(kBetweenLooks);
+      std::this_thread::sleep_for(kBetweenLooksAtState);
       if (const nccl::Code code = call.CommGetAsyncError(comm, &state); code != nccl::kSuccess) state = code;
     }
     (void)(state == nccl::kSuccess ? call.CommDestroy(comm) : call.CommAbort(comm));

@@ -7,8 +7,8 @@ namespace muster {
 namespace {
 
 // Nobody sleeps in the time that a small piece of work takes, and later not for long.
-constexpr std::chrono::milliseconds kAwake(1);
-constexpr std::chrono::microseconds kBetweenLooks(50);
+constexpr std::chrono::milliseconds kAwakeForWork(1);
+constexpr std::chrono::microseconds kBetweenLooksForWork(50);
 
 }  // namespace
 
@@ -71,10 +71,10 @@ Status WorkQueue::AwaitWritten(const Begun& begun) {
     } else if (now >= begun.deadline) {
       why = "its device had not done what comes before the exchange within " +
             std::to_string(group_.operation_timeout().count()) + " ms";
-    } else if (now - since < kAwake) {
+    } else if (now - since < kAwakeForWork) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(kBetweenLooks);
+      std::this_thread::sleep_for(kBetweenLooksForWork);
     }
   }
   group_.Abort(why);

@@ -21,7 +21,6 @@
 namespace muster::supervisor {
 namespace {
 
-constexpr int kCannotStart = 125;
 constexpr char kProgramName[] = "muster-files";
 
 [[noreturn]] void Refuse(const char* why) {
@@ -31,7 +30,7 @@ constexpr char kProgramName[] = "muster-files";
 
 // What libmuster reads, with the socket's path below the directory that becomes the working one: in a container it is
 // at no other place.
-char** EnvironmentOf(const EnvironmentBlock* block) {
+char** EnvironmentOfFiles(const EnvironmentBlock* block) {
   size_t count = 1;
   const auto next = [block](const char* at) { return block != nullptr ? block->Next(at) : nullptr; };
   for (const char* entry = next(nullptr); entry != nullptr; entry = next(entry)) ++count;
@@ -100,7 +99,7 @@ bool Files::Start(const EnvironmentBlock& environment, const Host& host, const I
   const UniqueFd ready_there(ends[1]);
   const char* const arguments[] = {kProgramName, "serve", base_, prefix_, suffix_, nullptr};
   SpawnHelper spawn{
-      .root_fd = root_fd, .program = program_, .arguments = arguments, .environment = EnvironmentOf};
+      .root_fd = root_fd, .program = program_, .arguments = arguments, .environment = EnvironmentOfFiles};
   spawn.block = &environment;
   spawn.descriptors[wire::kFilesControl] = control_there.get();
   spawn.descriptors[wire::kFilesReadyPipe] = spawn.failed = ready_there.get();
@@ -167,7 +166,7 @@ void Files::Remove(int root_fd, int64_t limit_ms) {
   snprintf(name, sizeof(name), "%s%s", prefix_, suffix_);
   const char* const arguments[] = {kProgramName, "remove", base_, name, nullptr};
   const SpawnHelper spawn{
-      .root_fd = root_fd, .program = program_, .arguments = arguments, .environment = EnvironmentOf};
+      .root_fd = root_fd, .program = program_, .arguments = arguments, .environment = EnvironmentOfFiles};
   const pid_t pid = spawn.Run();
   if (pid <= 0) return;
   const int64_t end = MonotonicMs() + limit_ms;

@@ -19,7 +19,7 @@ constexpr size_t kTreeSize = sizeof(kTree) - 1;
 char tree[1024];
 
 // All of the block, which lives as long as the process that is about to become the program.
-char** EnvironmentOf(const EnvironmentBlock* block) {
+char** EnvironmentOfLinks(const EnvironmentBlock* block) {
   size_t count = 1;
   for (const char* entry = block->Next(nullptr); entry != nullptr; entry = block->Next(entry)) ++count;
   auto** environment = static_cast<char**>(calloc(count + 1, sizeof(char*)));
@@ -55,7 +55,7 @@ void LinksProcess::Start(const wire::TestLinks& order, int environment, const Ho
     arguments[count++] = settings + strspn(settings, "/");
   }
   SpawnHelper spawn{
-      .root_fd = root_fd, .program = program, .arguments = arguments, .environment = EnvironmentOf};
+      .root_fd = root_fd, .program = program, .arguments = arguments, .environment = EnvironmentOfLinks};
   spawn.block = &block;
   spawn.descriptors[STDOUT_FILENO] = spawn.descriptors[STDERR_FILENO] = spawn.failed = there.get();
   spawn.before = "cannot start ";

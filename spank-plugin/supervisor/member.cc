@@ -11,8 +11,6 @@
 namespace muster::supervisor {
 namespace {
 
-constexpr int kCannotStart = 125;  // exit code of a child that could not be set up
-
 [[noreturn]] void Fail(const char* what) {
   dprintf(STDERR_FILENO, "muster: cannot start the program: %s: %s\n", what, strerror(errno));
   _exit(kCannotStart);

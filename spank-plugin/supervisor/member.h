@@ -11,6 +11,8 @@
 
 namespace muster::supervisor {
 
+inline constexpr int kCannotStart = 125;  // exit code of a child that could not be set up
+
 // The terminal of `srun --pty`, if this task has one.
 class Terminal {
  public:

@@ -17,7 +17,6 @@ namespace {
 constexpr int64_t kRescanMs = 20;
 constexpr int64_t kSlowRescanMs = 500;  // for what SIGKILL has not removed in time
 constexpr uint32_t kMaxEnvironment = 16 * 1024 * 1024;
-constexpr int kCannotStart = 125;
 constexpr int kFlushMs = 5000;
 
 }  // namespace

@@ -19,7 +19,6 @@
 namespace muster::supervisor {
 namespace {
 
-constexpr int kCannotStart = 125;
 constexpr int kMostTries = 3;
 constexpr size_t kMaxValue = 256 * 1024;
 constexpr char kToken[] = "MUSTER_TOKEN";

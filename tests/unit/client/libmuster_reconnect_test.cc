@@ -135,7 +135,7 @@ TEST_F(Libmuster, ACommitThatComesWithTheWelcomeFreesWhatWasToBeHandedOverAgain)
   musterd_.Stop();
   musterd_.Change([](auto& rules) { rules.tells = {1, 2}; });
   musterd_.Start();
-  while (muster_committed(m_) != 2) ::usleep(1'000);
+  ASSERT_TRUE(Eventually([&] { return muster_committed(m_) == 2; }));
   for (uint64_t step = 3; step <= 5; ++step) ASSERT_EQ(Save(step), MUSTER_OK) << Said();
   EXPECT_EQ(muster_wait(m_, 1, 10000), MUSTER_OK) << Said();
   ASSERT_TRUE(musterd_.Await([](const auto& m) { return m.saves.size() >= 5; }));

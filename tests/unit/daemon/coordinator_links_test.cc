@@ -32,11 +32,11 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
-using Kind = v1::CoordinatorMessage::KindCase;
+using CoordinatorKind = v1::CoordinatorMessage::KindCase;
 
 constexpr char kSelf[] = "n2";
 constexpr char kGang[] = "12.0";
-constexpr int kExitSeven = 7 << 8;
+constexpr int kExitWithSeven = 7 << 8;
 
 // The daemon of n2, which coordinates; the test has the agents of n1 and n2.
 class CoordinatorLinks : public ::testing::Test {
@@ -91,13 +91,13 @@ class CoordinatorLinks : public ::testing::Test {
       Register(node, options);
     }
   }
-  std::optional<v1::CoordinatorMessage> Take(uint32_t node, Kind kind) {
+  std::optional<v1::CoordinatorMessage> Take(uint32_t node, CoordinatorKind kind) {
     return agents_[node].Take(
         [kind](const v1::CoordinatorMessage& message) { return message.kind_case() == kind; });
   }
   void ExpectStart(uint64_t generation) {
     for (const uint32_t node : {0, 1}) {
-      auto message = Take(node, Kind::kStart);
+      auto message = Take(node, CoordinatorKind::kStart);
       ASSERT_TRUE(message) << "node " << node;
       ASSERT_TRUE(UnpackNodes(message->mutable_start()));
       EXPECT_EQ(message->start().generation(), generation);
@@ -153,9 +153,9 @@ class CoordinatorLinks : public ::testing::Test {
 TEST_F(CoordinatorLinks, AGangStartsWhenAllAreThereAndAFailureStopsAllOfItBeforeTheNextGeneration) {
   Join();
   ExpectStart(1);
-  Exited(0, 1, kExitSeven);
+  Exited(0, 1, kExitWithSeven);
   for (const uint32_t node : {0, 1}) {
-    const auto stop = Take(node, Kind::kStop);
+    const auto stop = Take(node, CoordinatorKind::kStop);
     ASSERT_TRUE(stop) << "node " << node;
     EXPECT_EQ(stop->stop().generation(), 1U);
   }
@@ -163,7 +163,7 @@ TEST_F(CoordinatorLinks, AGangStartsWhenAllAreThereAndAFailureStopsAllOfItBefore
   ExpectStart(2);
   for (const uint32_t node : {0, 1}) Exited(node, 2, 0);
   for (const uint32_t node : {0, 1}) {
-    const auto finish = Take(node, Kind::kFinish);
+    const auto finish = Take(node, CoordinatorKind::kFinish);
     ASSERT_TRUE(finish) << "node " << node;
     EXPECT_TRUE(finish->finish().succeeded());
   }
@@ -172,15 +172,15 @@ TEST_F(CoordinatorLinks, AGangStartsWhenAllAreThereAndAFailureStopsAllOfItBefore
 TEST_F(CoordinatorLinks, TheJoinTimeoutIsOneOfTheLoopsClock) {
   Dial(1);
   Register(1, "join=1h");
-  ASSERT_TRUE(Take(1, Kind::KIND_NOT_SET));
+  ASSERT_TRUE(Take(1, CoordinatorKind::KIND_NOT_SET));
   EXPECT_EQ(State(), "joining");
   clock_.Move(std::chrono::hours(1) - std::chrono::milliseconds(1));
   EXPECT_EQ(State(), "joining");
   clock_.Move(std::chrono::milliseconds(1));
-  const auto report = Take(1, Kind::kReport);
+  const auto report = Take(1, CoordinatorKind::kReport);
   ASSERT_TRUE(report);
   EXPECT_THAT(report->report().text(), HasSubstr("these have not joined: n1"));
-  const auto finish = Take(1, Kind::kFinish);
+  const auto finish = Take(1, CoordinatorKind::kFinish);
   ASSERT_TRUE(finish);
   EXPECT_FALSE(finish->finish().succeeded());
 }
@@ -204,7 +204,7 @@ TEST_F(CoordinatorLinks, ANodeThatIsNotOfTheStepIsRefusedAndTheOthersStart) {
   stranger.mutable_register_()->set_node_list("n[1-2]");
   stranger.mutable_register_()->set_coordinator(1);
   agents_[0].Send(stranger);
-  const auto refused = Take(0, Kind::kRefused);
+  const auto refused = Take(0, CoordinatorKind::kRefused);
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->refused().text(), HasSubstr("n9 is not node 0"));
   Join();
@@ -236,7 +236,7 @@ TEST_F(CoordinatorLinks, ANodeThatTheOthersEndedWithoutHearsTheEnd) {
   registration.mutable_register_()->set_term(1);
   Dial(1);
   agents_[1].Send(registration);
-  const auto finish = Take(1, Kind::kFinish);
+  const auto finish = Take(1, CoordinatorKind::kFinish);
   ASSERT_TRUE(finish);
   EXPECT_TRUE(finish->finish().succeeded());
 }
@@ -246,7 +246,7 @@ TEST_F(CoordinatorLinks, WhatLinksBringWhileTheDaemonEndsComesToNothing) {
   ExpectStart(1);
   loop_.Post([this] {
     loop_.Stop();
-    for (const uint32_t node : {0, 1}) Exited(node, 1, kExitSeven);
+    for (const uint32_t node : {0, 1}) Exited(node, 1, kExitWithSeven);
   });
   for (int i = 0; i < 100; ++i) Stopped(0, 1);
 }

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-GangJob Job() {
+GangJob NewJob() {
   GangJob job;
   job.job_id = 12;
   job.step_id = 3;
@@ -20,21 +20,21 @@ GangJob Job() {
 }
 
 TEST(GangJob, IsNamedAfterItsStepAndARequeueMakesItAnotherGang) {
-  GangJob job = Job();
+  GangJob job = NewJob();
   EXPECT_EQ(job.Id(), "12.3");
   job.restart_count = 2;
   EXPECT_EQ(job.Id(), "12.3-r2");
 }
 
 TEST(GangJob, KeepsItsCheckpointsAcrossARequeue) {
-  GangJob job = Job();
+  GangJob job = NewJob();
   const std::string key = job.Key();
   job.restart_count = 1;
   EXPECT_EQ(job.Key(), key);
 }
 
 TEST(GangJob, ANameGivesTheKeyThatALaterJobFinds) {
-  GangJob job = Job();
+  GangJob job = NewJob();
   job.options_text = "name=llama";
   ASSERT_TRUE(job.Complete());
   EXPECT_EQ(job.Key(), "name-llama");
@@ -42,7 +42,7 @@ TEST(GangJob, ANameGivesTheKeyThatALaterJobFinds) {
 }
 
 TEST(GangJob, TheBatchHostIsTheLastCandidate) {
-  GangJob job = Job();
+  GangJob job = NewJob();
   ASSERT_TRUE(job.Complete());
   EXPECT_THAT(job.hosts, ElementsAre("n1", "n2", "n3"));
   EXPECT_THAT(job.CandidateNodes(), ElementsAre(1U, 2U, 0U));
@@ -53,7 +53,7 @@ TEST(GangJob, TheBatchHostIsTheLastCandidate) {
 
 TEST(GangJob, RefusesStepsThatCannotBe) {
   for (const uint32_t tasks : {0U, 2U, (1U << 24) + 1}) {
-    GangJob job = Job();
+    GangJob job = NewJob();
     job.task_count = tasks;
     const Status complete = job.Complete();
     ASSERT_FALSE(complete) << tasks;
@@ -62,7 +62,7 @@ TEST(GangJob, RefusesStepsThatCannotBe) {
 }
 
 TEST(GangJob, RefusesOptionsThatTheUserMayNotGive) {
-  GangJob job = Job();
+  GangJob job = NewJob();
   job.options_text = "name=../../etc";
   const Status complete = job.Complete();
   ASSERT_FALSE(complete);
@@ -70,7 +70,7 @@ TEST(GangJob, RefusesOptionsThatTheUserMayNotGive) {
 }
 
 TEST(GangJob, RefusesMoreSparesThanThereAreNodesToSpare) {
-  GangJob job = Job();
+  GangJob job = NewJob();
   job.options_text = "spares=2,min=1";
   ASSERT_TRUE(job.Complete());
   job.options_text = "spares=3";

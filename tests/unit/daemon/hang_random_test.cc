@@ -12,7 +12,6 @@
 namespace muster::hang {
 namespace {
 
-constexpr int64_t kSecond = kSecondNs;
 #ifdef MUSTER_SANITIZED
 constexpr uint32_t kRuns = 15;  // there it takes ten times as long
 #else
@@ -41,7 +40,7 @@ struct Training {
     // Without progress() in it, nobody can tell a first phase above the floor from a hang.
     seconds = std::min(seconds, 590.0);
     if (ahead) gang.Step(static_cast<uint32_t>(random() % gang.members.size()), gang.step);
-    if (auto verdict = gang.Pass(static_cast<int64_t>(seconds * kSecond) + 1)) return verdict;
+    if (auto verdict = gang.Pass(static_cast<int64_t>(seconds * kSecondNs) + 1)) return verdict;
     gang.StepAll(gang.step);
     return std::nullopt;
   }
@@ -73,10 +72,10 @@ TEST(HangRandom, JitterCheckpointsAndValidationsAreNoHangsAndAHangIsFoundWithIts
       if (member.rank != culprit) gang.Step(member.rank, gang.step);
     }
     const int64_t began = gang.now;
-    const auto verdict = gang.Pass(4000 * kSecond);
+    const auto verdict = gang.Pass(4000 * kSecondNs);
     ASSERT_TRUE(verdict);
     EXPECT_THAT(verdict->culprits, testing::ElementsAre(culprit)) << verdict->text;
-    EXPECT_LE(gang.now - began, verdict->limit_ns + 2 * kSecond) << verdict->text;
+    EXPECT_LE(gang.now - began, verdict->limit_ns + 2 * kSecondNs) << verdict->text;
     EXPECT_EQ(verdict->positions.size(), gang.members.size());
   }
 }

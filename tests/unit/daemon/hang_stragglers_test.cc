@@ -12,7 +12,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr double kSecond = kSecondNs;
+constexpr double kSecondDouble = kSecondNs;
 
 class StragglersTest : public testing::Test {
  protected:
@@ -25,8 +25,8 @@ class StragglersTest : public testing::Test {
     MemberReport report;
     report.rank = rank;
     report.step = step;
-    report.age_ns = static_cast<int64_t>((now - at) * kSecond);
-    stragglers_.Report(report, static_cast<int64_t>(now * kSecond));
+    report.age_ns = static_cast<int64_t>((now - at) * kSecondDouble);
+    stragglers_.Report(report, static_cast<int64_t>(now * kSecondDouble));
   }
   std::vector<uint32_t> Marked() const {
     std::vector<uint32_t> marked;

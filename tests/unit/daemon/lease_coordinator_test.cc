@@ -9,7 +9,7 @@
 namespace muster::lease {
 namespace {
 
-constexpr Nanos Ms(int64_t ms) {
+constexpr Nanos Milliseconds(int64_t ms) {
   return ms * kMillisecond;
 }
 
@@ -69,8 +69,8 @@ class CoordinatorLeaseTest : public ::testing::Test {
   // Time passes, and these nodes beat every 100 ms.
   void Until(Nanos end, const std::vector<NodeIndex>& beating) {
     while (now_ < end) {
-      now_ += Ms(50);
-      if (now_ % Ms(100) == 0) {
+      now_ += Milliseconds(50);
+      if (now_ % Milliseconds(100) == 0) {
         for (const NodeIndex node : beating) Beat(node);
       }
       lead_->Tick(now_, &out_);
@@ -87,7 +87,7 @@ class CoordinatorLeaseTest : public ::testing::Test {
                        [kind](const Event& e) { return e.kind == kind; });
   }
 
-  Nanos now_ = Ms(100'000);
+  Nanos now_ = Milliseconds(100'000);
   size_t nodes_ = 0;
   uint64_t term_ = 1;
   uint64_t sequence_ = 0;
@@ -119,11 +119,11 @@ TEST_F(CoordinatorLeaseTest, OneNodeIsItsOwnMajority) {
 
 TEST_F(CoordinatorLeaseTest, ANodeThatStopsIsSilentAfterTheSilenceAndNotBefore) {
   MakeFirst(3);
-  Until(now_ + Ms(2'000), {0, 1, 2});
+  Until(now_ + Milliseconds(2'000), {0, 1, 2});
   const Nanos last = now_;
-  Until(last + Ms(1'150), {0, 1});
+  Until(last + Milliseconds(1'150), {0, 1});
   EXPECT_FALSE(Silent(2));
-  Until(last + Ms(1'250), {0, 1});
+  Until(last + Milliseconds(1'250), {0, 1});
   EXPECT_TRUE(Silent(2));
   Beat(2);
   EXPECT_TRUE(Has(EventKind::kHeard));
@@ -132,10 +132,10 @@ TEST_F(CoordinatorLeaseTest, ANodeThatStopsIsSilentAfterTheSilenceAndNotBefore) 
 // An order from before it was silent may reach it now, and its place may have been given to another.
 TEST_F(CoordinatorLeaseTest, ANodeThatWasSilentIsGrantedNothingUntilItIsAttachedAgain) {
   MakeFirst(3);
-  Until(now_ + Ms(2'000), {0, 1, 2});
-  Until(now_ + Ms(1'300), {0, 1});
+  Until(now_ + Milliseconds(2'000), {0, 1, 2});
+  Until(now_ + Milliseconds(1'300), {0, 1});
   ASSERT_TRUE(Silent(2));
-  Until(now_ + Ms(1'000), {0, 1, 2});
+  Until(now_ + Milliseconds(1'000), {0, 1, 2});
   Beat(2);
   EXPECT_FALSE(granted_);
   lead_->NodeAttached(2, now_);
@@ -145,8 +145,8 @@ TEST_F(CoordinatorLeaseTest, ANodeThatWasSilentIsGrantedNothingUntilItIsAttached
 
 TEST_F(CoordinatorLeaseTest, WithoutAMajorityThatBeatsAfterwardsNobodyIsSilentAndNobodyIsGranted) {
   MakeFirst(5);
-  Until(now_ + Ms(2'000), {0, 1, 2, 3, 4});
-  Until(now_ + Ms(30'000), {0, 1});
+  Until(now_ + Milliseconds(2'000), {0, 1, 2, 3, 4});
+  Until(now_ + Milliseconds(30'000), {0, 1});
   EXPECT_FALSE(Has(EventKind::kSilent));
   EXPECT_TRUE(Has(EventKind::kLostQuorum));
   Beat(0);
@@ -155,12 +155,12 @@ TEST_F(CoordinatorLeaseTest, WithoutAMajorityThatBeatsAfterwardsNobodyIsSilentAn
 
 TEST_F(CoordinatorLeaseTest, BeatsThatWereSentEarlyAndComeLateProveNothing) {
   MakeFirst(3);
-  Until(now_ + Ms(2'000), {0, 1, 2});
+  Until(now_ + Milliseconds(2'000), {0, 1, 2});
   const auto old = stamps_;
   const Nanos last = now_;
   // Nodes 0 and 1 are heard, but what they show is from before.
-  while (now_ < last + Ms(5'000)) {
-    Until(now_ + Ms(100), {});
+  while (now_ < last + Milliseconds(5'000)) {
+    Until(now_ + Milliseconds(100), {});
     stamps_ = old;
     Beat(0);
     stamps_ = old;
@@ -172,100 +172,100 @@ TEST_F(CoordinatorLeaseTest, BeatsThatWereSentEarlyAndComeLateProveNothing) {
 
 TEST_F(CoordinatorLeaseTest, OfTwoNodesTheStoresWordAfterTheLeaseIsNeeded) {
   MakeFirst(2);
-  Until(now_ + Ms(2'000), {0, 1});
+  Until(now_ + Milliseconds(2'000), {0, 1});
   const Nanos last = now_;
-  Until(last + Ms(3'000), {0});
+  Until(last + Milliseconds(3'000), {0});
   EXPECT_FALSE(Silent(1));
   EXPECT_TRUE(Has(EventKind::kConfirmInStore));
-  lead_->StoreConfirmed(last + Ms(700), now_, &out_);
+  lead_->StoreConfirmed(last + Milliseconds(700), now_, &out_);
   EXPECT_FALSE(Silent(1)) << "asked before the other's lease had ended";
   lead_->StoreConfirmed(now_, now_, &out_);
   EXPECT_TRUE(Silent(1));
   Beat(0);
   EXPECT_TRUE(granted_) << "the store is a quorum for one lease";
-  Until(now_ + Ms(1'000), {0});
+  Until(now_ + Milliseconds(1'000), {0});
   Beat(0);
   EXPECT_FALSE(granted_);
 }
 
 TEST_F(CoordinatorLeaseTest, TheStoresWordAloneIsNothingWhereTheOthersCouldBeAMajority) {
   MakeFirst(5);
-  Until(now_ + Ms(2'000), {0, 1, 2, 3, 4});
-  Until(now_ + Ms(5'000), {0, 1});
+  Until(now_ + Milliseconds(2'000), {0, 1, 2, 3, 4});
+  Until(now_ + Milliseconds(5'000), {0, 1});
   lead_->StoreConfirmed(now_, now_, &out_);
   EXPECT_FALSE(Has(EventKind::kSilent));
 }
 
 TEST_F(CoordinatorLeaseTest, AfterItsOwnPauseNodesGetAWholeSilenceAgain) {
   MakeFirst(3);
-  Until(now_ + Ms(2'000), {0, 1, 2});
-  now_ += Ms(5'000);
+  Until(now_ + Milliseconds(2'000), {0, 1, 2});
+  now_ += Milliseconds(5'000);
   lead_->Tick(now_, &out_);
   EXPECT_TRUE(Has(EventKind::kLostQuorum)) << "its own quorum has run out meanwhile";
   const Nanos awake = now_;
-  Until(awake + Ms(1'100), {0, 1});
+  Until(awake + Milliseconds(1'100), {0, 1});
   EXPECT_FALSE(Silent(2));
-  Until(awake + Ms(2'000), {0, 1});
+  Until(awake + Milliseconds(2'000), {0, 1});
   EXPECT_TRUE(Silent(2));
 }
 
 TEST_F(CoordinatorLeaseTest, ANodeWhoseMusterdHasGoneHasTheReconnectTime) {
   MakeFirst(3);
-  Until(now_ + Ms(2'000), {0, 1, 2});
+  Until(now_ + Milliseconds(2'000), {0, 1, 2});
   lead_->NodeClosed(2, now_);
   const Nanos closed = now_;
-  Until(closed + Ms(30'300), {0, 1});
+  Until(closed + Milliseconds(30'300), {0, 1});
   EXPECT_FALSE(Silent(2));
-  Until(closed + Ms(30'500), {0, 1});
+  Until(closed + Milliseconds(30'500), {0, 1});
   EXPECT_TRUE(Silent(2));
 }
 
 TEST_F(CoordinatorLeaseTest, AReturnedMusterdCountsOnceItsBeatsAreFromAfterItsReturn) {
   MakeFirst(3);
-  Until(now_ + Ms(2'000), {0, 1, 2});
+  Until(now_ + Milliseconds(2'000), {0, 1, 2});
   lead_->NodeClosed(2, now_);
-  now_ += Ms(50);
+  now_ += Milliseconds(50);
   lead_->NodeAttached(2, now_);
   Beat(2);  // an old one that was on its way, by its stamp
-  Until(now_ + Ms(5'000), {0, 1});
+  Until(now_ + Milliseconds(5'000), {0, 1});
   EXPECT_FALSE(Silent(2)) << "its supervisors may run on without it";
   Beat(2, kOnGrace);
   Beat(2, kOnGrace);
-  Until(now_ + Ms(5'000), {0, 1});
+  Until(now_ + Milliseconds(5'000), {0, 1});
   EXPECT_FALSE(Silent(2)) << "its members run on their grace";
   Beat(2);
-  Until(now_ + Ms(1'300), {0, 1});
+  Until(now_ + Milliseconds(1'300), {0, 1});
   EXPECT_TRUE(Silent(2));
 }
 
 TEST_F(CoordinatorLeaseTest, ARemovedNodeIsNotWatchedAndNotAcked) {
   MakeFirst(3);
-  Until(now_ + Ms(2'000), {0, 1, 2});
+  Until(now_ + Milliseconds(2'000), {0, 1, 2});
   lead_->NodeRemoved(2);
   stamps_[2] = 1;
   Beat(2);
   EXPECT_EQ(stamps_[2], 1);
-  Until(now_ + Ms(5'000), {0, 1});
+  Until(now_ + Milliseconds(5'000), {0, 1});
   EXPECT_FALSE(Silent(2));
 }
 
 TEST_F(CoordinatorLeaseTest, ASuccessorWaitsForWhatTheOldCoordinatorMayHaveAcked) {
   MakeSuccessor(3, true);
   const Nanos taken = now_;
-  Until(taken + Ms(1'900), {0, 1});
+  Until(taken + Milliseconds(1'900), {0, 1});
   EXPECT_FALSE(Silent(2));
   EXPECT_TRUE(announced_.contains(2));
-  Until(taken + Ms(2'100), {0, 1});
+  Until(taken + Milliseconds(2'100), {0, 1});
   EXPECT_TRUE(Silent(2)) << "two leases, and the margin between lease and silence";
 }
 
 TEST_F(CoordinatorLeaseTest, WithoutThePromisesItWaitsFromTheirFirstBeatsOn) {
   MakeSuccessor(3, false);
-  Until(now_ + Ms(5'000), {0});
+  Until(now_ + Milliseconds(5'000), {0});
   const Nanos came = now_;
-  Until(came + Ms(1'900), {0, 1});
+  Until(came + Milliseconds(1'900), {0, 1});
   EXPECT_FALSE(Silent(2));
-  Until(came + Ms(2'200), {0, 1});
+  Until(came + Milliseconds(2'200), {0, 1});
   EXPECT_TRUE(Silent(2));
 }
 
@@ -277,10 +277,10 @@ TEST_F(CoordinatorLeaseTest, UntilTheOldWitnessesHaveComeNobodyIsSilent) {
   settings.former = {{2, 3, 4}};
   settings.watched = {0, 1, 2, 3, 4};
   Make(settings);
-  Until(now_ + Ms(10'000), {0, 1});
+  Until(now_ + Milliseconds(10'000), {0, 1});
   EXPECT_FALSE(Has(EventKind::kSilent));
   EXPECT_FALSE(lead_->Settled());
-  Until(now_ + Ms(3'000), {0, 1, 2, 3});
+  Until(now_ + Milliseconds(3'000), {0, 1, 2, 3});
   EXPECT_TRUE(Silent(4));
   EXPECT_TRUE(lead_->Settled());
 }
@@ -293,9 +293,9 @@ TEST_F(CoordinatorLeaseTest, ANodeWhoseMusterdHadGoneBeforeTheTakeOverKeepsItsTi
   settings.closed = {2};
   Make(settings);
   const Nanos taken = now_;
-  Until(taken + Ms(30'000), {0, 1});
+  Until(taken + Milliseconds(30'000), {0, 1});
   EXPECT_FALSE(Silent(2));
-  Until(taken + Ms(31'000), {0, 1});
+  Until(taken + Milliseconds(31'000), {0, 1});
   EXPECT_TRUE(Silent(2));
 }
 
@@ -306,12 +306,12 @@ TEST_F(CoordinatorLeaseTest, WhereNobodySawWhoseMusterdWentAllKeepThatTime) {
   settings.watched = {0, 1, 2};
   Make(settings);
   const Nanos taken = now_;
-  Until(taken + Ms(31'000), {0, 1});
+  Until(taken + Milliseconds(31'000), {0, 1});
   EXPECT_FALSE(Silent(2));
-  Until(taken + Ms(32'000), {0});
+  Until(taken + Milliseconds(32'000), {0});
   EXPECT_TRUE(Silent(2));
   EXPECT_FALSE(Silent(1));
-  Until(now_ + Ms(1'500), {0, 2});
+  Until(now_ + Milliseconds(1'500), {0, 2});
   EXPECT_TRUE(Silent(1)) << "who has beaten is silent as soon as ever";
 }
 
@@ -341,7 +341,7 @@ TEST_F(CoordinatorLeaseTest, APromiseAgainstItsTermAsksForANewOneAgainAndAgain) 
   spent.term = 1;
   spent.from = 2;
   for (int i = 0; i < 30; ++i) {
-    now_ += Ms(100);
+    now_ += Milliseconds(100);
     Receive(spent);
   }
   const auto count = std::count_if(out_.events.begin(), out_.events.end(),

@@ -6,16 +6,16 @@
 namespace muster {
 namespace {
 
-constexpr uint32_t kNode = BeatNet::kNodes - 1;  // that something happens to
+constexpr uint32_t kSilentNode = BeatNet::kNodes - 1;  // that something happens to
 
 using LeaseSilence = BeatRig;
 
 TEST_F(LeaseSilence, TheOthersGoOnOnlyAfterItAndNotBeforeTheRecordSaysSo) {
   RunFirst();
-  CutOff(kNode);
+  CutOff(kSilentNode);
   AdvanceUntil("the others are stopped", 2 * times_.silence, [&] { return HasStop(kBatch); });
-  EXPECT_TRUE(Lost(kNode));
-  EXPECT_GE(net_->now() - net_->last_beat(kNode), times_.silence);
+  EXPECT_TRUE(Lost(kSilentNode));
+  EXPECT_GE(net_->now() - net_->last_beat(kSilentNode), times_.silence);
   HoldRecord();
   ExpectStopAndStop(1, {kBatch, kCoordinator});
   ASSERT_TRUE(Eventually([&] { return RecordIn(kCoordinator)->generation == 2 && RecordWaits(); }));
@@ -30,23 +30,23 @@ TEST_F(LeaseSilence, TheOthersGoOnOnlyAfterItAndNotBeforeTheRecordSaysSo) {
 
 TEST_F(LeaseSilence, AMusterdThatHasEndedIsWaitedForForReconnectAndNotForSilence) {
   RunFirst();
-  EndDaemon(kNode);
+  EndDaemon(kSilentNode);
   ASSERT_TRUE(Eventually([&] { return Noted(kCoordinator, "node_away"); }));
   Advance(times_.reconnect);
-  EXPECT_FALSE(Lost(kNode));
+  EXPECT_FALSE(Lost(kSilentNode));
   EXPECT_FALSE(HasStop(kBatch));
-  AdvanceUntil("the node is lost", 2 * times_.silence, [&] { return Lost(kNode); });
+  AdvanceUntil("the node is lost", 2 * times_.silence, [&] { return Lost(kSilentNode); });
   EXPECT_TRUE(HasStop(kBatch));
 }
 
 TEST_F(LeaseSilence, AMusterdThatIsBackWithinReconnectKeepsItsMembers) {
   RunFirst();
-  EndDaemon(kNode);
+  EndDaemon(kSilentNode);
   ASSERT_TRUE(Eventually([&] { return Noted(kCoordinator, "node_away"); }));
   Advance(times_.reconnect - times_.silence);
-  StartDaemon(kNode);
-  ASSERT_TRUE(members_[kNode].Rejoin(daemons_[kNode]->socket(), wire::MemberState::kRunning, 1));
-  ASSERT_TRUE(InTime([&] { return KnownIn(kNode).heard; }));
+  StartDaemon(kSilentNode);
+  ASSERT_TRUE(members_[kSilentNode].Rejoin(daemons_[kSilentNode]->socket(), wire::MemberState::kRunning, 1));
+  ASSERT_TRUE(InTime([&] { return KnownIn(kSilentNode).heard; }));
   Advance(times_.reconnect + 2 * times_.silence);
   for (uint32_t node = 0; node < kNodes; ++node) {
     EXPECT_FALSE(HasStop(node)) << "node " << node;

@@ -19,9 +19,9 @@ namespace {
 using testing::HasSubstr;
 
 constexpr uint64_t kMiB = 1 << 20;
-using Memory = std::shared_ptr<const UniqueFd>;
+using GrantedMemory = std::shared_ptr<const UniqueFd>;
 
-Memory NewMemory() {
+GrantedMemory NewMemory() {
   return std::make_shared<const UniqueFd>(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 }
 
@@ -48,7 +48,7 @@ class MemoryGrantsTest : public testing::Test {
     std::filesystem::create_directories(whole.parent_path());
     std::ofstream(whole) << text;
   }
-  std::string Ask(MemoryGrants::Share& share, const Memory& memory, uint64_t mebibytes) {
+  std::string Ask(MemoryGrants::Share& share, const GrantedMemory& memory, uint64_t mebibytes) {
     const Status status = grants_.Ask(share, memory, mebibytes * kMiB);
     return status ? "granted" : status.error().message;
   }
@@ -100,7 +100,7 @@ TEST_F(MemoryGrantsTest, WhatOthersHaveBeenGrantedAndNotTakenIsNotThere) {
   Limit("/job", 500, 0);
   auto one = grants_.Join(7);
   const auto other = grants_.Join(8);
-  const Memory memory = NewMemory();
+  const GrantedMemory memory = NewMemory();
   ASSERT_EQ(Ask(*one, memory, 300), "granted");
   EXPECT_THAT(Ask(*other, NewMemory(), 201), HasSubstr("leaves 500 MiB, of which 300 MiB are granted"));
   // Some of it is taken: then the cgroup has it.
@@ -116,7 +116,7 @@ TEST_F(MemoryGrantsTest, TheSameMemoryCountsOnceAndWhatItHasIsNotNeeded) {
   Process(7, "/job");
   Limit("/job", 500, 0);
   const auto share = grants_.Join(7);
-  const Memory memory = NewMemory();
+  const GrantedMemory memory = NewMemory();
   ASSERT_EQ(::ftruncate(memory->get(), 300 * kMiB), 0);
   ASSERT_EQ(::fallocate(memory->get(), 0, 0, 4 * kMiB), 0);
   EXPECT_EQ(Ask(*share, memory, 300), "granted");

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // `saves`: of each node; each has two ranks.
-Roster RosterOf(const std::vector<bool>& saves) {
+Roster RingOf(const std::vector<bool>& saves) {
   Roster roster;
   uint32_t rank = 0;
   for (size_t i = 0; i < saves.size(); ++i) {
@@ -29,7 +29,7 @@ Roster RosterOf(const std::vector<bool>& saves) {
 
 TEST(PartnerRing, EveryNodeHasOnePartnerAndIsOnes) {
   for (const size_t count : {2U, 3U, 4U, 7U, 16U, 101U}) {
-    const Roster roster = RosterOf(std::vector<bool>(count, true));
+    const Roster roster = RingOf(std::vector<bool>(count, true));
     std::set<size_t> partners;
     for (size_t place = 0; place < count; ++place) {
       const auto partner = PartnerOf(roster, place);
@@ -43,7 +43,7 @@ TEST(PartnerRing, EveryNodeHasOnePartnerAndIsOnes) {
 }
 
 TEST(PartnerRing, APartnerIsInAnotherHalfOfTheNodes) {
-  const Roster roster = RosterOf(std::vector<bool>(16, true));
+  const Roster roster = RingOf(std::vector<bool>(16, true));
   // Two switches of eight.
   for (size_t place = 0; place < 16; ++place) EXPECT_NE(*PartnerOf(roster, place) / 8, place / 8);
 }
@@ -65,7 +65,7 @@ size_t PairsOfOneDomain(Roster roster, const std::vector<std::string>& domains) 
 
 TEST(PartnerRing, APartnerIsInAnotherDomain) {
   const auto pairs = [](const std::vector<std::string>& domains) {
-    return PairsOfOneDomain(RosterOf(std::vector<bool>(domains.size(), true)), domains);
+    return PairsOfOneDomain(RingOf(std::vector<bool>(domains.size(), true)), domains);
   };
   EXPECT_EQ(pairs({"a", "b", "a", "b"}), 0U);  // half the list further is the same one
   EXPECT_EQ(pairs({"a", "b", "c", "a", "b", "c"}), 0U);
@@ -88,13 +88,13 @@ TEST(PartnerRing, AsFewAsCanBeAreOfOneDomain) {
     size_t largest = 0;
     for (const auto& [domain, size] : sizes) largest = std::max(largest, size);
     const size_t others = domains.size() - largest;
-    EXPECT_EQ(PairsOfOneDomain(RosterOf(std::vector<bool>(domains.size(), true)), domains),
+    EXPECT_EQ(PairsOfOneDomain(RingOf(std::vector<bool>(domains.size(), true)), domains),
               largest > others ? largest - others : 0);
   }
 }
 
 TEST(PartnerRing, OneThatSavesAloneTakesOneOfAnotherDomain) {
-  Roster roster = RosterOf({false, true, false, false});
+  Roster roster = RingOf({false, true, false, false});
   for (const size_t place : {0U, 1U, 2U}) roster.nodes[place].domain = "a";
   roster.nodes[3].domain = "b";
   EXPECT_EQ(PartnerOf(roster, 1), 3U);
@@ -103,14 +103,14 @@ TEST(PartnerRing, OneThatSavesAloneTakesOneOfAnotherDomain) {
 }
 
 TEST(PartnerRing, ANodeAloneHasNone) {
-  const Roster roster = RosterOf({true});
+  const Roster roster = RingOf({true});
   EXPECT_FALSE(PartnerOf(roster, 0));
   EXPECT_THAT(RanksKeptBy(roster, 0), IsEmpty());
   EXPECT_FALSE(PartnerOf(Roster(), 0));
 }
 
 TEST(PartnerRing, WhoSavesNothingNeedsNoneAndIsNoneWhereOthersSave) {
-  const Roster roster = RosterOf({true, false, true});
+  const Roster roster = RingOf({true, false, true});
   EXPECT_EQ(PartnerOf(roster, 0), 2U);
   EXPECT_EQ(PartnerOf(roster, 2), 0U);
   EXPECT_FALSE(PartnerOf(roster, 1));
@@ -119,17 +119,17 @@ TEST(PartnerRing, WhoSavesNothingNeedsNoneAndIsNoneWhereOthersSave) {
 }
 
 TEST(PartnerRing, OneThatSavesAloneTakesAnyOther) {
-  const Roster first = RosterOf({true, false, false});
+  const Roster first = RingOf({true, false, false});
   EXPECT_EQ(PartnerOf(first, 0), 1U);
   EXPECT_THAT(RanksKeptBy(first, 1), ElementsAre(0, 1));
   EXPECT_THAT(RanksKeptBy(first, 2), IsEmpty());
-  const Roster last = RosterOf({false, true});
+  const Roster last = RingOf({false, true});
   EXPECT_EQ(PartnerOf(last, 1), 0U);
   EXPECT_THAT(RanksKeptBy(last, 0), ElementsAre(2, 3));
 }
 
 TEST(PartnerRing, ARankIsFoundOnItsNode) {
-  const Roster roster = RosterOf({true, true});
+  const Roster roster = RingOf({true, true});
   EXPECT_EQ(roster.PlaceOf(3), 1U);
   EXPECT_FALSE(roster.PlaceOf(4));
 }

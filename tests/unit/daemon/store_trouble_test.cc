@@ -24,7 +24,7 @@ namespace {
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 
-constexpr auto kSoon = std::chrono::seconds(60);
+constexpr auto kSoonEnough = std::chrono::seconds(60);
 
 class StoreTrouble : public TwoDaemons {
  protected:
@@ -106,7 +106,7 @@ TEST_F(StoreTrouble, AFullStoreEndsNoGangAndWhatItHasToKeepIsWrittenWhenThereIsR
   StartDaemon(1);
   second_->Rejoin();
   const auto asked = [&] { return 1'000'000 - *times; };
-  const auto end = steady_clock::now() + kSoon;
+  const auto end = steady_clock::now() + kSoonEnough;
   while (asked() < 2 && steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ASSERT_GE(asked(), 2);
   *times = 0;
@@ -136,7 +136,7 @@ TEST_F(StoreTrouble, TheRecordOfARestartWaitsForNoRemovals) {
     const auto head = Catalog(memory_, "u1000", "name-elastic").Load();
     return head && head->fence.generation == 2;
   };
-  const auto end = steady_clock::now() + kSoon / 3;
+  const auto end = steady_clock::now() + kSoonEnough / 3;
   while (!recorded() && steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_TRUE(recorded());
   go.set_value();
@@ -175,7 +175,7 @@ TEST_F(StoreTrouble, AConnectionThatComesAgainHasNoMoreSavesOnTheirWayThanOneTha
       });
   first_->Save(1, "a");
   first_->Save(2, "b");
-  const auto end = steady_clock::now() + kSoon;
+  const auto end = steady_clock::now() + kSoonEnough;
   while (*held < 2 && steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_GE(*held, 2);
   first_->GreetAgain();

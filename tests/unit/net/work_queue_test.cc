@@ -26,7 +26,7 @@ using testing::Each;
 using testing::ResultOf;
 
 // Rank 0 waits for so long for an operation, the others for longer: it is the first to give up.
-void InGroup(int size, milliseconds operation_timeout, const std::function<int(Collectives&)>& body) {
+void InGroupOf(int size, milliseconds operation_timeout, const std::function<int(Collectives&)>& body) {
   const std::uint16_t port = FreePort();
   const std::vector<int> statuses = RunMembers(size, [&](int rank) {
     GroupOptions options = LoopbackGroup(rank, size, port);
@@ -40,7 +40,7 @@ void InGroup(int size, milliseconds operation_timeout, const std::function<int(C
 
 TEST(WorkQueue, WhatIsBegunTogetherIsDoneInOrder) {
   for (const int size : {1, 2, 3}) {
-    InGroup(size, std::chrono::seconds(20), [size](Collectives& group) {
+    InGroupOf(size, std::chrono::seconds(20), [size](Collectives& group) {
       constexpr std::size_t kWorks = 8;
       WorkQueue queue(group);
       for (int round = 0; round < 3; ++round) {
@@ -68,7 +68,7 @@ TEST(WorkQueue, WhatIsBegunTogetherHasOneDeadline) {
   test::SharedFloats begun(1);
   const auto start = steady_clock::now();
   const auto now = [start] { return std::chrono::duration<float>(steady_clock::now() - start).count(); };
-  InGroup(2, kTimeout, [&](Collectives& group) {
+  InGroupOf(2, kTimeout, [&](Collectives& group) {
     std::vector<float> values(1000);
     const std::atomic_ref<float> begun_at(begun.values()[0]);
     if (group.rank() == 0) {
@@ -90,7 +90,7 @@ TEST(WorkQueue, WhatIsBegunTogetherHasOneDeadline) {
 }
 
 TEST(WorkQueue, AQueueThatEndsWithWorkAbortsTheCommunicator) {
-  InGroup(2, std::chrono::seconds(20), [](Collectives& group) {
+  InGroupOf(2, std::chrono::seconds(20), [](Collectives& group) {
     if (group.rank() == 0) {
       std::vector<float> values(1000);
       const auto begun = steady_clock::now();
@@ -110,7 +110,7 @@ TEST(WorkQueue, AQueueThatEndsWithWorkAbortsTheCommunicator) {
 }
 
 TEST(WorkQueue, WhatADeviceStillWritesIsWaitedFor) {
-  InGroup(2, std::chrono::seconds(20), [](Collectives& group) {
+  InGroupOf(2, std::chrono::seconds(20), [](Collectives& group) {
     WorkQueue queue(group);
     std::vector<float> values(1000, 1);
     std::atomic<bool> written = false;
@@ -130,7 +130,7 @@ TEST(WorkQueue, WhatADeviceStillWritesIsWaitedFor) {
 
 TEST(WorkQueue, ADeviceThatFailsOrStandsStillEndsTheOperationOnAllMembers) {
   for (const bool stands_still : {false, true}) {
-    InGroup(2, milliseconds(stands_still ? 3'000 : 20'000), [stands_still](Collectives& group) {
+    InGroupOf(2, milliseconds(stands_still ? 3'000 : 20'000), [stands_still](Collectives& group) {
       WorkQueue queue(group);
       std::vector<float> values(1000);
       WorkQueue::Written written;
@@ -150,7 +150,7 @@ TEST(WorkQueue, ADeviceThatFailsOrStandsStillEndsTheOperationOnAllMembers) {
 }
 
 TEST(WorkQueue, AQueueThatEndsDoesNotWaitForADevice) {
-  InGroup(1, std::chrono::seconds(300), [](Collectives& group) {
+  InGroupOf(1, std::chrono::seconds(300), [](Collectives& group) {
     std::vector<float> values(1000);
     WorkQueue queue(group);
     (void)queue.AllReduce(Numbers(values), ReduceOp::kSum, [] { return Result<bool>(false); });

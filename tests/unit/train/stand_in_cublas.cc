@@ -8,9 +8,9 @@ namespace muster::stand_in {
 namespace {
 
 constexpr int kNotInitialized = 1;
-constexpr int kInvalidValue = 7;
+constexpr int kBadArgument = 7;
 
-struct Handle {
+struct Context {
   void* stream = nullptr;
 };
 
@@ -27,15 +27,15 @@ T* Matrices(T* data, int rows, int columns, int stride, long long step, int coun
 #define STAND_IN extern "C" __attribute__((visibility("default")))
 
 STAND_IN int cublasCreate_v2(void** out) {
-  *out = new Handle;
+  *out = new Context;
   return 0;
 }
 STAND_IN int cublasDestroy_v2(void* handle) {
-  delete static_cast<Handle*>(handle);
+  delete static_cast<Context*>(handle);
   return 0;
 }
 STAND_IN int cublasSetStream_v2(void* handle, void* stream) {
-  static_cast<Handle*>(handle)->stream = stream;
+  static_cast<Context*>(handle)->stream = stream;
   return 0;
 }
 STAND_IN const char* cublasGetStatusString(int) {
@@ -46,14 +46,14 @@ STAND_IN int cublasSgemmStridedBatched(void* handle, int left_form, int right_fo
                                        long long left_step, const float* right, int right_stride,
                                        long long right_step, const float* keep, float* out, int out_stride,
                                        long long out_step, int count) {
-  void* const stream = static_cast<Handle*>(handle)->stream;
+  void* const stream = static_cast<Context*>(handle)->stream;
   if (stream == nullptr) return kNotInitialized;
   const float* const a = left_form == 0 ? Matrices(left, rows, inner, left_stride, left_step, count)
                                         : Matrices(left, inner, rows, left_stride, left_step, count);
   const float* const b = right_form == 0 ? Matrices(right, inner, columns, right_stride, right_step, count)
                                          : Matrices(right, columns, inner, right_stride, right_step, count);
   float* const c = Matrices(out, rows, columns, out_stride, out_step, count);
-  if (a == nullptr || b == nullptr || c == nullptr) return kInvalidValue;
+  if (a == nullptr || b == nullptr || c == nullptr) return kBadArgument;
   Enqueue(stream, [=, by = *scale, kept = *keep] {
     for (int i = 0; i < count; ++i) {
       cblas_sgemm(CblasColMajor, left_form == 0 ? CblasNoTrans : CblasTrans,
