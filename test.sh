@@ -9,6 +9,7 @@ source "$root/scripts/tests.sh"
 usage() {
     cat <<'TEXT'
 usage: ./test.sh [LABEL...]
+       ./test.sh --changed [BASE]
 
 Installs what is needed, builds, and runs all tests, or those that have one of the labels:
 
@@ -31,6 +32,9 @@ Installs what is needed, builds, and runs all tests, or those that have one of t
   tsan     the unit tests under the thread sanitizer
   fuzz     the message codecs under libFuzzer, 20 s each
 
+--changed runs the tests that can see what differs between the commit BASE (HEAD) and the files here, by tests/reach.tsv, but no
+sanitizers and no fuzzers. Before a change is finished all tests run.
+
 A test of the labels cluster, chaos, demo, fabric, package, provision and vm that fails runs once more at the end, alone. If it
 passes then it is called unstable, and is a bug with a name; up to three such tests fail no run.
 
@@ -40,13 +44,22 @@ TEXT
 }
 
 labels=()
+changed= # since this commit
 for word; do
     case $word in
     -h | --help)
         usage
         exit 0
         ;;
+    --changed)
+        changed=HEAD
+        continue
+        ;;
     esac
+    if [[ $changed == HEAD ]]; then
+        changed=$word
+        continue
+    fi
     if ! in_list "$word" "${cluster_labels[@]}" "${program_labels[@]}"; then
         printf "test.sh: '%s' is no label of a test\n" "$word" >&2
         usage >&2
@@ -55,12 +68,32 @@ for word; do
     labels+=("$word")
 done
 everything=$((${#labels[@]} == 0))
+options=() # of ctest
+if [[ -n $changed ]]; then
+    ((everything)) || die "--changed takes no label"
+    everything=0
+    tests=$("$root/scripts/reached_tests.py" "$changed") || die "--changed needs a commit, not '$changed'"
+    if [[ -z $tests ]]; then
+        say "Nothing has changed that a test could see"
+        exit 0
+    fi
+    options=(-R "^($(paste -sd '|' <<<"$tests"))$")
+    while read -r label; do
+        label=${label%%[!a-z]*}
+        case $label in
+        "") labels=("${cluster_labels[@]}" "${program_labels[@]}") ;; # any test
+        cluster) labels+=(cluster chaos) ;;
+        *) labels+=("$label") ;;
+        esac
+    done <<<"$tests"
+fi
 ((${#labels[@]} > 0)) || labels=("${cluster_labels[@]}" "${program_labels[@]}")
 
 # Of the wanted labels those with tests of each kind.
 on_cluster=()
 programs=()
 for label in "${labels[@]}"; do
+    ! in_list "$label" "${on_cluster[@]}" "${programs[@]}" || continue
     if in_list "$label" "${cluster_labels[@]}"; then on_cluster+=("$label"); else programs+=("$label"); fi
 done
 
@@ -78,7 +111,7 @@ if ((${#on_cluster[@]} > 0)); then
     # The tests on the virtual cluster wait most of the time: the other builds take what they leave.
     ((${#programs[@]} == 0)) || start_beside build_tests "${programs[@]}"
     say "== Testing on the virtual cluster"
-    run_tests "$results/cluster" -- "${on_cluster[@]}"
+    run_tests "$results/cluster" "${options[@]}" -- "${on_cluster[@]}"
     check_nothing_left
     reports+=("$results/cluster")
     if ((${#programs[@]} > 0)) && ! wait_beside; then
@@ -91,7 +124,7 @@ fi
 if ((${#programs[@]} > 0)); then
     say "== Testing programs"
     # Some wait, and the fuzzers run for a fixed time.
-    run_tests "$results/programs" -- "${programs[@]}"
+    run_tests "$results/programs" "${options[@]}" -- "${programs[@]}"
     check_nothing_left
     reports+=("$results/programs")
 fi

@@ -1,44 +1,60 @@
-# How much of the machine a test asks for. A slot of ctest is half a processor (scripts/tests.sh): as many tests run at once
-# as the machine has processors for. tests/costs.tsv has a row a test: the seconds that it takes alone, and the seconds of a
-# processor that it, its cluster or its rack take meanwhile. What runs by scripts/idle is not counted.
+# How much of the machine a test asks for. A slot of ctest is a quarter of a processor (scripts/tests.sh): as many tests run at once
+# as the machine has processors for. tests/costs.tsv has a row a test, as `tests/stability --costs` writes it: the seconds that the
+# test takes alone, and the processor seconds that it, its cluster or its rack take meanwhile.
 set(costs ${CMAKE_SOURCE_DIR}/tests/costs.tsv)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${costs})
 file(STRINGS ${costs} rows)
 list(POP_FRONT rows)
 foreach(row ${rows})
-  if(NOT row MATCHES "^([a-z0-9_.]+)\t([1-9][0-9]*)\t([1-9][0-9]*)$")
-    message(FATAL_ERROR "${costs}: '${row}' is not: test<tab>seconds<tab>seconds of a processor, whole and above 0")
+  if(NOT row MATCHES "^([A-Za-z0-9_.]+)\t([1-9][0-9]*)\t([1-9][0-9]*)$")
+    message(FATAL_ERROR "${costs}: '${row}' is not: test<tab>seconds<tab>processor seconds, whole and above 0")
   endif()
   if(DEFINED MUSTER_WALL_${CMAKE_MATCH_1})
     message(FATAL_ERROR "${costs} has two rows of ${CMAKE_MATCH_1}")
   endif()
   set(MUSTER_WALL_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
   set(MUSTER_CPU_${CMAKE_MATCH_1} ${CMAKE_MATCH_3})
+  list(APPEND MUSTER_COSTS ${CMAKE_MATCH_1})
 endforeach()
 
-# muster_test_share(NAME... [IDLE] [WHOLE] [FIRST]): sets the tests' COST, by which ctest starts the longest first, and their slots:
-# one to three by the table, one of an IDLE test, whose command scripts/idle runs, four of one that takes the WHOLE machine.
-# FIRST: before all that are not. A test without a row counts as a minute with one processor.
+# muster_test_share(NAME... [IDLE] [SLOTS N] [FIRST]): sets the tests' COST, by which ctest starts the longest first, and their
+# slots: two to six by the table, one of an IDLE test, whose command scripts/idle runs, or N. FIRST: before all that are not.
+# A test without a row counts as a minute with half a processor.
 function(muster_test_share)
-  cmake_parse_arguments(S "IDLE;WHOLE;FIRST" "" "" ${ARGN})
+  cmake_parse_arguments(S "IDLE;FIRST" "SLOTS" "" ${ARGN})
   foreach(name ${S_UNPARSED_ARGUMENTS})
     set(wall 60)
-    set(cpu 60)
+    set(cpu 20)
     if(DEFINED MUSTER_WALL_${name})
       set(wall ${MUSTER_WALL_${name}})
       set(cpu ${MUSTER_CPU_${name}})
     endif()
-    math(EXPR slots "(2 * ${cpu} + ${wall} - 1) / ${wall}")  # rounded up
+    # On a machine half as fast the processor takes twice as long, and the rest of the time stays: the share is 2 cpu / (wall + cpu)
+    # there, which is rounded up to slots. Not below half a processor, which a cluster takes while it starts.
+    math(EXPR slots "(4 * 2 * ${cpu} + ${wall} + ${cpu} - 1) / (${wall} + ${cpu})")
     if(S_IDLE)
       set(slots 1)
-    elseif(S_WHOLE)
-      set(slots 4)
-    elseif(slots GREATER 3)
-      set(slots 3)
+    elseif(S_SLOTS)
+      set(slots ${S_SLOTS})
+    elseif(slots LESS 2)
+      set(slots 2)
+    elseif(slots GREATER 6)
+      set(slots 6)
     endif()
     if(S_FIRST)
       math(EXPR wall "${wall} + 10000")
     endif()
     set_tests_properties(${name} PROPERTIES COST ${wall} PROCESSORS ${slots})
   endforeach()
+  set_property(GLOBAL APPEND PROPERTY MUSTER_SHARED_TESTS ${S_UNPARSED_ARGUMENTS})
+endfunction()
+
+# muster_check_costs(): each row is a test's. To be called when all tests are there.
+function(muster_check_costs)
+  get_property(tests GLOBAL PROPERTY MUSTER_SHARED_TESTS)
+  set(gone ${MUSTER_COSTS})
+  list(REMOVE_ITEM gone ${tests})
+  if(gone)
+    message(FATAL_ERROR "${costs} has rows of tests that are not there: ${gone}")
+  endif()
 endfunction()

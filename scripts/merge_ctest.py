@@ -5,7 +5,7 @@ usage: merge_ctest.py BUILD... [NAME=BUILD:LABEL...]
 
 All tests of BUILD are taken. Of NAME=BUILD:LABEL those with that label are taken; they are called NAME.<test> and have the
 label NAME, since the same test exists in other builds too. These are builds with sanitizers, which are slow: their tests have
-five times as long. scripts/counted runs each test.
+five times as long. scripts/counted runs each test. A test without a share of its own (cmake/TestShares.cmake) takes half a processor.
 """
 
 import json
@@ -33,6 +33,7 @@ _KEPT = {
     "WORKING_DIRECTORY",
 }
 _SLOWER = 5
+_HALF_A_PROCESSOR = 2  # slots (scripts/tests.sh)
 _COUNTED = str(Path(__file__).resolve().with_name("counted"))
 
 
@@ -54,6 +55,8 @@ def _entry(test: dict[str, Any], prefix: str = "") -> str:
     """A test as CTestTestfile.cmake has it; with a prefix, as a build with sanitizers has it."""
     name: str = test["name"]
     properties = {entry["name"]: entry["value"] for entry in test["properties"]}
+    if "COST" not in properties:  # of one that has a share (cmake/TestShares.cmake) ctest lists no PROCESSORS if that is one
+        properties.setdefault("PROCESSORS", _HALF_A_PROCESSOR)
     if unknown := properties.keys() - _KEPT:
         raise SystemExit(f"merge_ctest.py: {name} has {', '.join(sorted(unknown))}, which I do not know")
     if prefix:
@@ -71,10 +74,13 @@ def _entry(test: dict[str, Any], prefix: str = "") -> str:
 
 def main(arguments: list[str]) -> None:
     for argument in arguments:
-        prefix, separator, rest = argument.partition("=")
-        build, label = (rest.rpartition(":")[0], f"^{rest.rpartition(':')[2]}$") if separator else (argument, "")
+        build, label, prefix = argument, "", ""
+        if "=" in argument:
+            prefix, _, rest = argument.partition("=")
+            build, _, label = rest.rpartition(":")
+            label = f"^{label}$"
         for test in _tests(build, label):
-            print(_entry(test, prefix if separator else ""))
+            print(_entry(test, prefix))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 #!/usr/bin/python3
 """What tests have come to: by label how many, how many failed, how long, how many seconds of a processor; and what each failed one
-has printed. At the end it names the tests that took more of the processors than their rows in tests/costs.tsv say.
+has printed. At the end it names the tests that took more of the processors than their rows in tests/costs.tsv say, and those that have
+no row there and should.
 
 usage: test_report.py RESULTS...        of one run (as scripts/tests.sh leaves it in RESULTS.json and RESULTS.xml)
        test_report.py --runs RESULTS... of several runs of the same tests, a line for each test
+       test_report.py --costs RESULTS...
+                                        of several runs too; writes the tests' rows in tests/costs.tsv
        test_report.py --failed RESULTS LABEL...
                                         the failed tests that are to run once more, alone, as in cluster.gang|vm.guests
 
@@ -40,6 +43,7 @@ class Outcome:
     output: str
     ran: bool = True
     unstable: bool = False
+    shared: bool = False  # tests/costs.tsv has a row of it, or should (cmake/TestShares.cmake sets its COST)
 
     @property
     def processor(self) -> float:
@@ -51,6 +55,7 @@ def read(results: str) -> list[Outcome]:
     """The outcomes of one run. A test that ctest was to run and that is not among the results has failed too."""
     listed = json.loads(pathlib.Path(results + ".json").read_text(encoding="utf-8"))["tests"]
     labels = {}
+    shared = {test["name"] for test in listed if any(entry["name"] == "COST" for entry in test["properties"])}
     for test in listed:
         values = [entry["value"] for entry in test["properties"] if entry["name"] == "LABELS"]
         labels[test["name"]] = values[0][0] if values else "?"
@@ -64,6 +69,8 @@ def read(results: str) -> list[Outcome]:
         seconds = float(case.get("time", 0))
         found.append(Outcome(name, labels.pop(name, "?"), state != "run", seconds, output, state in ("run", "fail")))
     found += [Outcome(name, label, True, 0.0, "it did not run", False) for name, label in labels.items()]
+    for outcome in found:
+        outcome.shared = outcome.name in shared
     return found
 
 
@@ -104,10 +111,30 @@ def _by_label(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def _rows() -> dict[str, tuple[int, int]]:
+    """Of each test that tests/costs.tsv has the seconds, and the processor seconds."""
+    rows = [line.split("\t") for line in _COSTS.read_text(encoding="utf-8").splitlines()[1:]]
+    return {name: (int(seconds), int(processor)) for name, seconds, processor in rows}
+
+
+def _write_rows(runs: list[list[Outcome]]) -> None:
+    """Of each test that should have a row and has passed the medians become its row."""
+    rows = _rows()
+    groups = collections.defaultdict(list)
+    for outcome in (outcome for outcomes in runs for outcome in outcomes):
+        if outcome.shared and outcome.ran and not outcome.failed and not outcome.unstable:
+            groups[outcome.name].append(outcome)
+    for name, group in groups.items():
+        medians = (statistics.median(o.seconds for o in group), statistics.median(o.processor for o in group))
+        rows[name] = (max(1, round(medians[0])), max(1, round(medians[1])))
+    lines = ["test\twall_s\tcpu_s", *(f"{name}\t{seconds}\t{processor}" for name, (seconds, processor) in sorted(rows.items()))]
+    _COSTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{_COSTS} has new rows of {len(groups)} tests")
+
+
 def _dearer(outcomes: list[Outcome]) -> list[str]:
     """The tests that took more of the processors than their rows say, measured by the speed of this machine."""
-    rows = [line.split("\t") for line in _COSTS.read_text(encoding="utf-8").splitlines()[1:]]
-    wanted = {name: float(processor) for name, _, processor in rows}
+    wanted = {name: processor for name, (_, processor) in _rows().items()}
     ratios = {o.name: o.processor / wanted[o.name] for o in outcomes if o.name in wanted and o.processor and not o.unstable}
     if len(ratios) < 10:
         return []
@@ -118,6 +145,12 @@ def _dearer(outcomes: list[Outcome]) -> list[str]:
         if ratio > _DEARER * usual and more > _MOMENT:
             found.append(f"{name} took {ratio * wanted[name]:.0f} processor seconds; by its row {usual * wanted[name]:.0f} on this machine")
     return found
+
+
+def _without_row(outcomes: list[Outcome]) -> list[str]:
+    rows = _rows()
+    missing = [outcome for outcome in outcomes if outcome.shared and outcome.ran and outcome.name not in rows]
+    return [f"{o.name} has no row in tests/costs.tsv: it took {o.seconds:.0f} s, and {o.processor:.0f} processor seconds" for o in missing]
 
 
 def _by_test(runs: list[list[Outcome]]) -> str:
@@ -138,6 +171,9 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--failed"]:
         print("|".join(_to_run_again(arguments[1], arguments[2:])))
         return 0
+    if arguments[:1] == ["--costs"]:
+        _write_rows([read(results) for results in arguments[1:]])
+        return 0
     several = arguments[:1] == ["--runs"]
     runs = [_with_second_looks(results) for results in arguments[several:]]
     outcomes = [outcome for run in runs for outcome in run]
@@ -148,7 +184,7 @@ def main(arguments: list[str]) -> int:
         print("\n".join("    " + line for line in outcome.output.splitlines()[-_LINES:]))
     print("== Results")
     print(_by_test(runs) if several else _by_label(outcomes))
-    for line in [] if several else _dearer(outcomes):
+    for line in [] if several else _without_row(outcomes) + _dearer(outcomes):
         print(line)
     if unstable:
         names = ", ".join(sorted(outcome.name for outcome in unstable))

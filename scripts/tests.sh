@@ -16,8 +16,8 @@ frameworks_labels=(check cluster unit frameworks) # whose tests need what tests/
 # The tests that run once more, alone, when they have failed: those that watch real daemons, whose deadlines a busy machine may break.
 second_look_labels=(cluster chaos demo fabric package provision vm)
 
-# A slot of ctest is half a processor; a test takes as many as tests/costs.tsv says (cmake/TestShares.cmake).
-slots=$((2 * $(nproc)))
+# A slot of ctest is a quarter of a processor; a test takes as many as tests/costs.tsv says (cmake/TestShares.cmake).
+slots=$((4 * $(nproc)))
 
 begin_tests() {
     trap end_tests EXIT
@@ -162,6 +162,14 @@ wait_beside() {
     return "$ended"
 }
 
+# label_of NAME: that of the test of this name.
+label_of() {
+    case $1 in
+    cluster.chaos | cluster.soak) printf chaos ;;
+    *) printf '%s' "${1%%.*}" ;;
+    esac
+}
+
 # tree LABEL: what merge_ctest.py takes to find the tests that have it.
 tree() {
     case $1 in
@@ -250,13 +258,13 @@ look_again() {
     remove_left
     slots=1
     export MUSTER_TEST_LOGS=$logs/again # the same cluster's logs may be in both
-    # The packages are there; only tests that need them build them.
+    # Without fixtures: the packages that package.build_deb and package.build_rpm have built are still there.
     run_tests "$results-again" -R "^(${names//./\\.})$" --fixture-exclude-any '.*' -- "${second_look_labels[@]}"
     export MUSTER_TEST_LOGS=$logs
 }
 
 # Clusters, racks and guests that the tests of the last run_tests have left are a failure; where a test has failed, which may have
-# been killed, they are named only. Sets `status`.
+# been killed, they are named only, unless a musterd of theirs has crashed. Sets `status`.
 check_nothing_left() {
     local directory left=()
     for directory in "$run"/muster-{vc,rack,vm}-*; do
@@ -265,5 +273,9 @@ check_nothing_left() {
     if ((${#left[@]} > 0)); then
         say "A test has left these behind: ${left[*]}"
         ((ended != 0)) || status=1
+    fi
+    if grep -qs "has crashed:" "$run"/muster-vc-*/log/*.musterd.log; then
+        say "musterd has crashed in a test that was killed"
+        status=1
     fi
 }
