@@ -3,6 +3,7 @@
 #include <bit>
 #include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -110,6 +111,7 @@ class Trainer {
 
   // One step; whether to stop after it.
   Result<bool> Step() {
+    const auto began = Clock::now();
     const std::uint64_t step = state_.step + 1;
     const int size = context_.group.size();
 
@@ -142,6 +144,7 @@ class Trainer {
     if (due) FinishSave(begun, shared.not_ready);
     owed_ = asked && shared.not_ready > 0;
     if (options_.log_every != 0 && (step % options_.log_every == 0 || step == options_.steps)) Log();
+    std::this_thread::sleep_until(began + std::chrono::duration<double>(options_.step_seconds));
     return wish.exit || shared.stop > 0;
   }
 

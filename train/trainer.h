@@ -24,6 +24,7 @@ struct TrainOptions {
   std::uint64_t seed = 1;
   std::uint64_t checkpoint_every = 100;  // steps; 0: none
   std::uint64_t log_every = 10;          // steps; 0: none
+  double step_seconds = 0;               // that a step takes at least
   ExchangeOptions exchange;
 };
 

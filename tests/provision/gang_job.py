@@ -24,19 +24,20 @@ class GangJob:
 #SBATCH --job-name=try --exclusive --nodes=3 --ntasks-per-node=2 --output=try.out
 #SBATCH --gang=spares=1
 srun muster-train --text /usr/share/common-licenses/GPL-3 --width 128 --depth 4 --context 32 \\
-    --steps {steps} --checkpoint-every 20 --log-every 1
+    --steps {steps} --checkpoint-every 20 --log-every 1{pace}
 """
     # From Slurm 23.02 on srun's exit code is 1 when a node was lost, though the step goes on without it.
     _ASK_MUSTER = """\
 test $? = 0 || muster --json status "$SLURM_JOB_ID" | grep -q '"succeeded": true'
 """
 
-    def __init__(self, rack: Rack, nodes: list[str], steps: int = _STEPS) -> None:
+    def __init__(self, rack: Rack, nodes: list[str], endless: bool = False) -> None:
+        """An endless one leaves the processors to others."""
         self._rack = rack
-        self._steps = steps
+        self._steps = steps = 10**6 if endless else _STEPS
         self._nodes = nodes
         self._home = rack.shared("home") / USER
-        self.script = self._SCRIPT.format(steps=steps)
+        self.script = self._SCRIPT.format(steps=steps, pace=" --step-seconds 0.1" if endless else "")
         if set(rack.nodes) != set(nodes):
             self.script = self.script.replace("--nodes=3", f"--nodelist={','.join(nodes)}", 1)
         if rack.options.suite != Options().suite:

@@ -183,7 +183,7 @@ class MusterOnly(unittest.TestCase):
         # A node is not lost because this machine is busy.
         self.configure(STORE | {"lease": "40s", "silence": "60s"})
         self.play("muster_only")
-        job = GangJob(self.rack, NODES, steps=10**6)
+        job = GangJob(self.rack, NODES, endless=True)
         job.submit()
         self.addCleanup(job.cancel)
         job.wait_for_checkpoint()

@@ -201,7 +201,7 @@ class Site(SiteTest):
     def test_prometheus_has_an_answer_to_every_question(self) -> None:
         """Of every dashboard the expressions, and what every alert's expression is made of, while a gang has had a fault and runs."""
         self.rack.wait_for_idle(NODES)
-        job = GangJob(self.rack, NODES, steps=10**6)
+        job = GangJob(self.rack, NODES, endless=True)
         job.submit()
         self.addCleanup(job.cancel)
         job.wait_for_checkpoint()

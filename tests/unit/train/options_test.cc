@@ -46,6 +46,8 @@ TEST(Options, ReachTheirPlaces) {
                                "0",
                                "--log-every",
                                "2",
+                               "--step-seconds",
+                               "0.25",
                                "--params-out",
                                "p",
                                "--operation-timeout",
@@ -65,6 +67,7 @@ TEST(Options, ReachTheirPlaces) {
   EXPECT_EQ(train.seed, 9U);
   EXPECT_EQ(train.checkpoint_every, 0U);
   EXPECT_EQ(train.log_every, 2U);
+  EXPECT_EQ(train.step_seconds, 0.25);
 }
 
 TEST(Options, WrongOnesAreAUsageErrorThatNamesThem) {
@@ -77,6 +80,7 @@ TEST(Options, WrongOnesAreAUsageErrorThatNamesThem) {
         Case{{"--text", "t", "--steps", "0"}, "--steps"}, Case{{"--text", "t", "--steps", "-1"}, "--steps"},
         Case{{"--text", "t", "--width", "1e9"}, "--width"},
         Case{{"--text", "t", "--operation-timeout", "0"}, "--operation-timeout"},
+        Case{{"--text", "t", "--step-seconds", "-1"}, "--step-seconds"},
         Case{{"--text", "t", "--device", "gpu"}, "--device"},
         Case{{"--text", "t", "--width", "128", "--heads", "3"}, "--heads"}}) {
     testing::internal::CaptureStderr();

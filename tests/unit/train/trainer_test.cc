@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -132,6 +133,16 @@ TEST(Trainer, ARunThatLostAMemberEndsWithTheBitsOfOneThatDidNot) {
   const std::vector<float> healed = TrainToTheEnd({.directory = In(directory)}, "resumed from step 4");
   EXPECT_TRUE(SameBits(clean, healed));
   EXPECT_FALSE(clean.empty());
+}
+
+TEST(Trainer, AStepThatTakesLongerOnPurposeChangesNothingElse) {
+  TrainOptions slow = Small();
+  slow.step_seconds = 0.02;
+  const auto began = std::chrono::steady_clock::now();
+  const std::vector<float> weights = TrainToTheEnd({.options = slow});
+  EXPECT_GE(std::chrono::steady_clock::now() - began,
+            static_cast<int>(slow.steps) * std::chrono::milliseconds(20));
+  EXPECT_TRUE(SameBits(weights, TrainToTheEnd({})));
 }
 
 TEST(Trainer, TheWeightsOverNcclAreThoseOverGlooAlsoAfterALoss) {
