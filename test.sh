@@ -108,8 +108,9 @@ rm -rf "$results"
 reports=()
 if ((${#on_cluster[@]} > 0)); then
     build_tests "${on_cluster[@]}"
+    wait_beside
     # The tests on the virtual cluster wait most of the time: the other builds take what they leave.
-    ((${#programs[@]} == 0)) || start_beside build_tests "${programs[@]}"
+    ((${#programs[@]} == 0)) || start_beside with_what_is_left build_tests "${programs[@]}"
     say "== Testing on the virtual cluster"
     run_tests "$results/cluster" "${options[@]}" -- "${on_cluster[@]}"
     check_nothing_left
@@ -120,6 +121,7 @@ if ((${#on_cluster[@]} > 0)); then
     fi
 elif ((${#programs[@]} > 0)); then
     build_tests "${programs[@]}"
+    wait_beside
 fi
 if ((${#programs[@]} > 0)); then
     say "== Testing programs"

@@ -239,13 +239,23 @@ build() {
         flock 8
     fi
     : >"$log"
+    rm -f "$directory/ccache.log"
+    local -x CCACHE_STATSLOG=$directory/ccache.log
     # ninja itself configures again when a CMakeLists.txt has changed.
     if [[ ! $directory/build.ninja -nt $root/CMakePresets.json ]]; then
         run_logged "$log" cmake -S "$root" --preset "$preset" || build_failed "$preset" "$log"
     fi
     run_logged "$log" ninja -C "$directory" "$@" || build_failed "$preset" "$log"
     exec 8<&-
-    say "     ready after $((SECONDS - began)) s"
+    say "     ready after $((SECONDS - began)) s$(from_ccache "$CCACHE_STATSLOG")"
+}
+
+# from_ccache LOG: how many objects have been compiled, and how many of them ccache had.
+from_ccache() {
+    local had compiled
+    had=$(grep -cE '^(direct|preprocessed)_cache_hit$' "$1" 2>/dev/null) || had=0
+    compiled=$(grep -c '^cache_miss$' "$1" 2>/dev/null) || compiled=0
+    ((had + compiled == 0)) || printf '; ccache had %d of %d objects' "$had" "$((had + compiled))"
 }
 
 build_failed() {

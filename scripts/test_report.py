@@ -136,7 +136,7 @@ def _dearer(outcomes: list[Outcome]) -> list[str]:
     """The tests that took more of the processors than their rows say, measured by the speed of this machine."""
     wanted = {name: processor for name, (_, processor) in _rows().items()}
     ratios = {o.name: o.processor / wanted[o.name] for o in outcomes if o.name in wanted and o.processor and not o.unstable}
-    if len(ratios) < 10:
+    if len(ratios) < 40:  # too few to tell how fast this machine is
         return []
     usual = statistics.median(ratios.values())
     found = []

@@ -111,11 +111,9 @@ remove_left() {
     rm -rf "$run"/muster-vm-*
 }
 
-# install_for LABEL...: what these tests need.
-install_for() {
+# fetch_frameworks LABEL...: what these tests need of PyTorch and its like, and of NCCL.
+fetch_frameworks() {
     local label
-    say "== Installing what is missing"
-    install_dependencies
     for label; do
         if in_list "$label" "${frameworks_labels[@]}"; then
             install_frameworks
@@ -125,6 +123,19 @@ install_for() {
     if in_list frameworks "$@"; then
         install_nccl
     fi
+}
+
+# install_for LABEL...: what these tests need. The frameworks are fetched beside what the caller does next; wait_beside waits for them.
+install_for() {
+    say "== Installing what is missing"
+    install_dependencies
+    start_beside fetch_frameworks "$@"
+}
+
+# with_what_is_left COMMAND...: runs it with what all others leave of the processors.
+with_what_is_left() {
+    echo "$BASHPID" 2>/dev/null >"${MUSTER_IDLE_CGROUP:-/nonexistent}/cgroup.procs" || renice -n 19 -p "$BASHPID"
+    "$@"
 }
 
 # in_list WORD LIST...
@@ -137,8 +148,7 @@ in_list() {
     return 1
 }
 
-# start_beside COMMAND...: runs it beside the tests, with what they leave of the processors; its output goes to $run/beside.log.
-# Sets `beside`.
+# start_beside COMMAND...: runs it beside what the caller does; its output goes to $run/beside.log. Sets `beside`.
 start_beside() {
     set -m
     (
@@ -146,7 +156,6 @@ start_beside() {
         setup_child=
         trap setup_cleanup EXIT
         trap 'exit 143' TERM
-        echo "$BASHPID" 2>/dev/null >"${MUSTER_IDLE_CGROUP:-/nonexistent}/cgroup.procs" || renice -n 19 -p "$BASHPID"
         "$@"
     ) >"$run/beside.log" 2>&1 </dev/null &
     beside+=("$!")

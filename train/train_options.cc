@@ -33,7 +33,8 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       ->check(count(0));
   app.add_option("--log-every", train.log_every, "steps between lines; 0: none")->check(count(0));
   app.add_option("--step-seconds", train.step_seconds,
-                 "seconds that a step takes at least: a gang to try things with, which leaves the processors to others")
+                 "seconds that a step takes at least: a gang to try things with, which leaves the processors "
+                 "to others")
       ->check(CLI::Range(0.0, 3600.0));
   app.add_option("--params-out", command.parameters_out, "file for the final weights, raw float32");
   app.add_option("--operation-timeout", command.operation_timeout_s,

@@ -21,7 +21,7 @@ from typing import Any
 from support.options import add_count
 from support.report import Report, median, percentile
 from support.step import Step
-from vc import Cluster, wait_until
+from vc import Cluster, ClusterError, wait_until
 from vc.names import BUILD_IN_NODE, FRAMEWORKS_PYTHON, SOURCE_IN_NODE
 
 NODES = 4
@@ -88,7 +88,8 @@ class Bench:
         load = os.getloadavg()[0]
         with Step(self._cluster, name, MEMBERS, srun) as step:
             # Long enough for the progress and for the record, and not in step with any timer.
-            faults = self._inflict(step, count, bool(program), 2 * PROGRESS_AFTER_MS, 3 * PROGRESS_AFTER_MS)
+            faults: list[Fault] = []
+            self._inflict(faults, step, count, bool(program), 2 * PROGRESS_AFTER_MS, 3 * PROGRESS_AFTER_MS)
             events = _events(self._cluster, step.job, count)
         self._report.header(f"Muster, {title} (load {load:.1f})")
         self._put(name, faults)
@@ -101,27 +102,35 @@ class Bench:
         how = [*size, *rendezvous, *interval, "--no_python"]
         srun = [f"-N{NODES}", "--ntasks-per-node=1", FRAMEWORKS_PYTHON, "-m", "torch.distributed.run", *how, MEMBER, *program]
         load = os.getloadavg()[0]
+        faults: list[Fault] = []
+        why = ""
         with Step(self._cluster, name, MEMBERS, srun) as step:
-            # It looks at its workers at intervals of up to 5 s: the faults are spread over them.
-            faults = self._inflict(step, count, bool(program), 300, 5300)
+            try:
+                # It looks at its workers at intervals of up to 5 s: the faults are spread over them.
+                self._inflict(faults, step, count, bool(program), 300, 5300)
+            except ClusterError as error:
+                why = str(error)
         self._report.header(f"torchrun {' '.join(interval) or 'with its defaults'}, {title} (load {load:.1f})")
         self._put(name, faults)
-        self._report.numbers[f"{name}_n"] = count
+        if why:
+            self._report.text(f"  {len(faults)} of {count} came back, then: {why.splitlines()[0]}")
+        self._report.numbers |= {f"{name}_n": count, f"{name}_came_back": len(faults)}
 
-    def _inflict(self, step: Step, count: int, joins: bool, least_ms: int, most_ms: int) -> list[Fault]:
-        """Kills one member after another, each time when all have been up for a random while."""
+    def _inflict(self, faults: list[Fault], step: Step, count: int, joins: bool, least_ms: int, most_ms: int) -> None:
+        """Kills one member after another, each time when all have been up for a random while. Adds those after which all members
+        came back to `faults`; ClusterError when they did not."""
         up = "joined" if joins else "exec"
         step.wait(up, 0, START_TIMEOUT_S)
-        faults = []
         for _ in range(count):
             time.sleep(self._choose.uniform(least_ms, most_ms) / 1000)
             killed = step.kill_one(self._choose)
             ready = step.wait(up, killed, RESTART_TIMEOUT_S).values()
             started = step.wait("exec", killed, RESTART_TIMEOUT_S).values()
             faults.append(Fault(killed, min(started), max(started), max(ready) if joins else None))
-        return faults
 
     def _put(self, name: str, faults: list[Fault]) -> None:
+        if not faults:
+            return
         times = [_ms(fault.last - fault.killed) for fault in faults]
         self._report.row("death to the last member's exec", times)
         joined = [_ms(fault.joined - fault.killed) for fault in faults if fault.joined]
