@@ -23,6 +23,7 @@
 #include "base/backtrace.h"
 #include "base/helper_program.h"
 #include "ceph/engine/engine.h"
+#include "ceph/store/cluster_store.h"
 #include "ceph/store/store.h"
 #include "daemon/agent/agent.h"
 #include "daemon/agent/fabric_environment.h"
@@ -37,6 +38,7 @@
 #include "daemon/partner/tier.h"
 #include "daemon/rpc/grpc_link.h"
 #include "daemon/service/checkpoint_exchange.h"
+#include "daemon/service/cluster_name.h"
 #include "daemon/service/coordinators.h"
 #include "daemon/service/queries.h"
 #include "daemon/slurm/slurm.h"
@@ -210,7 +212,8 @@ int Run(const Config& config) {
   auto opened = OpenStore({config.store, config.ceph_conf, config.ceph_user,
                            static_cast<int>(config.store_timeout_ms / 1000), late});
   if (!opened) return Fail(opened.error().message);
-  const std::shared_ptr<Store> store = *std::move(opened);
+  const auto of_cluster = std::make_shared<ClusterStore>(*std::move(opened));
+  const std::shared_ptr<Store> store = of_cluster;
 
   WarnOfOpenPorts(config);
   Loop loop;
@@ -228,6 +231,8 @@ int Run(const Config& config) {
   kernel_log.Open(config.kernel_log);
   Slurm slurm(loop, SlurmOptionsOf(config));
   slurm.ResumeRequeues();
+  const ClusterName cluster(loop, slurm, config.cluster, config.state_dir + "/cluster",
+                            [&of_cluster](const std::string& name) { of_cluster->SetCluster(name); });
   BeatOptions beat_options;
   beat_options.times = TimesOf(config);
   beat_options.listen_address = config.listen_address;

@@ -3,6 +3,7 @@
 #include "spank-plugin/plugin_options.h"
 #include "spank-plugin/remote.h"
 #include "spank-plugin/spank_header.h"
+#include "spank-plugin/submission.h"
 
 extern "C" {
 
@@ -31,7 +32,9 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
 
 int slurm_spank_init_post_opt(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
   const spank_context_t context = spank_context();
-  return context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR ? muster::plugin::OnOptions() : 0;
+  if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR) return 0;
+  muster::plugin::NumberSubmission();  // of a job without --gang too: its script may have an srun with it
+  return muster::plugin::OnOptions();
 }
 
 int slurm_spank_local_user_init(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {

@@ -14,6 +14,7 @@
 #include "spank-plugin/component_list.h"
 #include "spank-plugin/local.h"
 #include "spank-plugin/plugin_options.h"
+#include "spank-plugin/submission.h"
 #include "spank-plugin/supervisor/anchors.h"
 #include "spank-plugin/supervisor/supervisor.h"
 #include "wire/gang_options.h"
@@ -154,6 +155,7 @@ bool ReadIdentity(spank_t spank) {
   hello.gid = gid;
   hello.local_id = static_cast<uint32_t>(local_id);
   hello.supervisor_pid = static_cast<uint32_t>(getpid());
+  hello.submission = SubmissionOf(spank);
   char count[16] = "";
   if (spank_getenv(spank, "SLURM_RESTART_COUNT", count, sizeof(count)) == ESPANK_SUCCESS) {
     hello.restart_count = static_cast<uint32_t>(strtoul(count, nullptr, 10));

@@ -126,8 +126,8 @@ struct SupervisorHello {
   uint32_t node_list_bytes;    // Slurm's hostlist expression of the step's nodes
   uint32_t node_name_bytes;    // this node's NodeName
   uint32_t options_bytes;      // the value of --gang, "" for none
-  // Since the second version; 0 in the first, whose steps had one component:
-  uint32_t components_bytes;  // daemon/gang_job/components.h
+  uint32_t components_bytes;   // daemon/gang_job/components.h; 0: the step has one
+  uint64_t submission;         // of the job, see GangJob; 0: it has none
 };
 
 struct Executed {

@@ -175,6 +175,12 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
       return Refuse(connection, wire::Refusal::kDenied, fmt::format("not a supervisor of gang {}", id));
     }
   }
+  // Slurm has given the number again while something of the gang that had it is still here. No answer: the supervisor tries again.
+  if (known != gangs_.end() && known->second->job().submission != job.submission) {
+    spdlog::warn("gang {}: another submission's, which has the same number, is not over on this node yet",
+                 id);
+    return connection.CloseWhenSent();
+  }
   if (Status complete = CompleteStep(hello, &job); !complete) {
     return Refuse(connection, wire::Refusal::kInvalid, complete.error().message);
   }

@@ -36,6 +36,7 @@ Status SaveGangState(const std::string& state_dir, const GangState& state) {
                          {"job", state.job.job_id},
                          {"step", state.job.step_id},
                          {"restart_count", state.job.restart_count},
+                         {"submission", SubmissionText(state.job.submission)},
                          {"uid", state.job.uid},
                          {"gid", state.job.gid},
                          {"task_count", state.job.task_count},
@@ -86,6 +87,7 @@ std::vector<GangState> LoadGangStates(const std::string& state_dir) {
       state.job.job_id = json.at("job");
       state.job.step_id = json.at("step");
       state.job.restart_count = json.at("restart_count");
+      state.job.submission = SubmissionOf(json.value("submission", ""));
       state.job.uid = json.at("uid");
       state.job.gid = json.at("gid");
       state.job.task_count = json.at("task_count");

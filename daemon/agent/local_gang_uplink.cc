@@ -195,6 +195,7 @@ void LocalGang::Register() {
   r->set_job_id(job_.job_id);
   r->set_step_id(job_.step_id);
   r->set_restart_count(job_.restart_count);
+  r->set_submission(job_.submission);
   r->set_uid(job_.uid);
   r->set_gid(job_.gid);
   r->set_node(node_);

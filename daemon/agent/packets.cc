@@ -120,6 +120,7 @@ GangJob StepOf(const SupervisorHelloPacket& hello) {
   job.job_id = hello.body.job_id;
   job.step_id = hello.body.step_id;
   job.restart_count = hello.body.restart_count;
+  job.submission = hello.body.submission;
   job.uid = hello.body.uid;
   job.gid = hello.body.gid;
   job.task_count = hello.body.task_count;

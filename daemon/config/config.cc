@@ -70,6 +70,10 @@ std::vector<Key> Keys(Config& config) {
               "\"n1, n2\"; empty: "
               "those of the user's jobs, then any that Slurm has.",
               Anything),
+      TextKey("cluster", &config.cluster,
+              "The name by which this cluster's checkpoints and records are told from those of others in the "
+              "same store, the same on all nodes; empty: Slurm's ClusterName.",
+              Anything),
       TextKey("node_name", &config.node_name,
               "This node's Slurm NodeName; empty: the host's name up to the first dot.", Anything),
       TextKey("service_user", &config.service_user, "The user besides root whose daemons are trusted."),

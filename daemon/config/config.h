@@ -19,6 +19,7 @@ struct Config {
   std::string listen_address = "0.0.0.0";
   int64_t port = 303;
   std::string servers;    // node names between commas
+  std::string cluster;    // "": as Slurm says
   std::string node_name;  // "": the host's name up to the first dot
   std::string service_user = "root";
   int64_t master_ports_first = 20000;

@@ -436,6 +436,7 @@ GangRecord Coordinator::Record() const {
   record.job_id = job_.job_id;
   record.step_id = job_.step_id;
   record.restart_count = job_.restart_count;
+  record.submission = job_.submission;
   record.uid = job_.uid;
   record.state = gang_ ? gang::ToString(gang_->state()) : gang::ToString(gang::State::kJoining);
   record.succeeded = gang_ && gang_->succeeded();

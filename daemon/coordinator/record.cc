@@ -44,6 +44,7 @@ json GangRecord::Summary() const {
           {"job", job_id},
           {"step", step_id},
           {"restart_count", restart_count},
+          {"submission", SubmissionText(submission)},
           {"uid", uid},
           {"state", state},
           {"succeeded", succeeded},
@@ -113,6 +114,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     Read(document.at("job"), &record.job_id);
     Read(document.at("step"), &record.step_id);
     Read(document.at("restart_count"), &record.restart_count);
+    record.submission = SubmissionOf(document.at("submission").get<std::string>());
     Read(document.at("uid"), &record.uid);
     Read(document.at("state"), &record.state);
     Read(document.at("succeeded"), &record.succeeded);

@@ -29,6 +29,7 @@ struct GangRecord {
   uint32_t job_id = 0;
   uint32_t step_id = 0;
   uint32_t restart_count = 0;
+  uint64_t submission = 0;  // GangJob's
   uint32_t uid = 0;
   std::string state;  // gang::ToString
   bool succeeded = false;
@@ -72,6 +73,10 @@ struct GangRecord {
   std::optional<int32_t> finish_code;
   std::vector<HistoryEvent> events;
 
+  // Whether it is this gang's: of the same run of the same submission.
+  [[nodiscard]] bool IsOf(const GangJob& job) const {
+    return gang == job.Id() && submission == job.submission;
+  }
   [[nodiscard]] std::string Encode() const;
   // kCorrupt for anything else: such a record is reported and left alone.
   static Result<GangRecord> Decode(const std::string& text);

@@ -47,10 +47,10 @@ gang::Memory MemoryOf(const GangRecord& record) {
 // node that was cut off must not end the newer one. kDenied: it must not go on at all.
 Status MayTake(const GangRecord& record, const GangJob& job, bool fresh) {
   // Of a run that is over: what is left of its launch somewhere has come too late.
-  if (record.gang == job.Id() && fresh && record.state == gang::ToString(gang::State::kRequeueing))
+  if (record.IsOf(job) && fresh && record.state == gang::ToString(gang::State::kRequeueing))
     return Error{Errc::kInvalid, "the job is being requeued"};
-  if (record.gang == job.Id()) return {};
-  if (record.job_id == job.job_id && record.step_id == job.step_id &&
+  if (record.IsOf(job)) return {};
+  if (record.job_id == job.job_id && record.step_id == job.step_id && record.submission == job.submission &&
       record.restart_count > job.restart_count) {
     return Error{Errc::kDenied, fmt::format("the job was requeued; its gang is {} now", record.gang)};
   }
@@ -67,7 +67,7 @@ Status MayReturn(const GangRecord& record, const GangJob& job, const std::string
   const bool lost = std::any_of(record.lost.begin(), record.lost.end(),
                                 [&](uint32_t node) { return record.nodes[node] == self; });
   const bool over = record.state == gang::ToString(gang::State::kFinished);
-  if (record.gang != job.Id() || !lost || over || witnesses.empty()) return {};
+  if (!record.IsOf(job) || !lost || over || witnesses.empty()) return {};
   const auto came =
       std::count_if(witnesses.begin(), witnesses.end(), [&](uint32_t node) { return here.contains(node); });
   if (static_cast<size_t>(came) >= witnesses.Blocking()) return {};
@@ -143,7 +143,7 @@ void Coordinator::TryTakeOver() {
         head = decoded.error();
       } else if (Status ours = MayTake(*decoded, job, fresh_gang); !ours) {
         head = ours.error();
-      } else if (decoded->gang == job.Id()) {
+      } else if (decoded->IsOf(job)) {
         // One of an earlier life of this daemon is no successor. (A daemon of the first versions names itself a little
         // after it has taken the term.)
         if (term > newest && decoded->term == term && decoded->coordinator != self) {
@@ -211,7 +211,7 @@ void Coordinator::TakenOver(Result<GangHead> head) {
   if (origin_.taken) origin_.taken(true);
   gang::Memory memory;
   auto previous = GangRecord::Decode(head->record);
-  const bool ours = previous && previous->gang == job_.Id();
+  const bool ours = previous && previous->IsOf(job_);
   if (ours) {
     if (previous->state == gang::ToString(gang::State::kFinished)) return OverAlready(*previous);
     memory = MemoryOf(*previous);
@@ -283,7 +283,7 @@ void Coordinator::Deposed(const std::string& why) {
       const auto self = weak.lock();
       if (!self || self->fence_.lost()) return;
       if (!read) return self->StepDown("");  // nobody knows whose it is
-      if (record && record->gang == self->job_.Id()) return self->StepDown(record->coordinator);
+      if (record && record->IsOf(self->job_)) return self->StepDown(record->coordinator);
       if (self->ending_.finished())
         return self->StepDown("");  // a later job of the same name goes on from here
       self->Refuse(fmt::format(

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <utility>
 
 #include "base/hostlist.h"
@@ -16,8 +17,9 @@ std::string GangJob::Id() const {
 }
 
 std::string GangJob::Key() const {
-  return options.name[0] != '\0' ? fmt::format("name-{}", options.name)
-                                 : fmt::format("job-{}.{}", job_id, step_id);
+  if (options.name[0] != '\0') return fmt::format("name-{}", options.name);
+  return submission == 0 ? fmt::format("job-{}.{}", job_id, step_id)
+                         : fmt::format("job-{}.{}-{}", job_id, step_id, SubmissionText(submission));
 }
 
 std::string GangJob::Space() const {
@@ -81,6 +83,17 @@ Status GangJob::Complete() {
 
 std::string SpaceOf(uint32_t uid) {
   return fmt::format("u{}", uid);
+}
+
+std::string SubmissionText(uint64_t submission) {
+  return submission == 0 ? "" : fmt::format("{:016x}", submission);
+}
+
+uint64_t SubmissionOf(std::string_view text) {
+  uint64_t submission = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, submission, 16);
+  return error == std::errc() && at == end ? submission : 0;
 }
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -15,6 +16,9 @@ struct GangJob {
   uint32_t job_id = 0;  // of a heterogeneous one the first component's
   uint32_t step_id = 0;
   uint32_t restart_count = 0;  // SLURM_RESTART_COUNT
+  // Slurm gives a job's number again, to another job. A submission is a job with all its requeues; sbatch, salloc and srun draw
+  // its number, which no other has. 0: submitted where the plugin was not loaded.
+  uint64_t submission = 0;
   uint32_t uid = 0;
   uint32_t gid = 0;
   uint32_t task_count = 0;
@@ -27,7 +31,8 @@ struct GangJob {
 
   // "12.0", after a requeue "12.0-r1".
   [[nodiscard]] std::string Id() const;
-  // Of its record and checkpoints: name=KEY if given, else the step's, the same after a requeue.
+  // Of its record and checkpoints: "name-KEY" if name=KEY is given, else the step's and the submission's, "job-12.0-1f00c3e95a2b7d84",
+  // the same after a requeue.
   [[nodiscard]] std::string Key() const;
   // The store's space of the user.
   [[nodiscard]] std::string Space() const;
@@ -55,5 +60,9 @@ struct KnownCoordinator {
 };
 
 std::string SpaceOf(uint32_t uid);
+
+// As files and messages have a submission: 16 digits, "" for none. What is no such text is none.
+std::string SubmissionText(uint64_t submission);
+uint64_t SubmissionOf(std::string_view text);
 
 }  // namespace muster

@@ -42,6 +42,10 @@ void Coordinators::OnMessage(const std::shared_ptr<Link>& link, const std::strin
   const auto attendance = attendances_.find(link.get());
   if (message.has_register_()) {
     const v1::Register& registration = message.register_();
+    const auto known = Find(message.gang());
+    // As Agent::OnSupervisorHello: the agent tries again.
+    if (known && known->job().submission != registration.submission())
+      return link->Close(fmt::format("gang {} of another submission is not over here yet", message.gang()));
     v1::CoordinatorMessage answer;
     const auto coordinator = For(registration, &answer);
     if (!coordinator || coordinator->job().Id() != message.gang()) {
@@ -79,6 +83,7 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
   job.job_id = registration.job_id();
   job.step_id = registration.step_id();
   job.restart_count = registration.restart_count();
+  job.submission = registration.submission();
   job.uid = registration.uid();
   job.gid = registration.gid();
   job.task_count = registration.task_count();
@@ -90,7 +95,7 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
   // Thousands of nodes send the same text: it is read once.
   if (known && known->job().node_list == job.node_list && known->job().options_text == job.options_text &&
       known->job().components_text == job.components_text && known->job().task_count == job.task_count &&
-      known->job().uid == job.uid) {
+      known->job().uid == job.uid && known->job().submission == job.submission) {
     job = known->job();
   } else if (Status complete = job.Complete(); !complete) {
     return refuse(complete.error().message);
@@ -105,7 +110,9 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
     fresh &= member.generation() == 0;
   }
   if (known) {
-    if (known->job().node_list == job.node_list && known->job().uid == job.uid) return known;
+    if (known->job().node_list == job.node_list && known->job().uid == job.uid &&
+        known->job().submission == job.submission)
+      return known;
     return refuse(fmt::format("gang {} is another one here", id));
   }
   if (registration.coordinator() >= job.hosts.size()) return refuse("the registration contradicts itself");
@@ -150,13 +157,12 @@ void Coordinators::ReadCoordinator(const GangJob& job,
 }
 
 void Coordinators::ReadRecord(const GangJob& job, std::function<void(std::optional<GangRecord>)> done) {
-  context_.reader->Do([store = context_.store, space = job.Space(), key = job.Key(), id = job.Id(),
-                       done = std::move(done), &loop = loop_] {
-    const Result<GangHead> head = Catalog(store, space, key).Load();
+  context_.reader->Do([store = context_.store, job, done = std::move(done), &loop = loop_] {
+    const Result<GangHead> head = Catalog(store, job.Space(), job.Key()).Load();
     std::optional<GangRecord> found;
     if (head) {
       auto record = GangRecord::Decode(head->record);
-      if (record && record->gang == id) {
+      if (record && record->IsOf(job)) {
         found = *std::move(record);
         found->term = head->fence.term;  // who takes over writes it first, and the rest a little later
       }

@@ -44,6 +44,15 @@ class Slurm::Impl {
                 });
   }
 
+  void ClusterName(std::function<void(Result<std::string>)> done) {
+    helper_.Ask({{"do", "cluster"}}, options_.timeout, [done = std::move(done)](const Result<json>& answer) {
+      if (!answer) return done(answer.error());
+      const std::string name = answer->value("cluster", "");
+      done(name.empty() ? Result<std::string>(Error{Errc::kInternal, "muster-slurm gives no cluster's name"})
+                        : name);
+    });
+  }
+
   // What counts against the limit is what may have set a node DOWN.
   void NodeDown(uint32_t job_id, const std::string& node, const std::string& reason, Done done) {
     const auto now = loop_.Now();
@@ -122,6 +131,10 @@ class Slurm::Impl {
 
 Slurm::Slurm(Loop& loop, SlurmOptions options) : impl_(std::make_unique<Impl>(loop, std::move(options))) {}
 Slurm::~Slurm() = default;
+
+void Slurm::ClusterName(std::function<void(Result<std::string>)> done) {
+  impl_->ClusterName(std::move(done));
+}
 
 void Slurm::JobInfo(uint32_t job_id, Sharing sharing, JobDone done) {
   impl_->JobInfo(job_id, sharing, std::move(done));

@@ -67,6 +67,9 @@ class Slurm {
   Slurm(const Slurm&) = delete;
   Slurm& operator=(const Slurm&) = delete;
 
+  // slurm.conf's ClusterName.
+  void ClusterName(std::function<void(Result<std::string>)> done);
+
   // kNotFound: Slurm does not know the job (any more).
   void JobInfo(uint32_t job_id, Sharing sharing, JobDone done);
 

@@ -188,7 +188,7 @@ def _rados_bench_cpu_ms(cluster: Cluster) -> float:
 
 
 def _rados(cluster: Cluster, *words: str) -> str:
-    done = cluster.exec(NODE, ["rados", "-n", "client.muster", "-p", "muster", "-N", f"u{USERS['trainer']}", *words], timeout=60)
+    done = cluster.exec(NODE, ["rados", "-n", "client.muster", "-p", "muster", "-N", f"{cluster.names.name}.u{USERS['trainer']}", *words], timeout=60)
     if done.returncode != 0:
         raise ClusterError(f"rados {' '.join(words)} failed: {done.stderr[-2000:]}")
     return done.stdout

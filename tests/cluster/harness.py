@@ -146,6 +146,7 @@ class Job:
         with open(self.files / "out", "ab") as out, open(self.files / "err", "ab") as err:
             self._process = cluster.popen(CONTROLLER, argv, user, env=full, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         self._id = ""
+        self._key = ""
 
     @property
     def out(self) -> str:
@@ -165,6 +166,17 @@ class Job:
     @property
     def gang(self) -> str:
         return f"{self.id}.0"
+
+    @property
+    def key(self) -> str:
+        """Of its gang's record and checkpoints in the store (docs/formats.md)."""
+        if not self._key:
+            self._key = wait_until(self._find_key, SOON, f"the gang of job {self.name}")
+        return self._key
+
+    def _find_key(self) -> str:
+        done = self._cluster.user(CONTROLLER, ["muster", "--json", "status", self.gang], user=self.user)
+        return str(json.loads(done.stdout)["gangs"][-1]["key"]) if done.stdout else ""
 
     def _find(self) -> str:
         query = ["squeue", "-h", "-t", "all", "-n", self.name, "-o", "%A"]

@@ -101,7 +101,7 @@ class KeeperCase(ClusterCase):
     def remove_objects(self, keeper: Keeper, step: int, *ranks: int) -> None:
         """Removes the chunks of these ranks' shards of a step from the store, four of each."""
         rados = Rados(self.cluster, "trainer")
-        names = rados.list(f"data/job-{keeper.job.gang}/{step}.")
+        names = rados.list(f"data/{keeper.job.key}/{step}.")
         removed = [name for name in names if (of := rank_and_chunk(name)) and of[0] in ranks]
         self.assertEqual(len(removed), 4 * len(ranks))
         for name in removed:

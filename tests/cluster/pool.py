@@ -4,12 +4,17 @@ import harness
 from vc import Cluster
 
 
+def space_of(cluster: Cluster, user: str) -> str:
+    """Where a user's objects are: the cluster's name, which is Slurm's too, and the user's number."""
+    return f"{cluster.names.name}.u{harness.USERS[user]}"
+
+
 class Rados:
     """The objects of a user's namespace, as an administrator reaches them."""
 
     def __init__(self, cluster: Cluster, user: str) -> None:
         self._cluster = cluster
-        self._space = f"u{harness.USERS[user]}"
+        self._space = space_of(cluster, user)
 
     def run(self, *words: str) -> str:
         done = self._cluster.exec("ctl", ["timeout", "30", "rados", "-p", "muster", "-N", self._space, *words])

@@ -40,14 +40,14 @@ class Entry:
 class Store:
     """The pool, as an administrator reaches it from outside the cluster's nodes. For one thread."""
 
-    def __init__(self, directory: Path, uid: int, key: str) -> None:
+    def __init__(self, directory: Path, space: str, key: str) -> None:
         etc = directory / "etc" / "ceph-admin"
         timeouts = {"rados_osd_op_timeout": str(_TIMEOUT_S), "rados_mon_op_timeout": str(_TIMEOUT_S)}
         options = {"keyring": str(etc / "ceph.client.admin.keyring")} | timeouts
         self._cluster = rados.Rados(conffile=str(etc / "ceph.conf"), name="client.admin", conf=options)
         self._cluster.connect()
         self.io = self._cluster.open_ioctx(POOL)
-        self.io.set_namespace(f"u{uid}")
+        self.io.set_namespace(space)
         self._key = key
 
     def close(self) -> None:
@@ -153,8 +153,8 @@ class Verifier:
     """Reads every checkpoint as soon as it is listed, and compares every bit of it with what the members had. FILES/looked has
     the newest step that it has looked at."""
 
-    def __init__(self, directory: Path, files: Path, uid: int, key: str, seed: int, damage: Damage) -> None:
-        self._store = Store(directory, uid, key)
+    def __init__(self, directory: Path, files: Path, space: str, key: str, seed: int, damage: Damage) -> None:
+        self._store = Store(directory, space, key)
         self._looked = files / "looked"
         self._seed = seed
         self._damage = damage

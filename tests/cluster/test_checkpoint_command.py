@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from harness import PYTHON, SOURCE_IN_NODE, SOON, USERS, ClusterCase, Job  # noqa: E402
-from pool import Rados  # noqa: E402
+from pool import Rados, space_of  # noqa: E402
 from standstill import arm, standing_still  # noqa: E402
 from vc.names import CONTROLLER, REPOSITORY  # noqa: E402
 
@@ -87,7 +87,7 @@ class CommandCase(ClusterCase):
         return job
 
     def objects(self, prefix: str) -> list[str]:
-        words = ["timeout", "30", "rados", "-p", "muster", "-N", f"u{USERS['trainer']}", "ls"]
+        words = ["timeout", "30", "rados", "-p", "muster", "-N", space_of(self.cluster, "trainer"), "ls"]
         done = self.cluster.exec("ctl", words)
         self.assertEqual(done.returncode, 0, done.stderr)
         return sorted(name for name in done.stdout.splitlines() if name.startswith(prefix))
@@ -100,7 +100,7 @@ class Compression(CommandCase):
     """`compression: auto`, which all the others here have too."""
 
     def read(self, key: str) -> "subprocess.CompletedProcess[str]":
-        return self.cluster.exec("ctl", [f"{PROGRAMS}/read_checkpoint.py", "muster", str(USERS["trainer"]), key], timeout=SOON)
+        return self.cluster.exec("ctl", [f"{PROGRAMS}/read_checkpoint.py", "muster", space_of(self.cluster, "trainer"), key], timeout=SOON)
 
     def test_a_compressed_checkpoint_takes_less_and_is_the_same(self) -> None:
         self.stateful("save", "40", gang="name=small")
@@ -184,8 +184,8 @@ class Verify(CommandCase):
         job = self.kept(3)
         found = self.muster_json("checkpoint", "verify", job.gang)["checkpoints"]
         self.assertEqual([(entry["step"], entry["verified"]) for entry in found], [(1, True), (2, True), (3, True)])
-        chunk = self.objects(f"data/job-{job.gang}/2.")[0]
-        words = ["rados", "-p", "muster", "-N", f"u{USERS['trainer']}", "truncate", chunk, "10"]
+        chunk = self.objects(f"data/{job.key}/2.")[0]
+        words = ["rados", "-p", "muster", "-N", space_of(self.cluster, "trainer"), "truncate", chunk, "10"]
         self.assertEqual(self.cluster.exec("ctl", words).returncode, 0)
         found = self.muster_json("checkpoint", "verify", job.gang, code=1)["checkpoints"]
         self.assertEqual([entry["verified"] for entry in found], [True, False, True])

@@ -79,9 +79,9 @@ class Crash(FaultCase):
         most = RANKS * (STILL // 65536) + 4 * own
 
         def collected() -> bool:
-            return len(rados.list(f"data/job-{keeper.job.gang}/")) <= most
+            return len(rados.list(f"data/{keeper.job.key}/")) <= most
 
-        self.assertLessEqual(len(rados.list(f"data/job-{keeper.job.gang}/9.")), own)
+        self.assertLessEqual(len(rados.list(f"data/{keeper.job.key}/9.")), own)
         self.wait(collected, "what was torn to be removed")
 
     def restore_survives(self, node: str, point: str) -> None:

@@ -20,7 +20,7 @@ from fault_case import COORDINATOR, OTHER, STILL, FaultCase  # noqa: E402
 from harness import SOON, SOURCE_IN_NODE, ClusterCase, Job  # noqa: E402
 from keepers import RANKS, Keeper  # noqa: E402
 from object_names import rank_and_chunk  # noqa: E402
-from pool import Rados  # noqa: E402
+from pool import Rados, space_of  # noqa: E402
 from vc.names import BUILD_IN_NODE  # noqa: E402
 
 TEXT = "/usr/share/common-licenses/GPL-3"
@@ -37,7 +37,7 @@ class Damage(FaultCase):
         """Damages the newest of three checkpoints; the gang starts again from the one before, and says so."""
         keeper = Keeper(self, 5)
         keeper.commit(1, 2, 3)
-        damage(Rados(self.cluster, "trainer"), f"job-{keeper.job.gang}", 3)
+        damage(Rados(self.cluster, "trainer"), keeper.job.key, 3)
         self.assertRegex(self.verify(keeper.job, bad=3), reason)
         table = self.muster("checkpoint", "verify", keeper.job.gang)
         self.assertEqual(table.returncode, 1)
@@ -126,7 +126,7 @@ class Damage(FaultCase):
         keeper = Keeper(self, 3)
         keeper.commit(1, 2)
         rados = Rados(self.cluster, "trainer")
-        head = f"gang/job-{keeper.job.gang}"
+        head = f"gang/{keeper.job.key}"
         for latest in ("1", "9", "three", "", None):
             if latest is None:
                 rados.run("rmomapkey", head, "latest")
@@ -146,7 +146,7 @@ class Damage(FaultCase):
         keeper.commit(1, 2, 3)
         rados = Rados(self.cluster, "trainer")
         for step in (2, 3):
-            rados.flip(rados.list(f"data/job-{keeper.job.gang}/{step}.")[0])
+            rados.flip(rados.list(f"data/{keeper.job.key}/{step}.")[0])
         keeper.kill_one()
         self.assertEqual(keeper.started(4), 1)
         self.assertEqual(len(self.event_texts(keeper.job, "checkpoint_bad")), 2)
@@ -157,7 +157,7 @@ class Damage(FaultCase):
         keeper.commit(1, 2)
         rados = Rados(self.cluster, "trainer")
         for step in (1, 2):
-            rados.flip(rados.list(f"data/job-{keeper.job.gang}/{step}.")[0])
+            rados.flip(rados.list(f"data/{keeper.job.key}/{step}.")[0])
         keeper.kill_one()
         self.assertEqual(keeper.started(4), 0)
         text = "generation 4 starts from the beginning: there is no checkpoint"
@@ -169,7 +169,7 @@ class Damage(FaultCase):
         keeper = Keeper(self, 4, "restarts=1")
         keeper.commit(1, 2)
         rados = Rados(self.cluster, "trainer")
-        head = f"gang/job-{keeper.job.gang}"
+        head = f"gang/{keeper.job.key}"
         fence = rados.run("getxattr", head, "fence")
         rados.run("setxattr", head, "fence", "9.9x")
         done = self.muster("checkpoint", "verify", keeper.job.gang)
@@ -236,8 +236,8 @@ class Formats(FaultCase):
     def read(self, job: Job, step: str = "") -> "subprocess.CompletedProcess[str]":
         """What a reader finds that knows docs/formats.md and librados, and nothing of Muster."""
         program = f"{SOURCE_IN_NODE}/tests/cluster/programs/read_checkpoint.py"
-        uid = str(harness.USERS[job.user])
-        return self.cluster.exec("ctl", [program, "muster", uid, f"job-{job.gang}", *([step] if step else [])], timeout=SOON)
+        space = space_of(self.cluster, job.user)
+        return self.cluster.exec("ctl", [program, "muster", space, job.key, *([step] if step else [])], timeout=SOON)
 
     def test_a_checkpoint_can_be_restored_by_the_documented_formats_alone(self) -> None:
         keeper = Keeper(self, 3, still=STILL)
@@ -259,7 +259,7 @@ class Formats(FaultCase):
                     self.assertEqual(entries[name]["sha256"], hashlib.sha256(data).hexdigest())
         self.assertIn("has no checkpoint of step 9", self.read(keeper.job, "9").stderr)
         rados = Rados(self.cluster, keeper.job.user)
-        chunk = next(name for name in rados.list(f"data/job-{keeper.job.gang}/3.") if rank_and_chunk(name)[0] == 4)
+        chunk = next(name for name in rados.list(f"data/{keeper.job.key}/3.") if rank_and_chunk(name)[0] == 4)
         rados.flip(chunk)
         self.assertIn(f"object {chunk} does not verify", self.read(keeper.job).stderr)
 

@@ -25,7 +25,8 @@ APART = ["unshare", "--mount", "sh", "-ec"]
 
 
 def setUpModule() -> None:
-    harness.start("doctor", nodes=1)
+    # Without munged, for as long as a test takes it away, slurmd cannot answer slurmctld.
+    harness.start("doctor", nodes=1, slurm={"SlurmdTimeout": "600"})
 
 
 class DoctorTest(ClusterCase):

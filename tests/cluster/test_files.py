@@ -173,7 +173,7 @@ class Restores(FilesCase):
         first = gang.started(1)
         gang.commit(1, 2)
         rados = Rados(self.cluster, "trainer")
-        rados.flip(next(name for name in rados.list(f"data/job-{gang.job.gang}/2.") if rank_and_chunk(name) == (3, 0)))
+        rados.flip(next(name for name in rados.list(f"data/{gang.job.key}/2.") if rank_and_chunk(name) == (3, 0)))
         self.kill(first[0])
         self.assertEqual(gang.started(3)[0]["step"], 1)
         self.assertEqual(len(self.events(gang.job, "checkpoint_bad")), 1)

@@ -73,7 +73,7 @@ class ManyCheckpoints(ClusterCase):
         return held | {"store objects": self.objects(job)}
 
     def objects(self, job: Job) -> int:
-        return len(Rados(self.cluster, "trainer").list(f"data/job-{job.gang}/"))
+        return len(Rados(self.cluster, "trainer").list(f"data/{job.key}/"))
 
     def test_five_hundred_checkpoints_in_a_row_leave_nothing_behind(self) -> None:
         job = self.gang(CODE, nodes=NODES, tasks=MEMBERS)

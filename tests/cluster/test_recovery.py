@@ -69,7 +69,7 @@ class Recovery(KeeperCase):
         keeper = Keeper(self, 6)
         keeper.commit(1, 2, 3)
         rados = Rados(self.cluster, "trainer")
-        for name in rados.list(f"data/job-{keeper.job.gang}/3."):
+        for name in rados.list(f"data/{keeper.job.key}/3."):
             rados.run("rm", name)
         keeper.kill_one()
         self.assertEqual(keeper.started(2), 3)

@@ -58,7 +58,7 @@ class Slices(WalkerCase):
         set_target(gang.job.files, target)
         self.wait(lambda: [life.committed for life in gang.lives(1)] == [target] * 2, "the last step")
         rados = Rados(self.cluster, "trainer")
-        rados.flip(rados.list(f"data/job-{gang.job.gang}/{target}.")[0])
+        rados.flip(rados.list(f"data/{gang.job.key}/{target}.")[0])
         self.kill_member(gang.job.records(1)[1])
         records = gang.started(3, 2)
         self.assertEqual({record.said["from"] for record in records}, {target - 5})

@@ -19,8 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from chaos import schedule, victims  # noqa: E402
-from harness import SOON, SOURCE_IN_NODE, USERS, ClusterCase, Job, report  # noqa: E402
+from harness import SOON, SOURCE_IN_NODE, ClusterCase, Job, report  # noqa: E402
 from lives import check_generations, read_lives, set_target  # noqa: E402
+from pool import space_of  # noqa: E402
 from soak import SOAK, Soak  # noqa: E402
 from soak_store import Damage, Store, Verifier  # noqa: E402
 
@@ -100,11 +101,11 @@ class SoakTest(ClusterCase):
     def test_every_checkpoint_is_what_the_trainer_had_and_nothing_is_lost_or_left(self) -> None:
         job = self.batch(f"#SBATCH -N{NODES} --ntasks-per-node=1 --requeue --gang={GANG}\nsrun {PROGRAM}\n")
         self.wait(lambda: len(victims(self.cluster, job.files)) == NODES - SPARES, "the gang to run")
-        key, damage = f"job-{job.id}.0", Damage()
-        uid = USERS["trainer"]
-        verifier = Verifier(self.cluster.directory, job.files, uid, key, SEED, damage)
+        key, damage = job.key, Damage()
+        space = space_of(self.cluster, "trainer")
+        verifier = Verifier(self.cluster.directory, job.files, space, key, SEED, damage)
         self.addCleanup(verifier.close)
-        store = Store(self.cluster.directory, uid, key)
+        store = Store(self.cluster.directory, space, key)
         self.addCleanup(store.close)
         verifier.start()
         soak = Soak(self.cluster, job.id, lambda: victims(self.cluster, job.files), report, store=store, damage=damage)

@@ -28,7 +28,7 @@ def setUpModule() -> None:
 
 class StaleWriter(ClusterCase):
     def objects(self, keeper: Keeper, step: int, generation: int) -> list[str]:
-        names = Rados(self.cluster, "trainer").list(f"data/job-{keeper.job.gang}/{step}.")
+        names = Rados(self.cluster, "trainer").list(f"data/{keeper.job.key}/{step}.")
         return [name for name in names if re.search(rf"/{step}\.\d+\.{generation}/", name)]
 
     def wakes_up_late(self, node: str, point: str, started: int) -> None:

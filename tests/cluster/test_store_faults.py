@@ -11,11 +11,11 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import SLURM, SOURCE_IN_NODE, USERS, ClusterCase, Job  # noqa: E402
+from harness import SLURM, SOURCE_IN_NODE, ClusterCase, Job  # noqa: E402
 from keepers import Keeper  # noqa: E402
 from lives import read_lives, set_target  # noqa: E402
 from object_names import rank_and_chunk, step_and_generation  # noqa: E402
-from pool import Rados  # noqa: E402
+from pool import Rados, space_of  # noqa: E402
 from soak_store import Damage, Verifier  # noqa: E402
 from standstill import arm, standing_still  # noqa: E402
 
@@ -119,7 +119,7 @@ class MemberKilled(ClusterCase):
         self.assertEqual(self.steps(keeper.job), [5, 6, 7])
         self.muster_json("checkpoint", "verify", keeper.job.gang)
         rados = Rados(self.cluster, "trainer")
-        prefix = f"data/job-{keeper.job.gang}/"
+        prefix = f"data/{keeper.job.key}/"
         # Of the torn save nothing is left, nor of what was dropped.
         self.wait(lambda: {name.split("/")[2].split(".")[0] for name in rados.list(prefix)} == {"5", "6", "7"}, "the removal")
         self.assertEqual(self.status(keeper.job)["user_faults"], 0)
@@ -187,7 +187,7 @@ class Overwritten(ClusterCase):
         set_target(job.files, slowest() + 4)
         self.assertEqual(job.wait(), 0, job.err)
         self.assertEqual([path.read_text() for path in job.files.glob("errors.*")], [])
-        verifier = Verifier(self.cluster.directory, job.files, USERS["trainer"], key, seed, Damage())
+        verifier = Verifier(self.cluster.directory, job.files, space_of(self.cluster, "trainer"), key, seed, Damage())
         self.addCleanup(verifier.close)
         self.assertEqual(len(verifier.again()), 3)
         self.assertEqual((verifier.wrong, verifier.verified), ([], 3))

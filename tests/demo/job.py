@@ -87,7 +87,7 @@ class Job:
     def bytes_in_rados(self) -> int:
         """The bytes of all objects that hold this job's checkpoints, one copy of each."""
         program = Path(__file__).with_name("rados_bytes.py").read_text()
-        arguments = ["/usr/bin/python3", "-", "muster", f"data/job-{self.id}.0/"]
+        arguments = ["/usr/bin/python3", "-", "muster", f"data/job-{self.id}.0-"]
         done = self._cluster.exec("ctl", arguments, input=program)
         if done.returncode != 0:
             raise DemoError(f"RADOS did not answer: {done.stderr.strip()}")

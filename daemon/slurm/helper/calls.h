@@ -28,6 +28,8 @@ class Calls {
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
+  // As slurm.conf says: "cluster".
+  virtual Result<std::string> ClusterName() = 0;
   // The job, and the other components of a heterogeneous one; never empty. Without shared_nodes and grace_seconds.
   virtual Result<std::vector<SlurmJob>> LoadJob(uint32_t job_id) = 0;
   // All jobs that hold nodes now: running, suspended, completing.

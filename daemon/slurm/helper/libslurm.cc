@@ -21,6 +21,7 @@ struct Freer {
 };
 using JobMessage = std::unique_ptr<job_info_msg_t, Freer<job_info_msg_t, slurm_free_job_info_msg>>;
 using NodeMessage = std::unique_ptr<node_info_msg_t, Freer<node_info_msg_t, slurm_free_node_info_msg>>;
+using Configuration = std::unique_ptr<slurm_conf_t, Freer<slurm_conf_t, slurm_free_ctl_conf>>;
 using PartitionMessage =
     std::unique_ptr<partition_info_msg_t, Freer<partition_info_msg_t, slurm_free_partition_info_msg>>;
 
@@ -167,6 +168,13 @@ bool HoldsNodes(const slurm_job_info_t& info) {
 class Libslurm final : public Calls {
  public:
   Libslurm() { slurm_init(nullptr); }
+
+  Result<std::string> ClusterName() override {
+    slurm_conf_t* loaded = nullptr;
+    if (slurm_load_ctl_conf(0, &loaded) != SLURM_SUCCESS) return Failed("the configuration");
+    const Configuration message(loaded);
+    return Owned(message->cluster_name);
+  }
 
   Result<std::vector<SlurmJob>> LoadJob(uint32_t job_id) override {
     job_info_msg_t* loaded = nullptr;

@@ -257,21 +257,24 @@ Answered Cancel(Calls& calls, const json& question) {
   return Done(calls.CancelJob(*job_id));
 }
 
+Answered Cluster(Calls& calls, const json& /*question*/) {
+  auto name = calls.ClusterName();
+  if (!name) return name.error();
+  if (name->empty()) return Error{Errc::kInternal, "Slurm's ClusterName is empty"};
+  return json{{"cluster", *name}};
+}
+
 struct Operation {
   const char* name;
   Answered (*run)(Calls&, const json&);
 };
 
 constexpr Operation kOperations[] = {
-    {"job", Job},
-    {"node_down", NodeDown},
-    {"node_drain", NodeDrain},
-    {"node_resume", NodeResume},
-    {"requeue", Requeue},
-    {"release", Release},
-    {"launched", Launched},
-    {"comment", Comment},
-    {"kill_step", KillStep},
+    {"cluster", Cluster},        {"job", Job},
+    {"node_down", NodeDown},     {"node_drain", NodeDrain},
+    {"node_resume", NodeResume}, {"requeue", Requeue},
+    {"release", Release},        {"launched", Launched},
+    {"comment", Comment},        {"kill_step", KillStep},
     {"cancel", Cancel},
 };
 

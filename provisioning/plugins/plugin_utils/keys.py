@@ -117,7 +117,7 @@ ANSIBLE = {
 # What muster.yaml knows. musterd itself checks the values (musterd --check-config); a test holds the names equal.
 MUSTER_YAML = frozenset(
     """
-    store ceph_conf ceph_user store_timeout socket state_dir listen_address port servers node_name service_user master_ports_first
+    store ceph_conf ceph_user store_timeout socket state_dir listen_address port servers cluster node_name service_user master_ports_first
     master_ports_last keep_checkpoints keep_every user_storage_limit incremental compression recovery_memory partner_memory
     partner_group partner_port slurm_topology collect_pause chunk_size max_shard_size reconnect progress_after beat lease silence
     hang_report loop_stall slurm_helper preflight_age fabric_settings metrics_file metrics_port metrics_address slurm_timeout

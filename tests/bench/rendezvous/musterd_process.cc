@@ -41,7 +41,8 @@ MusterdProcess::MusterdProcess(const std::string& program, const std::string& di
     : log_(directory + "/musterd.log") {
   const std::string config = directory + "/muster.yaml";
   std::ofstream(config) << fmt::format(
-      "node_name: {}\nport: {}\nlisten_address: 127.0.0.1\nstore: dir:{}/store\nsocket: {}/musterd.sock\n"
+      "cluster: bench\nnode_name: {}\nport: {}\nlisten_address: 127.0.0.1\nstore: dir:{}/store\nsocket: "
+      "{}/musterd.sock\n"
       "state_dir: {}/gangs\n"
       // The simulated nodes send no beats.
       "silence: 10m\n"

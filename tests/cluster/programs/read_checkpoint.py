@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Restores a checkpoint without Muster, by docs/formats.md, librados, xxhash and zstd alone.
 
-usage: read_checkpoint.py POOL UID KEY [STEP]
+usage: read_checkpoint.py POOL NAMESPACE KEY [STEP]
 
 Prints one JSON object: step, world_size, and for each rank its entries by name: metadata, bytes, and the SHA-256 of the data.
 """
@@ -101,9 +101,9 @@ def entries(data: bytes) -> dict[str, dict[str, Any]]:
     return found
 
 
-def main(pool: str, uid: str, key: str, step: str = "") -> None:
+def main(pool: str, namespace: str, key: str, step: str = "") -> None:
     with rados.Rados(conffile="/etc/ceph/ceph.conf") as cluster, cluster.open_ioctx(pool) as io:
-        io.set_namespace(f"u{uid}")
+        io.set_namespace(namespace)
         gang = head(io, f"gang/{key}")
         step = step or gang.get("latest", b"").decode()
         if f"checkpoint/{step}" not in gang:

@@ -33,6 +33,25 @@ TEST(GangJob, KeepsItsCheckpointsAcrossARequeue) {
   EXPECT_EQ(job.Key(), key);
 }
 
+TEST(GangJob, AnotherSubmissionOfTheSameNumberHasAnotherKeyButNotAnotherName) {
+  GangJob job = NewJob();
+  EXPECT_EQ(job.Key(), "job-12.3");
+  job.submission = 0x1f00c3e95a2b7d8;
+  EXPECT_EQ(job.Key(), "job-12.3-01f00c3e95a2b7d8");
+  EXPECT_EQ(job.Id(), "12.3");
+  job.options_text = "name=llama";
+  ASSERT_TRUE(job.Complete());
+  EXPECT_EQ(job.Key(), "name-llama");
+}
+
+TEST(GangJob, ASubmissionIsATextAndBack) {
+  EXPECT_EQ(SubmissionOf(SubmissionText(UINT64_MAX)), UINT64_MAX);
+  EXPECT_EQ(SubmissionOf(SubmissionText(1)), 1U);
+  EXPECT_EQ(SubmissionText(0), "");
+  for (const char* none : {"", "x", "12g", "-1", "10000000000000000"})
+    EXPECT_EQ(SubmissionOf(none), 0U) << none;
+}
+
 TEST(GangJob, ANameGivesTheKeyThatALaterJobFinds) {
   GangJob job = NewJob();
   job.options_text = "name=llama";

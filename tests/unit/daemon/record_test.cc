@@ -20,6 +20,7 @@ GangRecord Full() {
   record.job_id = 12;
   record.step_id = 0;
   record.restart_count = 1;
+  record.submission = UINT64_MAX;
   record.uid = 1000;
   record.state = "finished";
   record.succeeded = false;
@@ -48,6 +49,19 @@ GangRecord Full() {
   record.finish_code = -1;
   record.events = {{5, 1, "joined", "all 2 nodes are here"}, {6, 2, "fault", "\"quoted\"\n\ttext"}};
   return record;
+}
+
+TEST(GangRecord, IsOfARunOfASubmission) {
+  GangJob job;
+  job.job_id = 12;
+  job.restart_count = 1;
+  job.submission = UINT64_MAX;
+  EXPECT_TRUE(Full().IsOf(job));
+  job.submission = 1;
+  EXPECT_FALSE(Full().IsOf(job));
+  job.submission = UINT64_MAX;
+  job.restart_count = 2;
+  EXPECT_FALSE(Full().IsOf(job));
 }
 
 TEST(GangRecord, ComesBackAsItWas) {

@@ -52,6 +52,7 @@ TEST(FirstVersion, ASupervisorsHelloIsRead) {
   EXPECT_EQ(hello->body.child_pid, 31337);
   EXPECT_EQ(hello->body.wait_status, 7 << 8);
   ExpectToken(hello->body.token);
+  EXPECT_EQ(hello->body.submission, 0x0123456789abcdefU);
   EXPECT_EQ(hello->node_list, "gpu[001-004]");
   EXPECT_EQ(hello->node_name, "gpu003");
   EXPECT_EQ(hello->options, "restarts=0,name=run.7_b");

@@ -15,6 +15,7 @@ class FakeCalls : public Calls {
   std::vector<SlurmJob> jobs;
   std::map<std::string, NodeState> nodes;
   std::vector<std::string> log;
+  std::string name = "rack";
 
   SlurmJob& AddJob(uint32_t id, std::vector<std::string> on, const std::string& state = "RUNNING") {
     SlurmJob job;
@@ -30,6 +31,7 @@ class FakeCalls : public Calls {
     return jobs.back();
   }
 
+  Result<std::string> ClusterName() override { return name; }
   Result<std::vector<SlurmJob>> LoadJob(uint32_t id) override {
     std::vector<SlurmJob> found;
     for (const SlurmJob& job : jobs) {

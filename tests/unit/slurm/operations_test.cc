@@ -221,6 +221,12 @@ TEST_F(Operations, AJobThatSlurmRequeuesOnceMoreIsNotPutOffAgain) {
   EXPECT_THAT(calls.log, ElementsAre("begin 12"));
 }
 
+TEST_F(Operations, TheClustersNameIsTold) {
+  EXPECT_EQ(Good({{"do", "cluster"}})["cluster"], "rack");
+  calls.name = "";
+  Refused({{"do", "cluster"}}, "internal");
+}
+
 TEST_F(Operations, WhatIsNoQuestionIsRefused) {
   for (const char* line : {"", "{", "[]", "1", "{\"id\":0}", "{\"id\":-1}", "\xff\xfe"}) {
     EXPECT_THAT(Answer(calls, line), HasSubstr("\"code\":\"invalid\"")) << line;

@@ -1,0 +1,40 @@
+#include "spank-plugin/submission.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "spank-plugin/front_end.h"
+
+namespace muster::plugin {
+namespace {
+
+constexpr size_t kDigits = 16;
+
+}  // namespace
+
+void NumberSubmission() {
+  static bool done = false;  // a heterogeneous job is one submission
+  const bool step = spank_context() == S_CTX_LOCAL &&
+                    (getenv("SLURM_JOB_ID") != nullptr || front_end::IsSet("jobid"));
+  if (done || step) return;
+  uint64_t number = 0;
+  while (number == 0) {
+    if (getrandom(&number, sizeof(number), 0) != sizeof(number)) return;
+  }
+  char text[kDigits + 1];
+  snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(number));
+  done = setenv(kSubmissionVariable, text, 1) == 0;
+}
+
+uint64_t SubmissionOf(spank_t spank) {
+  char text[kDigits + 1] = "";
+  if (spank_getenv(spank, kSubmissionVariable, text, sizeof(text)) != ESPANK_SUCCESS ||
+      strspn(text, "0123456789abcdef") != kDigits) {
+    return 0;
+  }
+  return strtoull(text, nullptr, 16);
+}
+
+}  // namespace muster::plugin
