@@ -61,6 +61,8 @@ _FILLED = ("/run", "/dev/shm")
 # What slurmctld has to tell a node that it sets DOWN is tried for 12 s, and then forgotten: one that is back sooner hears it, or
 # a minute later, and kills the job's next run for the last one (docs/operations.md, "The batch host dies").
 _DOWN_FOR = 15.0
+# Slurm itself knows of a dead node after SlurmdTimeout (test_chaos.py, test_soak.py).
+_DOWN_WITHIN = 60.0
 
 
 @dataclass
@@ -185,10 +187,14 @@ class Chaos:
                     self._end(fault)
 
     def may_end(self, fault: Fault) -> bool:
-        """Whether a fault whose time is over may end; else it is asked again a second later."""
-        if fault.kind != "node killed" or not self.is_down(fault.where):
-            self._down.pop(fault.where, None)
+        """Whether a fault whose time is over may end; else it is asked again a second later. A node that was killed does not boot again
+        before Slurm knows that it is DOWN: srun ends the step of one that is back before (docs/open.md). That takes longer when the
+        coordinator died with it and the store takes no successor's term meanwhile."""
+        if fault.kind != "node killed":
             return True
+        if not self.is_down(fault.where):
+            self._down.pop(fault.where, None)
+            return time.time() > fault.began + _DOWN_WITHIN
         if time.monotonic() - self._down.setdefault(fault.where, time.monotonic()) < _DOWN_FOR:
             return False
         del self._down[fault.where]
@@ -263,7 +269,10 @@ class Chaos:
     def _is_indispensable(self, node: str) -> bool:
         """Whether it coordinates a gang that has lost half of its nodes: with a store that does not answer at that moment nobody
         can take over (docs/operations.md, "The coordinator's node dies")."""
-        gang = (self._muster("status").get("gangs") or [{}])[-1]
+        gangs = self._muster("status").get("gangs")
+        if not gangs:
+            return True  # nobody knows
+        gang = gangs[-1]
         return gang.get("coordinator") == node and 2 * len(gang.get("lost", [])) >= len(gang.get("nodes", []))
 
     def _inflict(self, fault: Fault) -> None:

@@ -14,7 +14,6 @@ SOAK = Kinds(
     nodes={
         "musterd killed": (0.0, 2.0, 2),
         "musterd stopped for a moment": (0.3, 1.2, 1),
-        # Long enough to be noticed: srun ends the step of one that is back before (see may_end).
         "node killed": (9.0, 14.0, 1),
         # With all that is of the gang there: it is replaced meanwhile, and wakes up in the middle of a save.
         "node stands still": (7.0, 10.0, 1),
@@ -37,8 +36,6 @@ _DAMAGES = ("object", "manifest")
 # After a fault of the store it answers again within so many seconds. An OSD that has stood still may keep the operations of some
 # placement groups until the next change of its map (Ceph 16.2): then the OSDs are started again, as an operator would do.
 _BACK = 20.0
-# Slurm itself knows it after SlurmdTimeout (test_soak.py).
-_KNOWN = 60.0
 
 
 @dataclass
@@ -51,12 +48,6 @@ class Soak(Chaos):
     stuck: int = 0  # how often the OSDs had to be started again
     _stopped: dict[int, list[str]] = field(default_factory=dict)  # pids that stand still, by the fault's number
     _store_well: float = 0.0  # since when no fault of the store is under way
-
-    def may_end(self, fault: Fault) -> bool:
-        """A node that was killed does not boot again before Slurm knows that it is down, which takes longer when the coordinator
-        died with it and the store takes no successor's term meanwhile."""
-        known = fault.kind != "node killed" or time.time() - fault.began > _KNOWN or self.is_down(fault.where)
-        return known and super().may_end(fault)
 
     def look_after(self, silent: float) -> None:
         """To be called now and then with the seconds for which the store has not answered."""

@@ -3,8 +3,7 @@
 
 MUSTER_CHAOS_SECONDS makes it longer, MUSTER_CHAOS_SEED another schedule (the seed is the first line of the output). What a
 fault meets depends on the moment, so two runs of one seed have the same faults, not the same ends of everything. Not every seed
-passes: 135799961 comes to a gang that has lost half of its nodes, a store that is slow then, and a coordinator that dies
-(docs/operations.md, "The coordinator's node dies").
+passes: docs/open.md.
 """
 
 import json
