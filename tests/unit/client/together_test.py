@@ -5,6 +5,7 @@ The build's python folder must be in PYTHONPATH, and torch 2.4 or newer must be 
 """
 
 import contextlib
+import io
 import time
 import unittest
 from collections.abc import Callable
@@ -87,6 +88,41 @@ class PlainTest(RanksCase):
         self.gang_of(3)
         for state, _ in self.good(lambda gang: muster.torch.load(gang)):
             self.assertEqual(state["w"].tolist(), [0, 1, 2, 3, 4])
+
+    def test_one_byte_that_differs_anywhere_is_seen(self) -> None:
+        """Of sizes around those of rows and pieces, at offsets that no word has."""
+
+        def save(gang: muster.Gang) -> Any:
+            random = torch.Generator().manual_seed(7)
+            state = {}
+            for number, size in enumerate((1, 3, 4, 5, 1 << 18, (1 << 18) + 1, (1 << 20) - 3, 1 << 20, (1 << 20) + 7, 3_000_001)):
+                memory = torch.randint(0, 256, (size + 8,), generator=random, dtype=torch.uint8)
+                offset, at = number % 4, int(torch.randint(0, size, (1,), generator=random))
+                tensor = memory[offset : offset + size]
+                tensor[at] += gang.rank
+                state[f"t{number}"] = tensor
+            # Two signs are others: what changes both by the same highest bit must not cancel out.
+            signs = torch.ones(1000)
+            signs[[3, 700]] *= -1 if gang.rank else 1
+            muster.torch.save(gang, state | {"signs": signs, "same": torch.ones(1 << 19)}, 1, replicated=True)
+            gang.wait(1, timeout=30)
+            found, _ = muster.torch.load(gang, step=1)
+            self.assertTrue(all(torch.equal(found[name], tensor) for name, tensor in state.items()))
+            self.assertTrue(torch.equal(found["signs"], signs))
+            with_digests = muster.torch._together._digest
+            return {name: with_digests(tensor) for name, tensor in (state | {"signs": signs, "same": torch.ones(1 << 19)}).items()}
+
+        one, other = self.good(save)
+        self.assertEqual([name for name in one if one[name] == other[name]], ["same"])
+
+    def test_who_has_another_one_than_most_is_named_once(self) -> None:
+        every = [{"/w": ("a", 4), "/rng": (str(rank), 4)} for rank in range(4)]
+        every[2]["/w"] = ("b", 4)
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            for rank in (0, 1, 0):
+                muster.torch._together._tell_of_others(mock.Mock(rank=rank), every)
+        self.assertEqual(said.getvalue(), "muster: /w is not the same on all members (rank 2), so each saves its own\n")
 
     def test_a_load_names_all_that_is_not_as_in_the_checkpoint_and_fills_nothing(self) -> None:
         saved = {"w": numbers(3), "layers": [numbers(2), numbers(2)], "half": torch.ones(2).half(), "n": 3}
