@@ -16,8 +16,8 @@ constexpr size_t kDigits = 16;
 
 void NumberSubmission() {
   static bool done = false;  // a heterogeneous job is one submission
-  const bool step = spank_context() == S_CTX_LOCAL &&
-                    (getenv("SLURM_JOB_ID") != nullptr || front_end::IsSet("jobid"));
+  const bool step =
+      spank_context() == S_CTX_LOCAL && (getenv("SLURM_JOB_ID") != nullptr || front_end::IsSet("jobid"));
   if (done || step) return;
   uint64_t number = 0;
   while (number == 0) {

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """A job is more than its number: another cluster has the same numbers, and Slurm gives them again when its state was lost."""
 
+import atexit
 import os
 import shutil
 import sys
@@ -29,7 +30,7 @@ STORE = ""
 def setUpModule() -> None:
     global STORE
     STORE = tempfile.mkdtemp(prefix="muster-test-", dir="/srv")  # all nodes of all clusters see the machine's /srv
-    unittest.addModuleCleanup(shutil.rmtree, STORE)
+    atexit.register(shutil.rmtree, STORE)  # unittest forgets its cleanups when it is interrupted
     os.chmod(STORE, 0o755)
     harness.start("sub", nodes=2, ceph=False, settings={"store": f"dir:{STORE}"})
 
@@ -102,6 +103,7 @@ class Submission(ClusterCase):
         settings = self.cluster.options.settings
         other = Cluster(f"sub2-{os.getpid()}", nodes=1, ceph=False, build=self.cluster.options.build, settings=settings)
         self.addCleanup(other.stop)
+        atexit.register(other.stop)
         other.start()
         self.forget()
         for gang in ("", "name=both"):
