@@ -231,8 +231,8 @@ int Run(const Config& config) {
   kernel_log.Open(config.kernel_log);
   Slurm slurm(loop, SlurmOptionsOf(config));
   slurm.ResumeRequeues();
-  const ClusterName cluster(loop, slurm, config.cluster, config.state_dir + "/cluster",
-                            [&of_cluster](const std::string& name) { of_cluster->SetCluster(name); });
+  ClusterName cluster(loop, slurm, config.cluster, config.state_dir + "/cluster",
+                      [&of_cluster](const std::string& name) { of_cluster->SetCluster(name); });
   BeatOptions beat_options;
   beat_options.times = TimesOf(config);
   beat_options.listen_address = config.listen_address;

@@ -16,8 +16,10 @@ constexpr size_t kDigits = 16;
 
 void NumberSubmission() {
   static bool done = false;  // a heterogeneous job is one submission
-  const bool step =
-      spank_context() == S_CTX_LOCAL && (getenv("SLURM_JOB_ID") != nullptr || front_end::IsSet("jobid"));
+  // With --jobid a step may be of a job that this program is not in (salloc --no-shell).
+  const bool step = spank_context() == S_CTX_LOCAL &&
+                    (getenv("SLURM_JOB_ID") != nullptr ||
+                     (front_end::IsSet("jobid") && getenv(kSubmissionVariable) != nullptr));
   if (done || step) return;
   uint64_t number = 0;
   while (number == 0) {

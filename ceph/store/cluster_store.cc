@@ -7,6 +7,8 @@
 namespace muster {
 namespace {
 
+constexpr size_t kMostName = 128;
+
 bool FitsASpace(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
@@ -14,7 +16,7 @@ bool FitsASpace(char c) {
 }  // namespace
 
 void ClusterStore::SetCluster(const std::string& name) {
-  std::string fits = name;
+  std::string fits = name.substr(0, kMostName);
   for (char& c : fits) {
     if (!FitsASpace(c)) c = '_';
   }

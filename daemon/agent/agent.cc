@@ -177,8 +177,10 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
   }
   // Slurm has given the number again while something of the gang that had it is still here. No answer: the supervisor tries again.
   if (known != gangs_.end() && known->second->job().submission != job.submission) {
-    spdlog::warn("gang {}: another submission's, which has the same number, is not over on this node yet",
-                 id);
+    if (std::exchange(waited_for_, id) != id) {
+      spdlog::warn("gang {}: another submission's, which has the same number, is not over on this node yet",
+                   id);
+    }
     return connection.CloseWhenSent();
   }
   if (Status complete = CompleteStep(hello, &job); !complete) {

@@ -55,6 +55,7 @@ Status SaveGangState(const std::string& state_dir, const GangState& state) {
   if (state.started_restore) json["started_restore"] = *state.started_restore;
   if (state.failed.generation() != 0)
     json["failed"] = {{"generation", state.failed.generation()}, {"saves", state.failed.saves()}};
+  if (state.checkpoint_bad) json["checkpoint_bad"] = HexEncode(state.checkpoint_bad->SerializeAsString());
   if (state.steps.generation != 0) {
     json["steps"] = {{"generation", state.steps.generation},
                      {"order", HexEncode(state.steps.order.SerializeAsString())},
@@ -110,6 +111,9 @@ std::vector<GangState> LoadGangStates(const std::string& state_dir) {
         for (const auto& [step, why] : failed.at("saves").get<std::map<uint64_t, std::string>>())
           state.failed.Add(failed.at("generation"), step, why);
       }
+      if (json.contains("checkpoint_bad") &&
+          !state.checkpoint_bad.emplace().ParseFromString(HexDecode(json.at("checkpoint_bad"))))
+        throw std::runtime_error("its bad checkpoint is none");
       if (json.contains("steps")) {
         const auto& steps = json.at("steps");
         state.steps.generation = steps.at("generation");

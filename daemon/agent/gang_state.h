@@ -29,6 +29,7 @@ struct GangState {
   uint64_t started_generation = 0;
   std::optional<uint64_t> started_restore;
   FailedSaves failed;
+  std::optional<v1::CheckpointBad> checkpoint_bad;  // as Register has it
   steps::NodeSide::Kept steps;
 };
 

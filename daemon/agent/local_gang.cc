@@ -38,7 +38,8 @@ LocalGang::LocalGang(AgentContext& context, GangJob job, uint32_t node, uint32_t
       over_(std::move(over)),
       coordinator_(job_.CandidateNodes().front()),
       steps_(MakeStepHooks()) {
-  if (context_.partners != nullptr) partner_ = std::make_unique<GangPartner>(*context_.partners, job_.Id());
+  if (context_.partners != nullptr)
+    partner_ = std::make_unique<GangPartner>(*context_.partners, job_.Unique());
 }
 
 LocalGang::~LocalGang() {

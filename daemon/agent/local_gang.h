@@ -28,6 +28,7 @@
 #include "daemon/agent/packets.h"
 #include "daemon/agent/port_lease.h"
 #include "daemon/agent/shard_reports.h"
+#include "daemon/agent/told_again.h"
 #include "daemon/beat/beat.h"
 #include "daemon/gang_job/failed_saves.h"
 #include "daemon/gang_job/gang_job.h"
@@ -352,7 +353,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
 
   // Saves of this generation.
   ShardReports reports_;
-  FailedSaves failed_saves_;
+  ToldAgain told_again_;
   std::optional<uint64_t> newest_committed_;  // of this generation
   v1::Storage storage_;                       // as the coordinator has said last; no limit: 0
   std::map<uint32_t, RecentSteps> saved_;     // by rank

@@ -489,7 +489,8 @@ void LocalGang::OnCommitted(const v1::Committed& committed) {
     CopyToPartner(committed.generation(), committed.step());
     Let(held_.Committed(committed.generation(), committed.step()));
   } else {
-    if (failed_saves_.Add(committed.generation(), committed.step(), committed.error())) SaveState();
+    if (told_again_.failed_saves.Add(committed.generation(), committed.step(), committed.error()))
+      SaveState();
     StopWritingStep(committed.step(), "another member's shard is missing");
     // Whatever the reason was: the next ones stand alone, unless one that is newer has been found to be whole.
     if (!newest_committed_ || *newest_committed_ < committed.step()) {

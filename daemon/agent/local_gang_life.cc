@@ -38,7 +38,7 @@ constexpr size_t kMaxStacksText = 16 * 1024;  // of one member, in a message
 void LocalGang::BeginAttendance() {
   if (context_.beat == nullptr || attendance_) return;
   AttendOptions options;
-  options.gang = job_.Id();
+  options.gang = job_.Unique();
   options.self = node_;
   options.coordinator = coordinator_;
   for (const uint32_t node : job_.CandidateNodes())

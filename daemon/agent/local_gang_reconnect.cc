@@ -30,7 +30,8 @@ void LocalGang::ExpectReconnects(const GangState& state) {
   orders_.Restore(state.term, state.started_generation, state.started_restore);
   beat_key_ = state.beat_key;
   generation_before_ = state.started_generation;
-  failed_saves_ = state.failed;
+  told_again_.failed_saves = state.failed;
+  told_again_.bad_checkpoint = state.checkpoint_bad;
   steps_.Restore(state.steps);
   // Its supervisors let their programs run on for so long after this node's musterd was there the last time.
   if (context_.beat != nullptr && orders_.term() > 0)

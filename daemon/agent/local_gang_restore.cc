@@ -239,13 +239,20 @@ void LocalGang::ReportIfBad(const Reading& reading, const Error& error) {
   const CheckpointInfo& entry = reading.entry;
   if (!start_->restore() || entry.step != start_->restore_step()) return;
   if (entry.fence.generation == reading.generation) return;
+  const auto found = std::find_if(members_.begin(), members_.end(), [&](const auto& item) {
+    return item.second.rank == reading.rank && item.second.generation == reading.generation;
+  });
+  if (found == members_.end()) return;
+  v1::CheckpointBad bad;
+  bad.set_task(found->first);
+  bad.set_generation(reading.generation);
+  bad.set_step(entry.step);
+  bad.set_reason(error.message);
+  bad.set_manifest(entry.manifest);
   auto message = Message();
-  v1::CheckpointBad* bad = message.mutable_checkpoint_bad();
-  bad->set_task(reading.rank);
-  bad->set_generation(reading.generation);
-  bad->set_step(entry.step);
-  bad->set_reason(error.message);
-  bad->set_manifest(entry.manifest);
+  *message.mutable_checkpoint_bad() = bad;
+  told_again_.bad_checkpoint = std::move(bad);
+  SaveState();  // before the member hears of it, and ends
   Up(std::move(message));
 }
 

@@ -75,7 +75,8 @@ bool LocalGang::SaveState(bool again) {
                   beat_key_,
                   orders_.started(),
                   orders_.from(),
-                  failed_saves_,
+                  told_again_.failed_saves,
+                  told_again_.bad_checkpoint,
                   steps_.kept()};
   for (const auto& [task, member] : members_) {
     state.tasks.push_back(task);
@@ -218,12 +219,13 @@ void LocalGang::Register() {
   r->set_started_generation(orders_.started());
   r->set_started_restore(orders_.from().has_value());
   r->set_started_restore_step(orders_.from().value_or(0));
-  r->set_failed_generation(failed_saves_.generation());
-  for (const auto& [step, why] : failed_saves_.saves()) {
+  r->set_failed_generation(told_again_.failed_saves.generation());
+  for (const auto& [step, why] : told_again_.failed_saves.saves()) {
     v1::FailedSave* save = r->add_failed_saves();
     save->set_step(step);
     save->set_error(why);
   }
+  if (told_again_.bad_checkpoint) *r->mutable_checkpoint_bad() = *told_again_.bad_checkpoint;
   r->set_lease_port(next_ports_ ? next_ports_->port() : ports_ ? ports_->port() : 0);
   for (const auto& [task, member] : members_) {
     v1::Member* m = r->add_members();

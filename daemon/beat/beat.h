@@ -73,7 +73,7 @@ struct LeadEvents {
 // `term` 0, with no key: not attended yet. Nothing is sent to other nodes, but supervisors are beaten (until
 // `grace_until`, when members run already); Follow attends.
 struct AttendOptions {
-  std::string gang;  // its id
+  std::string gang;  // GangJob::Unique
   std::string key;   // 32 bytes
   uint64_t term = 0;
   uint32_t self = 0;  // node indexes

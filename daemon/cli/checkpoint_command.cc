@@ -164,7 +164,7 @@ int Do(const Common& common, const Options& options, Result<Answered> (*work)(co
 }
 
 bool IsJob(const std::string& text) {
-  return !text.empty() && text.size() <= 32 && text.find_first_not_of("0123456789.-r") == text.npos;
+  return !text.empty() && text.size() <= 48 && text.find_first_not_of("0123456789abcdef.-r") == text.npos;
 }
 
 bool IsName(const std::string& text) {

@@ -27,6 +27,19 @@ hang::Settings HangSettings(const GangJob& job) {
   return settings;
 }
 
+// The generation that started from it has saved the step anew: who reads it next reads that.
+bool IsSavedAnew(const PendingSaves& saves, const gang::Gang& gang, const v1::CheckpointBad& bad) {
+  return bad.generation() == gang.generation() && saves.IsCommitted(bad.step());
+}
+
+gang::CheckpointBad FromMessage(const v1::CheckpointBad& bad) {
+  return {.task = bad.task(),
+          .generation = bad.generation(),
+          .step = bad.step(),
+          .reason = bad.reason(),
+          .manifest = bad.manifest()};
+}
+
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorContext context, GangJob job)
@@ -195,6 +208,8 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
     if (member.has_exited()) info.exit = ExitOf(member.exited());
     joined.members.push_back(std::move(info));
   }
+  if (registration.has_checkpoint_bad() && !IsSavedAnew(saves_, *gang_, registration.checkpoint_bad()))
+    joined.checkpoint_bad = FromMessage(registration.checkpoint_bad());
   agents_[node].name = registration.node_name();
   agents_[node].lease_port = joined.lease_port;
   // The record of a generation may be written behind: then only its nodes know of it.
@@ -312,13 +327,8 @@ void Coordinator::TakeWarm(const v1::WarmNews& news) {
 }
 
 void Coordinator::CheckpointBad(const v1::CheckpointBad& bad) {
-  // The generation that started from it has saved the step anew: who reads it next reads that.
-  if (bad.generation() == gang_->generation() && saves_.IsCommitted(bad.step())) return;
-  Feed(gang::CheckpointBad{.task = TaskOf(bad.task()),
-                           .generation = bad.generation(),
-                           .step = bad.step(),
-                           .reason = bad.reason(),
-                           .manifest = bad.manifest()});
+  if (IsSavedAnew(saves_, *gang_, bad)) return;
+  Feed(FromMessage(bad));
 }
 
 void Coordinator::OnExited(const v1::MemberExited& message) {

@@ -74,7 +74,7 @@ lease::WitnessSet Coordinator::PickWitnesses() const {
 
 void Coordinator::Lead() {
   if (fence_.lost() || !gang_) return;
-  lead_.gang = job_.Id();
+  lead_.gang = job_.Unique();
   lead_.key = beat_key_;
   lead_.term = fence_.term();
   lead_.self = NodeOf(self_).value_or(0);

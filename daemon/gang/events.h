@@ -40,12 +40,20 @@ struct MemberInfo {
 // ---- events
 // ----------------------------------------------------------------------------------------------------
 
+struct CheckpointBad {  // a member could not verify the checkpoint it was to start from
+  uint32_t task = 0;
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  std::string reason;
+  std::string manifest;  // its name: the step may have been saved anew
+};
 struct NodeJoined {  // also when it comes back: then the members' states say what happened meanwhile
   uint32_t node = 0;
   std::string name;
   uint16_t lease_port = 0;  // a free port on that node, for MASTER_PORT
   std::vector<MemberInfo> members;
   std::string links_test;  // that a short time ago has found this node's links good; "": none
+  std::optional<CheckpointBad> checkpoint_bad{};  // what members here have found, of whatever generation
 };
 struct NodeLeft {  // its link has ended; its members may run on
   uint32_t node = 0;
@@ -101,13 +109,6 @@ struct Progressed {
 };
 struct CheckpointCommitted {
   uint64_t step = 0;
-};
-struct CheckpointBad {  // a member could not verify the checkpoint it was to start from
-  uint32_t task = 0;
-  uint64_t generation = 0;
-  uint64_t step = 0;
-  std::string reason;
-  std::string manifest;  // its name: the step may have been saved anew
 };
 struct JobFacts {                      // what Slurm says of the job; until then nothing is known
   std::optional<uint32_t> batch_node;  // where its script runs, if it has one and it runs on one of the nodes

@@ -20,6 +20,7 @@ void Gang::StartNext(const Placement& placement, Actions& out) {
   next_ = Next::kRestart;
   growing_ = false;
   charged_ = charged_user_ = 0;
+  rejected_.reset();
   const bool first = active_.empty();
   const bool others = placement.active != active_;
   durable_ |= others;
@@ -262,16 +263,26 @@ void Gang::OrderFinish(std::vector<uint32_t> nodes, Actions& out) const {
   out.emplace_back(FinishGang{succeeded_, finish_cause_, finish_code_, std::move(nodes)});
 }
 
+// Whose program has ended because it could not read the checkpoint, or because such a one had ended, has done nothing wrong, also
+// when its end was heard of first.
 void Gang::On(const CheckpointBad& event, Actions& out) {
-  if (event.generation != generation_ || (state_ != State::kStarting && state_ != State::kRunning)) return;
-  if (event.task >= members_.size()) return;
+  if (state_ == State::kRecovering && (!bad_ || bad_->generation <= event.generation)) bad_ = event;
+  const bool stops = state_ == State::kStopping && next_ == Next::kRestart;
+  if (event.generation != generation_ || (state_ != State::kStarting && state_ != State::kRunning && !stops))
+    return;
+  if (event.task >= members_.size() || rejected_ == event.step) return;
+  rejected_ = event.step;
   out.emplace_back(RejectCheckpoint{event.step, event.reason, event.manifest});
-  Fail(Fault{.what = fmt::format(
-                 "{}: the checkpoint of step {} does not verify: {}; going back to the one before",
-                 Who(event.task), event.step, event.reason),
-             .task = event.task,
-             .cause = CauseClass::kInfrastructure},
-       out);
+  Fault fault{
+      .what = fmt::format("{}: the checkpoint of step {} does not verify: {}; going back to the one before",
+                          Who(event.task), event.step, event.reason),
+      .task = event.task,
+      .cause = CauseClass::kInfrastructure};
+  if (!stops) return Fail(std::move(fault), out);
+  if (!fault_ || fault_->planned || fault_->cause != CauseClass::kUser) return;
+  user_faults_ -= charged_user_;
+  charged_user_ = 0;
+  fault_ = std::move(fault);
 }
 
 void Gang::On(const Hung& event, Actions& out) {

@@ -12,6 +12,7 @@ void Gang::On(const NodeJoined& event, Actions& out) {
   Node& node = nodes_[event.node];
   const bool returning = node.joined;
   const bool was_lost = node.lost;
+  if (event.checkpoint_bad && state_ == State::kRecovering) On(*event.checkpoint_bad, out);
   Learn(event);
   switch (state_) {
     case State::kJoining:

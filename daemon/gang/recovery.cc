@@ -30,6 +30,8 @@ const char* Word(MemberState state) {
 // up for.
 void Gang::Reconcile(const NodeJoined& event, Actions& out) {
   Node& node = nodes_[event.node];
+  // Before the ends of members: who could not read what it was to start from has ended because of that.
+  if (event.checkpoint_bad) On(*event.checkpoint_bad, out);
   bool stopped = true;
   uint32_t unkillable = 0;
   uint64_t newest = generation_;  // the coordinator before may have begun another one there
@@ -133,6 +135,7 @@ void Gang::Recover(Actions& out) {
   if (!strangers.empty()) out.emplace_back(StopGeneration{generation_, strangers, true});
   // What the members have saved is committed under this generation's record.
   if (!MUSTER_PLANTED(commit_under_old_record)) out.emplace_back(Persist{});
+  if (bad_ && bad_->generation == generation_) return On(*bad_, out);
   if (std::optional<Fault> fault = FaultMeanwhile()) return Fail(*std::move(fault), out);
   out.emplace_back(
       Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});

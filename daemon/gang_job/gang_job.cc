@@ -16,6 +16,10 @@ std::string GangJob::Id() const {
                             : fmt::format("{}.{}-r{}", job_id, step_id, restart_count);
 }
 
+std::string GangJob::Unique() const {
+  return submission == 0 ? Id() : Id() + "-" + SubmissionText(submission);
+}
+
 std::string GangJob::Key() const {
   if (options.name[0] != '\0') return fmt::format("name-{}", options.name);
   return submission == 0 ? fmt::format("job-{}.{}", job_id, step_id)

@@ -31,6 +31,8 @@ struct GangJob {
 
   // "12.0", after a requeue "12.0-r1".
   [[nodiscard]] std::string Id() const;
+  // The same for who remembers gangs that are over, leases' promises among them: another gang of this number has another one.
+  [[nodiscard]] std::string Unique() const;
   // Of its record and checkpoints: "name-KEY" if name=KEY is given, else the step's and the submission's, "job-12.0-1f00c3e95a2b7d84",
   // the same after a requeue.
   [[nodiscard]] std::string Key() const;

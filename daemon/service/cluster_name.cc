@@ -2,7 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include <chrono>
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -11,7 +11,8 @@
 namespace muster {
 namespace {
 
-constexpr auto kAskAgain = std::chrono::milliseconds(1000);
+constexpr std::chrono::milliseconds kFirstPause(1'000);
+constexpr std::chrono::milliseconds kLongestPause(30'000);
 
 std::string FirstLineOf(const std::string& path) {
   std::ifstream file(path);
@@ -24,14 +25,17 @@ std::string FirstLineOf(const std::string& path) {
 
 ClusterName::ClusterName(Loop& loop, Slurm& slurm, const std::string& configured, std::string file,
                          std::function<void(const std::string&)> known)
-    : loop_(loop), slurm_(slurm), file_(std::move(file)), known_(std::move(known)) {
-  if (!configured.empty()) {
-    known_(configured);
-    return;
-  }
-  name_ = FirstLineOf(file_);
+    : loop_(loop),
+      slurm_(slurm),
+      file_(std::move(file)),
+      known_(std::move(known)),
+      name_(FirstLineOf(file_)) {
   if (!name_.empty()) known_(name_);
-  Ask();
+  if (configured.empty()) {
+    Ask();
+  } else {
+    Hear(configured);
+  }
 }
 
 ClusterName::~ClusterName() {
@@ -40,28 +44,28 @@ ClusterName::~ClusterName() {
 
 void ClusterName::Ask() {
   timer_ = 0;
-  slurm_.ClusterName([this](const Result<std::string>& name) { Answered(name); });
+  slurm_.ClusterName([this](const Result<std::string>& name) {
+    if (name) return Hear(*name);
+    if (pause_.count() == 0)
+      spdlog::warn("the cluster's name is not known: {}; asking again", name.error().message);
+    pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
+    timer_ = loop_.After(pause_, [this] { Ask(); });
+  });
 }
 
-void ClusterName::Answered(const Result<std::string>& name) {
-  if (!name) {
-    if (!said_) spdlog::warn("the cluster's name is not known: {}; asking again", name.error().message);
-    said_ = true;
-    timer_ = loop_.After(kAskAgain, [this] { Ask(); });
-    return;
-  }
+void ClusterName::Hear(const std::string& name) {
   if (name_.empty()) {
-    name_ = *name;
+    name_ = name;
     if (Status written = ReplaceFile(file_, name_ + "\n", 0644); !written)
       spdlog::warn("{}", written.error().message);
     return known_(name_);
   }
-  // What runs has its record and its checkpoints under the name that it began with.
-  if (*name != name_) {
+  if (name != name_) {
     spdlog::error(
-        "Slurm calls this cluster {}, and was called {} before; musterd keeps to {}: once no gang runs, "
+        "this cluster is called {} now, and was called {} when musterd was started first; musterd keeps to "
+        "{}: once no gang runs, "
         "remove {} and restart musterd",
-        *name, name_, name_, file_);
+        name, name_, name_, file_);
   }
 }
 

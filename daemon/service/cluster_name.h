@@ -1,7 +1,9 @@
-// How this node's Slurm cluster is called. slurmctld says it once; a musterd that is started again while slurmctld is away finds it in
-// a file. Everything on the loop's thread.
+// How this node's Slurm cluster is called: as muster.yaml says, else slurmctld, which is asked until it answers. A musterd that is
+// started again finds it in a file, and keeps to that: what runs has its record and its checkpoints under the name that it began with.
+// Everything on the loop's thread.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -12,7 +14,7 @@ namespace muster {
 
 class ClusterName {
  public:
-  // `known` is called once: at once when `configured` is not empty, or `file` has the name. Slurm is asked until it answers.
+  // `known` is called once, perhaps from here. `configured`: "" for Slurm's.
   ClusterName(Loop& loop, Slurm& slurm, const std::string& configured, std::string file,
               std::function<void(const std::string&)> known);
   ~ClusterName();
@@ -21,14 +23,14 @@ class ClusterName {
 
  private:
   void Ask();
-  void Answered(const Result<std::string>& name);
+  void Hear(const std::string& name);
 
   Loop& loop_;
   Slurm& slurm_;
   const std::string file_;
   const std::function<void(const std::string&)> known_;
   std::string name_;
-  bool said_ = false;  // that Slurm does not answer
+  std::chrono::milliseconds pause_{0};  // before Slurm is asked again
   Loop::TimerId timer_ = 0;
 };
 

@@ -104,6 +104,10 @@ class Answering {
           fmt::format("no gang of job {} is known (of this user; root may give --uid)", question_.gang()),
           kBadFinding);
     }
+    // Slurm may have given the number again: the newest job of it is meant.
+    std::erase_if(*known, [submission = known->back().record.submission](const Known& other) {
+      return other.record.submission != submission;
+    });
     const Known& newest = known->back();
     if (newest.record.state != gang::ToString(gang::State::kFinished) && !newest.live &&
         newest.record.coordinator != self_ && !newest.record.coordinator.empty() &&
@@ -140,10 +144,11 @@ class Answering {
     return answer;
   }
 
-  // "12" names all gangs of job 12, "12.0" one step's. Oldest first.
-  [[nodiscard]] bool Named(const std::string& gang) const {
+  // "12" names all gangs of job 12, "12.0" one step's, "12.0-1f00c3e95a2b7d84" one of them where Slurm has given the number again.
+  [[nodiscard]] bool Named(const std::string& gang, const std::string& key) const {
     const std::string& name = question_.gang();
-    return name.empty() || gang == name || gang.starts_with(name + ".") || gang.starts_with(name + "-r");
+    return name.empty() || gang == name || gang.starts_with(name + ".") || gang.starts_with(name + "-r") ||
+           key == "job-" + name;
   }
 
   Result<std::vector<Known>> Gather() {
@@ -152,7 +157,7 @@ class Answering {
     if (!index && index.error().code != Errc::kNotFound) {
       // What this daemon coordinates itself it knows without the store.
       for (const auto& [key, live] : live_) {
-        if (Named(live.record.gang)) known.push_back({key, live.record, true, live.paces});
+        if (Named(live.record.gang, key)) known.push_back({key, live.record, true, live.paces});
       }
       if (known.empty()) return index.error();
     }
@@ -161,7 +166,7 @@ class Answering {
         const json parsed = json::parse(entry, nullptr, false);
         const bool named = parsed.is_object() && parsed.contains("gang") && parsed["gang"].is_string();
         const std::string gang = named ? parsed["gang"].get<std::string>() : "";
-        if (!Named(gang)) continue;
+        if (!Named(gang, key)) continue;
         if (const auto found = live_.find(key); found != live_.end()) {
           known.push_back({key, found->second.record, true, found->second.paces});
           continue;

@@ -62,6 +62,9 @@ class Submission(ClusterCase):
         self.assertIsNone(self.given(first))
         self.kill_member(first.records()[0])
         self.assertEqual(self.given(first, 2), "first", "its own checkpoint")
+        for term in (2, 3):  # what nodes have promised the first one binds them to nothing with the second
+            self.cluster.restart_daemon(first.records()[-1].host, "musterd")
+            self.wait(lambda term=term: self.status(first)["term"] >= term, f"term {term}")
         first.release()
         self.assertEqual((first.id, first.wait()), ("1", 0), first.err)
         key = first.key
@@ -72,6 +75,10 @@ class Submission(ClusterCase):
         self.assertNotEqual(second.key, key)
         second.release()
         self.assertEqual(second.wait(), 0, second.err)
+        older = key.removeprefix("job-")
+        self.assertNotEqual(older, "1.0")
+        self.assertEqual([gang["key"] for gang in self.muster_json("status", older)["gangs"]], [key])
+        self.assertEqual([c["step"] for c in self.muster_json("checkpoint", "list", older)["checkpoints"]], [1, 2])
         self.assertEqual({record.generation for record in second.records()}, {1})
 
     def test_a_finished_gang_of_the_same_number_and_name_is_resumed_from_and_not_taken_for_this_one(self) -> None:

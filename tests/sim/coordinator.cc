@@ -220,6 +220,8 @@ void Coordinator::Registered(uint32_t node, const Register& registration) {
   for (gang::MemberInfo& member : joined.members) {
     if (member.exit) Classify(&*member.exit);
   }
+  if (registration.checkpoint_bad && !IsSavedAnew(*registration.checkpoint_bad))
+    joined.checkpoint_bad = registration.checkpoint_bad;
   Feed(joined);
 }
 
@@ -250,6 +252,7 @@ void Coordinator::Hear(uint32_t node, const Link* link, const AgentMessage& mess
   if (const auto* written = std::get_if<ShardWritten>(&message)) return OnShard(*written);
   gang::Event event = std::get<gang::Event>(message);
   if (auto* exited = std::get_if<gang::MemberExited>(&event)) Classify(&exited->exit);
+  if (const auto* bad = std::get_if<gang::CheckpointBad>(&event); bad != nullptr && IsSavedAnew(*bad)) return;
   Feed(event);
 }
 
@@ -286,9 +289,8 @@ void Coordinator::Feed(const gang::Event& event) {
   MaybeOver();
 }
 
-void Coordinator::Hear(const gang::CheckpointBad& bad) {
-  if (bad.generation == gang_->generation() && saves_.IsCommitted(bad.step)) return;
-  Feed(bad);
+bool Coordinator::IsSavedAnew(const gang::CheckpointBad& bad) const {
+  return bad.generation == gang_->generation() && saves_.IsCommitted(bad.step);
 }
 
 void Coordinator::Carry(const std::vector<gang::Action>& actions) {

@@ -41,7 +41,7 @@ class Coordinator {
   void Attached(uint32_t node, const std::shared_ptr<Link>& link, const Register& registration);
   void Detached(uint32_t node, const Link* link);
   void Hear(uint32_t node, const Link* link, const AgentMessage& message);
-  void Hear(const gang::CheckpointBad& bad);
+  [[nodiscard]] bool IsSavedAnew(const gang::CheckpointBad& bad) const;
   void OnLease(const lease::Event& event);
   void Feed(const gang::Event& event);
 

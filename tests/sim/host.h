@@ -97,6 +97,7 @@ class Host {
   struct Saved {
     uint64_t started_generation = 0;
     std::optional<uint64_t> started_restore;
+    std::optional<gang::CheckpointBad> checkpoint_bad;
     bool known = false;  // a gang is here
     uint32_t coordinator = 0;
     uint64_t term = 0;

@@ -211,6 +211,15 @@ void LocalGang::Redial(uint32_t coordinator) {
   Connect();
 }
 
+bool LocalGang::FoundBad(size_t local, gang::CheckpointBad bad) {
+  if (!start_ || start_->generation != bad.generation) return false;
+  bad.task = TaskOf(local);
+  world_.Log("n{}.{}: the checkpoint of step {} does not verify", host_.index(), local, bad.step);
+  host_.saved.checkpoint_bad = bad;
+  Up(gang::Event(std::move(bad)));
+  return true;
+}
+
 void LocalGang::Register() {
   sim::Register message;
   message.node = host_.index();
@@ -218,6 +227,7 @@ void LocalGang::Register() {
   message.coordinator = coordinator_;
   message.started_generation = orders_.started();
   message.started_restore = orders_.from();
+  message.checkpoint_bad = host_.saved.checkpoint_bad;
   for (size_t i = 0; i < members_.size(); ++i) {
     const Member& member = members_[i];
     message.members.push_back({.task = TaskOf(i),

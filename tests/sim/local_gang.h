@@ -30,6 +30,9 @@ class LocalGang {
   void SupervisorClosed(size_t local);
   void SupervisorSignalled(size_t local);
   void Saved(size_t local, uint64_t generation, uint64_t step);
+  // A member could not read what its generation started from; `task` is filled in. False: a musterd that was started again does not
+  // know that generation yet, and lets the member wait.
+  bool FoundBad(size_t local, gang::CheckpointBad bad);
 
   // `closed`: the nodes whose musterd had gone, as far as this node's lease has heard.
   void OnLease(const lease::Event& event, const lease::WitnessSet& closed);

@@ -18,6 +18,7 @@ struct Register {
   std::vector<gang::MemberInfo> members;
   uint64_t started_generation = 0;  // the newest that this node has been a part of, and
   std::optional<uint64_t> started_restore;
+  std::optional<gang::CheckpointBad> checkpoint_bad;  // what a member here has found
 };
 struct ShardWritten {
   uint32_t rank = 0;

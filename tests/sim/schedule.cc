@@ -103,21 +103,30 @@ void Schedule::OnProcess() {
   }
 }
 
-// As LocalGang::ReportIfBad: what the generation started from, and is listed. The word takes its time.
+// As LocalGang::ReportIfBad: what the generation started from, and is listed. Most programs end then, and it is not their fault.
 void Schedule::ReadBad() {
   const Coordinator* leader = sim_.Leader();
   if (leader == nullptr || !leader->restore()) return;
   const auto& listed = sim_.store.head().checkpoints;
   const auto found = listed.find(*leader->restore());
   if (found == listed.end() || found->second.generation == leader->gang().generation()) return;
-  const gang::CheckpointBad bad{.task = 0,
-                                .generation = leader->gang().generation(),
-                                .step = found->first,
-                                .reason = "a chunk has another digest",
-                                .manifest = ManifestOf(found->first, found->second)};
-  world_.After(world_.Pick(1, 100) * kMs, [this, bad] {
-    sim_.invariants.Cause(bad.generation);
-    if (Coordinator* hears = sim_.Leader()) hears->Hear(bad);
+  const uint64_t generation = leader->gang().generation();
+  Host& host = AnyBusy();
+  const auto local = static_cast<size_t>(world_.Pick(0, static_cast<int64_t>(host.supervisors.size()) - 1));
+  const Supervisor& reader = host.supervisors[local];
+  const bool reads = reader.alive && reader.executing && reader.generation == generation;
+  if (!reads || host.daemon() == nullptr || host.crashed() || host.Frozen()) return;
+  const bool known =
+      host.daemon()->local.FoundBad(local, {.generation = generation,
+                                            .step = found->first,
+                                            .reason = "a chunk has another digest",
+                                            .manifest = ManifestOf(found->first, found->second)});
+  if (!known) return;
+  sim_.invariants.Cause(generation);
+  if (world_.Chance(0.3)) return;
+  host.Later(world_.Pick(1, 300) * kMs, [&host, local, generation] {
+    const Supervisor& s = host.supervisors[local];
+    if (s.generation == generation && !host.crashed() && !host.Frozen()) host.EndProgram(local, 1 << 8);
   });
 }
 

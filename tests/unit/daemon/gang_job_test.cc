@@ -39,6 +39,7 @@ TEST(GangJob, AnotherSubmissionOfTheSameNumberHasAnotherKeyButNotAnotherName) {
   job.submission = 0x1f00c3e95a2b7d8;
   EXPECT_EQ(job.Key(), "job-12.3-01f00c3e95a2b7d8");
   EXPECT_EQ(job.Id(), "12.3");
+  EXPECT_EQ(job.Unique(), "12.3-01f00c3e95a2b7d8");
   job.options_text = "name=llama";
   ASSERT_TRUE(job.Complete());
   EXPECT_EQ(job.Key(), "name-llama");

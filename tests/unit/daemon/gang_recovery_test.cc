@@ -86,6 +86,44 @@ TEST_F(GangRecovery, AMemberThatFailedMeanwhileIsTheCauseOfTheNextGeneration) {
   EXPECT_EQ(rig.gang.generation(), 6U);
 }
 
+// The coordinator before has died with the word of it, and the member's program has ended meanwhile.
+TEST_F(GangRecovery, AMemberThatCouldNotReadItsCheckpointIsNoFaultOfTheProgram) {
+  rig.Join(0, MemberState::kRunning, 5);
+  NodeJoined failed = rig.Node(1, MemberState::kExited, 5);
+  failed.members[0].exit = gang::Exit{.status = ExitCode(1)};
+  failed.checkpoint_bad =
+      CheckpointBad{.task = 1, .generation = 5, .step = 64, .reason = "no", .manifest = "m"};
+  rig.Feed(failed);
+  rig.Join(2, MemberState::kRunning, 5);
+  ASSERT_TRUE(rig.Did<RejectCheckpoint>());
+  EXPECT_EQ(rig.Did<RejectCheckpoint>()->step, 64U);
+  EXPECT_EQ(rig.gang.user_faults(), 1U) << "as before";
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.last_fault()->cause, CauseClass::kInfrastructure);
+  EXPECT_EQ(rig.gang.generation(), 6U);
+}
+
+TEST_F(GangRecovery, ABadCheckpointThatIsFoundWhileOthersAreWaitedForIsNoFaultOfTheProgram) {
+  for (const uint32_t node : {0, 1}) rig.Join(node, MemberState::kRunning, 5);
+  rig.Feed(CheckpointBad{.task = 1, .generation = 5, .step = 64, .reason = "no", .manifest = "m"});
+  rig.Exit(1, ExitCode(1));
+  NodeJoined last = rig.Node(2, MemberState::kRunning, 5);
+  last.checkpoint_bad = CheckpointBad{.task = 2, .generation = 4, .step = 60};
+  rig.Feed(last);
+  ASSERT_TRUE(rig.Did<RejectCheckpoint>());
+  EXPECT_EQ(rig.Did<RejectCheckpoint>()->step, 64U);
+  EXPECT_EQ(rig.gang.user_faults(), 1U) << "as before";
+}
+
+TEST_F(GangRecovery, WhatWasFoundOfAnOlderGenerationsCheckpointIsNoCause) {
+  NodeJoined node = rig.Node(0, MemberState::kRunning, 5);
+  node.checkpoint_bad = CheckpointBad{.task = 0, .generation = 4, .step = 64};
+  rig.Feed(node);
+  for (const uint32_t other : {1, 2}) rig.Join(other, MemberState::kRunning, 5);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_FALSE(rig.Did<RejectCheckpoint>());
+}
+
 TEST_F(GangRecovery, OfSeveralFailuresTheEarliestIsTheCause) {
   for (const uint32_t node : {0, 1, 2}) {
     NodeJoined failed = rig.Node(node, MemberState::kStopped, 5);

@@ -247,6 +247,30 @@ TEST_F(GangRestart, ABadCheckpointIsRejectedOnceHoweverManyMembersFindIt) {
   EXPECT_TRUE(rig.actions.empty());
 }
 
+// Who waited for the one that could not read it may end first.
+TEST_F(GangRestart, ABadCheckpointThatIsHeardOfBehindAnExitIsTheCauseAllTheSame) {
+  rig.Exit(1, ExitCode(1));
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+  rig.Feed(CheckpointBad{.task = 2, .generation = 1, .step = 40, .reason = "chunk 3 has another digest"});
+  ASSERT_TRUE(rig.Did<RejectCheckpoint>());
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+  rig.StopAll();
+  ASSERT_TRUE(rig.Did<StartGeneration>());
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("the checkpoint of step 40 does not verify"));
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+}
+
+TEST_F(GangRestart, ANodeThatComesBackWithABadCheckpointAndAnExitSaysTheFormer) {
+  rig.Feed(NodeLeft{1});
+  NodeJoined back = rig.Node(1, MemberState::kExited, 1);
+  back.members[0].exit = gang::Exit{.status = ExitCode(1)};
+  back.checkpoint_bad = CheckpointBad{.task = 2, .generation = 1, .step = 40, .reason = "no"};
+  rig.Feed(back);
+  ASSERT_TRUE(rig.Did<RejectCheckpoint>());
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+}
+
 TEST_F(GangRestart, ABadCheckpointOfAnOlderGenerationIsIgnored) {
   rig.Restart();
   rig.Feed(CheckpointBad{.task = 2, .generation = 1, .step = 40});

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,8 +19,7 @@ from ..slices import Described, Slice, describe, dtype_of, is_tensor, size_of
 
 T = TypeVar("T")
 _ROW = 1 << 16  # words of 32 bits of a tensor's content, each with a weight of its own
-_PIECE_ROWS = {"cpu": 4}  # that are looked at at once: what a processor's cache has room for
-_PIECE_ROWS_OF_A_DEVICE = 256
+_ROWS = 16  # that are looked at at once: what a processor's cache, and a device that is nearly full, have room for
 _STEP = 6364136223846793005  # odd
 _told: set[str] = set()  # names of which somebody was told that they differ
 
@@ -131,10 +131,12 @@ def _tell_of_others(gang: Gang, every: list[dict[str, tuple[str, int]]]) -> None
         return
     for name in sorted({name for digests in every for name in digests} - _told):
         having = {rank: digests[name] for rank, digests in enumerate(every) if name in digests}
-        found = list(having.values())
-        usual = max(found, key=found.count)
+        counts = Counter(having.values())
+        if len(counts) == 1:
+            continue
+        usual, count = counts.most_common(1)[0]
         others = [rank for rank, digest in having.items() if digest != usual]
-        if others and 2 * found.count(usual) > len(found):
+        if 2 * count > len(having):
             _told.add(name)
             ranks = ", ".join(str(rank) for rank in others[:8]) + (", ..." if len(others) > 8 else "")
             print(f"muster: {name} is not the same on all members (rank {ranks}), so each saves its own", file=sys.stderr, flush=True)
@@ -142,8 +144,9 @@ def _tell_of_others(gang: Gang, every: list[dict[str, tuple[str, int]]]) -> None
 
 @functools.cache
 def _weights(device: torch.device) -> torch.Tensor:
-    """The same odd numbers everywhere."""
-    numbers = torch.randint(-(2**63), 2**63 - 1, (_ROW,), generator=torch.Generator().manual_seed(1), dtype=torch.int64)
+    """The same odd numbers everywhere: those of a row's words, then those of a piece's rows."""
+    random = torch.Generator("cpu").manual_seed(1)
+    numbers = torch.randint(-(2**63), 2**63 - 1, (_ROW + _ROWS,), generator=random, dtype=torch.int64, device="cpu")
     return (numbers | 1).to(device)
 
 
@@ -151,16 +154,19 @@ def _digest(tensor: Any) -> str:
     """Of the type, the shape and the content: 64 bits, computed where the tensor is, at about the speed of a copy.
 
     A sum of all words of 32 bits, each times a weight, modulo 2^64. The weights are odd, so that two contents of which one word
-    differs are never alike; others are with a probability of 2^-32 at most.
+    differs are never alike; of others hardly any are.
     """
     content = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)  # dense, but one element may have any stride
     weights = _weights(content.device)
-    piece = 4 * _ROW * _PIECE_ROWS.get(content.device.type, _PIECE_ROWS_OF_A_DEVICE)
+    piece = 4 * _ROW * _ROWS
     total = torch.zeros((), dtype=torch.int64, device=content.device)
     for at in range(0, content.numel(), piece):
         part = content[at : at + piece]
-        if part.storage_offset() % 4 or part.numel() % (4 * _ROW):
-            part = torch.nn.functional.pad(part, (0, -part.numel() % (4 * _ROW)))
-        rows = (part.view(torch.int32).view(-1, _ROW) * weights).sum(1)
-        total = total * _STEP + (rows * weights[: len(rows)]).sum()
+        if part.storage_offset() % 4 or part.numel() % 4:
+            part = torch.nn.functional.pad(part, (0, -part.numel() % 4))
+        words = part.view(torch.int32)
+        count = len(words) // _ROW
+        rows = (words[: count * _ROW].view(count, _ROW) * weights[:_ROW]).sum(1)
+        rest = words[count * _ROW :]  # no whole row
+        total = total * _STEP + (rows * weights[_ROW : _ROW + count]).sum() + (rest * weights[: len(rest)]).sum() * weights[-1]
     return f"{dtype_of(tensor)} {tuple(tensor.shape)} {int(total.item()) & (2**64 - 1):016x}"
