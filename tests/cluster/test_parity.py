@@ -26,7 +26,7 @@ class Parity(keepers.LostNodes):
 
     def keep(self, keeper: Keeper, nodes: list[str], *steps: int) -> None:
         keeper.commit(*steps)
-        lines = [f"gang {keeper.job.gang}: parity of slot {slot}, step {steps[-1]}, is kept on {node}" for node in nodes for slot in range(SLOTS)]
+        lines = [f"gang {keeper.job.key.removeprefix('job-')}: parity of slot {slot}, step {steps[-1]}, is kept on {node}" for node in nodes for slot in range(SLOTS)]
         self.wait(lambda: self.musterds_said(lines), "parity on all nodes")
 
 

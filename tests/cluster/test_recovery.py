@@ -120,7 +120,7 @@ class Copies(keepers.LostNodes):
 
     def keep(self, keeper: Keeper, nodes: list[str], *steps: int) -> None:
         keeper.commit(*steps)
-        kept = [f"gang {keeper.job.gang}: rank {rank}'s shard of step {steps[-1]} is kept by " for rank in range(RANKS)]
+        kept = [f"gang {keeper.job.key.removeprefix('job-')}: rank {rank}'s shard of step {steps[-1]} is kept by " for rank in range(RANKS)]
         self.wait(lambda: self.musterds_said(kept), "copies of all shards")
 
 
