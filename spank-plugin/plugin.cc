@@ -33,7 +33,7 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
 int slurm_spank_init_post_opt(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
   const spank_context_t context = spank_context();
   if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR) return 0;
-  muster::plugin::NumberSubmission();  // of a job without --gang too: its script may have an srun with it
+  muster::plugin::NumberSubmission();  // of sbatch without --gang too: the script may have an srun with it
   return muster::plugin::OnOptions();
 }
 

@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "spank-plugin/front_end.h"
+#include "spank-plugin/plugin_options.h"
 
 namespace muster::plugin {
 namespace {
@@ -17,10 +18,10 @@ constexpr size_t kDigits = 16;
 void NumberSubmission() {
   static bool done = false;  // a heterogeneous job is one submission
   // With --jobid a step may be of a job that this program is not in (salloc --no-shell).
-  const bool step = spank_context() == S_CTX_LOCAL &&
-                    (getenv("SLURM_JOB_ID") != nullptr ||
-                     (front_end::IsSet("jobid") && getenv(kSubmissionVariable) != nullptr));
-  if (done || step) return;
+  const bool srun = spank_context() == S_CTX_LOCAL;
+  const bool step = getenv("SLURM_JOB_ID") != nullptr ||
+                    (front_end::IsSet("jobid") && getenv(kSubmissionVariable) != nullptr);
+  if (done || (srun && (step || !Gang().given))) return;
   uint64_t number = 0;
   while (number == 0) {
     if (getrandom(&number, sizeof(number), 0) != sizeof(number)) return;

@@ -12,8 +12,8 @@ namespace muster::plugin {
 // --export=NONE.
 inline constexpr char kSubmissionVariable[] = "SLURM_MUSTER_SUBMISSION";
 
-// In sbatch, salloc and srun, once the options are read: draws a number if this program submits a job. A job submits others as
-// anybody does; its own steps keep its number.
+// In sbatch, salloc and srun, once the options are read: draws a number if this program submits a job, srun only with --gang. A job
+// submits others as anybody does; its own steps keep its number.
 void NumberSubmission();
 
 // In slurmstepd: the job's; 0 where it was submitted without the plugin.

@@ -85,7 +85,7 @@ class OneGang(RoleCase):
         self.assertTrue(all(config["cluster"] == tf[0]["cluster"] for config in tf))
         self.assertNotIn("evaluator", tf[0]["cluster"])
         self.assertEqual([(c["task"]["type"], c["task"]["index"]) for c in tf][3:6], [("worker", 2), ("worker", 3), ("ps", 0)])
-        self.assertFalse([key for r in records for key in r.env if key.startswith("SLURM_MUSTER")])
+        self.assertEqual({key for r in records for key in r.env if key.startswith("SLURM_MUSTER")}, {"SLURM_MUSTER_SUBMISSION"})
 
         # A worker's fault: all of them start again.
         self.kill_member(self.of_role(records, "worker")[2])
