@@ -17,7 +17,8 @@ constexpr size_t kDigits = 16;
 
 void NumberSubmission() {
   static bool done = false;  // a heterogeneous job is one submission
-  // With --jobid a step may be of a job that this program is not in (salloc --no-shell).
+  // Within a job, and with --jobid, srun starts a step of a job that has its number already. After salloc --no-shell the environment
+  // lacks that number, so srun --jobid draws one for its step.
   const bool srun = spank_context() == S_CTX_LOCAL;
   const bool step = getenv("SLURM_JOB_ID") != nullptr ||
                     (front_end::IsSet("jobid") && getenv(kSubmissionVariable) != nullptr);

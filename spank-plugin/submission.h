@@ -1,5 +1,5 @@
-// The number of a submission: of a job with all its requeues. Slurm gives a job's number again, when its state was lost or restored, or
-// from 1 on behind MaxJobId, and another cluster gives the same ones.
+// The number of a submission: of one job with all its requeues. A job's number does not tell two jobs apart: Slurm counts from 1 again
+// behind MaxJobId and when slurmctld's state was lost, and other clusters have jobs of the same numbers.
 #pragma once
 
 #include <stdint.h>
@@ -12,8 +12,8 @@ namespace muster::plugin {
 // --export=NONE.
 inline constexpr char kSubmissionVariable[] = "SLURM_MUSTER_SUBMISSION";
 
-// In sbatch, salloc and srun, once the options are read: draws a number if this program submits a job, srun only with --gang. A job
-// submits others as anybody does; its own steps keep its number.
+// In sbatch, salloc and srun, once the options are read: draws a number if this program submits a job, srun only with --gang. sbatch
+// within a job draws a new number; the steps of a job keep that of the job.
 void NumberSubmission();
 
 // In slurmstepd: the job's; 0 where it was submitted without the plugin.

@@ -175,7 +175,8 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
       return Refuse(connection, wire::Refusal::kDenied, fmt::format("not a supervisor of gang {}", id));
     }
   }
-  // Slurm has given the number again while something of the gang that had it is still here. No answer: the supervisor tries again.
+  // Slurm has given the number again, and the gang that had it is not over on this node. The supervisor gets no answer, and tries
+  // again.
   if (known != gangs_.end() && known->second->job().submission != job.submission) {
     if (std::exchange(waited_for_, id) != id) {
       spdlog::warn("gang {}: another submission's, which has the same number, is not over on this node yet",

@@ -55,7 +55,7 @@ class Agent {
   };
 
   AgentContext context_;
-  std::string waited_for_;  // the gang that a supervisor of its number was last told to wait for
+  std::string waited_for_;  // the gang for which a later job of its number waits: the log says so once
   std::unique_ptr<LocalSocket> socket_;
   std::map<std::string, std::shared_ptr<LocalGang>> gangs_;
   std::unordered_map<LocalConnection*, Peer> peers_;

@@ -30,7 +30,6 @@
 #include "daemon/agent/shard_reports.h"
 #include "daemon/agent/told_again.h"
 #include "daemon/beat/beat.h"
-#include "daemon/gang_job/failed_saves.h"
 #include "daemon/gang_job/gang_job.h"
 #include "daemon/gang_job/recent_steps.h"
 #include "daemon/gather/gather.h"

@@ -1,4 +1,4 @@
-// What a node tells every coordinator again when it registers: a coordinator may die with what it was told.
+// What a node has told its coordinator and repeats in each Register, because a coordinator may die before it has acted on it.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@ namespace muster {
 
 struct ToldAgain {
   FailedSaves failed_saves;
-  std::optional<v1::CheckpointBad> bad_checkpoint;  // the newest that was found, of whatever generation
+  std::optional<v1::CheckpointBad> bad_checkpoint;  // the newest report; its generation may be over
 };
 
 }  // namespace muster

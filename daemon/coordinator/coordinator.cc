@@ -27,7 +27,8 @@ hang::Settings HangSettings(const GangJob& job) {
   return settings;
 }
 
-// The generation that started from it has saved the step anew: who reads it next reads that.
+// Whether the generation that started from this checkpoint has saved the same step again. Then the next generation reads the new
+// checkpoint, and the report of the old one means nothing.
 bool IsSavedAnew(const PendingSaves& saves, const gang::Gang& gang, const v1::CheckpointBad& bad) {
   return bad.generation() == gang.generation() && saves.IsCommitted(bad.step());
 }

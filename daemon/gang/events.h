@@ -53,7 +53,7 @@ struct NodeJoined {  // also when it comes back: then the members' states say wh
   uint16_t lease_port = 0;  // a free port on that node, for MASTER_PORT
   std::vector<MemberInfo> members;
   std::string links_test;  // that a short time ago has found this node's links good; "": none
-  std::optional<CheckpointBad> checkpoint_bad{};  // what members here have found, of whatever generation
+  std::optional<CheckpointBad> checkpoint_bad{};  // the node's newest report; its generation may be over
 };
 struct NodeLeft {  // its link has ended; its members may run on
   uint32_t node = 0;

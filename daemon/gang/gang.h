@@ -316,9 +316,9 @@ class Gang {
   bool began_ = false;    // a generation of this gang has been started, by this coordinator or one before it
   bool durable_ = false;  // the next generation's record must be durable before it starts
   uint32_t charged_ = 0;  // restarts that the fault of this generation has been counted as, and
-  std::optional<CheckpointBad> bad_;  // found before this coordinator took over
-  std::optional<uint64_t> rejected_;  // the step that this generation was to start from
   uint32_t charged_user_ = 0;         // user faults: a coordinator that takes over finds that fault again
+  std::optional<CheckpointBad> bad_;  // while recovering: the report of the newest generation
+  std::optional<uint64_t> rejected_;  // the step of this generation's bad checkpoint
   bool terminating_ = false;
   bool undecided_ = false;      // why Slurm ends the job is being asked
   bool launch_failed_ = false;  // of the step: srun has ended, or will

@@ -263,8 +263,8 @@ void Gang::OrderFinish(std::vector<uint32_t> nodes, Actions& out) const {
   out.emplace_back(FinishGang{succeeded_, finish_cause_, finish_code_, std::move(nodes)});
 }
 
-// Whose program has ended because it could not read the checkpoint, or because such a one had ended, has done nothing wrong, also
-// when its end was heard of first.
+// A program that cannot read its checkpoint ends, and so do programs that wait for it. None of these ends is a fault of the program,
+// even if the coordinator hears of an end before it hears of the checkpoint: the user fault that was charged for it is taken back.
 void Gang::On(const CheckpointBad& event, Actions& out) {
   if (state_ == State::kRecovering && (!bad_ || bad_->generation <= event.generation)) bad_ = event;
   const bool stops = state_ == State::kStopping && next_ == Next::kRestart;

@@ -30,7 +30,7 @@ const char* Word(MemberState state) {
 // up for.
 void Gang::Reconcile(const NodeJoined& event, Actions& out) {
   Node& node = nodes_[event.node];
-  // Before the ends of members: who could not read what it was to start from has ended because of that.
+  // Before the members' exits are looked at: a member that could not read its checkpoint has exited because of that.
   if (event.checkpoint_bad) On(*event.checkpoint_bad, out);
   bool stopped = true;
   uint32_t unkillable = 0;

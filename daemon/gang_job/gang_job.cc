@@ -10,6 +10,13 @@
 #include "base/hostlist.h"
 
 namespace muster {
+namespace {
+
+std::string WithSubmission(const std::string& text, uint64_t submission) {
+  return submission == 0 ? text : text + "-" + SubmissionText(submission);
+}
+
+}  // namespace
 
 std::string GangJob::Id() const {
   return restart_count == 0 ? fmt::format("{}.{}", job_id, step_id)
@@ -17,13 +24,12 @@ std::string GangJob::Id() const {
 }
 
 std::string GangJob::Unique() const {
-  return submission == 0 ? Id() : Id() + "-" + SubmissionText(submission);
+  return WithSubmission(Id(), submission);
 }
 
 std::string GangJob::Key() const {
   if (options.name[0] != '\0') return fmt::format("name-{}", options.name);
-  return submission == 0 ? fmt::format("job-{}.{}", job_id, step_id)
-                         : fmt::format("job-{}.{}-{}", job_id, step_id, SubmissionText(submission));
+  return WithSubmission(fmt::format("job-{}.{}", job_id, step_id), submission);
 }
 
 std::string GangJob::Space() const {

@@ -16,8 +16,8 @@ struct GangJob {
   uint32_t job_id = 0;  // of a heterogeneous one the first component's
   uint32_t step_id = 0;
   uint32_t restart_count = 0;  // SLURM_RESTART_COUNT
-  // Slurm gives a job's number again, to another job. A submission is a job with all its requeues; sbatch, salloc and srun draw
-  // its number, which no other has. 0: submitted where the plugin was not loaded.
+  // Two jobs may have the same number in Slurm, one after the other. A submission is one job with all its requeues. Its own number is
+  // drawn at random by sbatch, salloc or srun. 0: the job was submitted where the plugin was not loaded.
   uint64_t submission = 0;
   uint32_t uid = 0;
   uint32_t gid = 0;
@@ -31,7 +31,8 @@ struct GangJob {
 
   // "12.0", after a requeue "12.0-r1".
   [[nodiscard]] std::string Id() const;
-  // The same for who remembers gangs that are over, leases' promises among them: another gang of this number has another one.
+  // Id with the submission: a later gang of the same Id has another one. Leases and partners' copies are kept under it, because they
+  // may outlive the gang.
   [[nodiscard]] std::string Unique() const;
   // Of its record and checkpoints: "name-KEY" if name=KEY is given, else the step's and the submission's, "job-12.0-1f00c3e95a2b7d84",
   // the same after a requeue.

@@ -43,7 +43,7 @@ void Coordinators::OnMessage(const std::shared_ptr<Link>& link, const std::strin
   if (message.has_register_()) {
     const v1::Register& registration = message.register_();
     const auto known = Find(message.gang());
-    // As Agent::OnSupervisorHello: the agent tries again.
+    // Slurm has given the number again. The agent finds its link closed, and connects again until the old gang is over here.
     if (known && known->job().submission != registration.submission())
       return link->Close(fmt::format("gang {} of another submission is not over here yet", message.gang()));
     v1::CoordinatorMessage answer;
@@ -95,7 +95,7 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
   // Thousands of nodes send the same text: it is read once.
   if (known && known->job().node_list == job.node_list && known->job().options_text == job.options_text &&
       known->job().components_text == job.components_text && known->job().task_count == job.task_count &&
-      known->job().uid == job.uid && known->job().submission == job.submission) {
+      known->job().uid == job.uid) {
     job = known->job();
   } else if (Status complete = job.Complete(); !complete) {
     return refuse(complete.error().message);
@@ -110,9 +110,7 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
     fresh &= member.generation() == 0;
   }
   if (known) {
-    if (known->job().node_list == job.node_list && known->job().uid == job.uid &&
-        known->job().submission == job.submission)
-      return known;
+    if (known->job().node_list == job.node_list && known->job().uid == job.uid) return known;
     return refuse(fmt::format("gang {} is another one here", id));
   }
   if (registration.coordinator() >= job.hosts.size()) return refuse("the registration contradicts itself");

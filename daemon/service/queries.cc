@@ -104,7 +104,7 @@ class Answering {
           fmt::format("no gang of job {} is known (of this user; root may give --uid)", question_.gang()),
           kBadFinding);
     }
-    // Slurm may have given the number again: the newest job of it is meant.
+    // Several jobs may have had this number: the question is about the newest of them.
     std::erase_if(*known, [submission = known->back().record.submission](const Known& other) {
       return other.record.submission != submission;
     });

@@ -61,7 +61,7 @@ _FILLED = ("/run", "/dev/shm")
 # What slurmctld has to tell a node that it sets DOWN is tried for 12 s, and then forgotten: one that is back sooner hears it, or
 # a minute later, and kills the job's next run for the last one (docs/operations.md, "The batch host dies").
 _DOWN_FOR = 15.0
-# Slurm itself knows of a dead node after SlurmdTimeout (test_chaos.py, test_soak.py).
+# Without Muster slurmctld sets a dead node DOWN after SlurmdTimeout, which test_chaos.py and test_soak.py set to 40 s.
 _DOWN_WITHIN = 60.0
 
 

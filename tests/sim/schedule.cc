@@ -103,7 +103,8 @@ void Schedule::OnProcess() {
   }
 }
 
-// As LocalGang::ReportIfBad: what the generation started from, and is listed. Most programs end then, and it is not their fault.
+// A member reads the checkpoint from which its generation started, which is listed, and finds it bad (LocalGang::ReportIfBad). Most
+// programs end then, which is not counted as a fault of theirs.
 void Schedule::ReadBad() {
   const Coordinator* leader = sim_.Leader();
   if (leader == nullptr || !leader->restore()) return;

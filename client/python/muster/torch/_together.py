@@ -21,7 +21,7 @@ T = TypeVar("T")
 _ROW = 1 << 16  # words of 32 bits of a tensor's content, each with a weight of its own
 _ROWS = 16  # that are looked at at once: what a processor's cache, and a device that is nearly full, have room for
 _STEP = 6364136223846793005  # odd
-_told: set[str] = set()  # names of which somebody was told that they differ
+_told: set[str] = set()  # names of tensors that rank 0 has reported as different
 
 
 def save(gang: Gang, state: Any, step: int, *, replicated: bool = False, block: bool = True) -> Save:
@@ -49,9 +49,8 @@ def save(gang: Gang, state: Any, step: int, *, replicated: bool = False, block: 
         return structure, leaves
 
     (structure, leaves), every = _together(gang, prepare, lambda _: digests)
-    owners = _owners(every)
     _tell_of_others(gang, every)
-    for name, owner in owners.items():
+    for name, owner in _owners(every).items():
         if name in leaves and owner != gang.rank:
             leaves[name].place[1] = owner
     mine = [(name, part) for name, part in parts if leaves[name].place[1] is None]
@@ -126,7 +125,7 @@ def _owners(every: list[dict[str, tuple[str, int]]]) -> dict[str, int]:
 
 
 def _tell_of_others(gang: Gang, every: list[dict[str, tuple[str, int]]]) -> None:
-    """Says of a tensor once who has another one than most."""
+    """Names, once for each tensor, the ranks whose tensor is not the one that most ranks have."""
     if gang.rank != 0:
         return
     for name in sorted({name for digests in every for name in digests} - _told):
