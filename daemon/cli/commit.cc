@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr auto kPause = std::chrono::milliseconds(20);
+constexpr auto kBetweenAsks = std::chrono::milliseconds(20);
 
 // null: nothing is known yet.
 json CommittedOf(const std::filesystem::path& top, const std::string& name, std::string* why) {
@@ -75,7 +75,7 @@ Result<Answered> Commit(const std::string& directory, uint32_t wait_seconds) {
   while (wait_seconds > 0) {
     committed = CommittedOf(top, name, &why);
     if (!committed.is_null() || std::chrono::steady_clock::now() >= end) break;
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kBetweenAsks);
   }
   if (committed.is_null() && wait_seconds > 0)
     why = fmt::format("it is not committed yet, after {} s", wait_seconds);
@@ -84,7 +84,7 @@ Result<Answered> Commit(const std::string& directory, uint32_t wait_seconds) {
   return answered;
 }
 
-std::string Text(const json& document) {
+std::string CommitText(const json& document) {
   const std::string name = document.at("directory");
   if (document.at("committed") == true) return name + " is a checkpoint\n";
   const std::string why = document.at("reason");
@@ -107,7 +107,7 @@ void AddCommitCommand(CLI::App* checkpoint, const Common* common, int* result) {
                      "Wait up to this many seconds for the commit; exit 1 if it fails");
   commit->callback([=] {
     const auto answered = Commit(options->directory, options->wait_seconds);
-    *result = answered ? Print(*common, *answered, Text) : Fail(answered.error());
+    *result = answered ? Print(*common, *answered, CommitText) : Fail(answered.error());
   });
 }
 

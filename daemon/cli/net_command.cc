@@ -99,7 +99,7 @@ Result<Answered> Look(const NetOptions& options, bool set) {
                   ok ? kGood : kBadFinding};
 }
 
-std::string Text(const json& document) {
+std::string KnobsText(const json& document) {
   const json& knobs = document.at("knobs");
   if (document.at("networks") == "")
     return fmt::format("{} names no networks: this host has no fabric\n",
@@ -154,7 +154,7 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
   })->add_option("--nccl", options->nccl, "The program's version of NCCL, as 2.19.3: old ones need more");
   const auto look = [=](bool set) {
     const auto answered = Look(*options, set);
-    *result = answered ? Print(*common, *answered, Text) : Fail(answered.error());
+    *result = answered ? Print(*common, *answered, KnobsText) : Fail(answered.error());
   };
   add("check", "Compare this host's interfaces with the fabric's settings; root sees all of it",
       [=] { look(false); });

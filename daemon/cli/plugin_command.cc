@@ -104,7 +104,7 @@ Result<Answered> Change(bool enable) {
   return Answered{document};
 }
 
-std::string Text(const json& document) {
+std::string PluginText(const json& document) {
   if (!document.contains("plugstack"))
     return fmt::format("spank_muster.so loads into Slurm {}\n", document.at("slurm").get<std::string>());
   const std::string path = document.at("plugstack");
@@ -125,7 +125,7 @@ void AddPluginCommands(CLI::App* node, const Common* common, int* result) {
     command->fallthrough();
     command->callback([=] {
       const auto answered = run();
-      *result = answered ? Print(*common, *answered, Text) : Fail(answered.error());
+      *result = answered ? Print(*common, *answered, PluginText) : Fail(answered.error());
     });
   };
   add("enable-plugin", "Try Slurm's plugin on this host, and make it the last one of plugstack.conf",
