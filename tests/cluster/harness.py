@@ -81,7 +81,7 @@ def start(
 ) -> Cluster:
     """Starts this file's cluster; it is stopped when the module's tests are over, or the file is interrupted.
 
-    `limits` and `settings` are keys of muster.yaml.
+    `limits` and `settings` are keys of muster.yaml. Ceph has one OSD: who stops some of them asks for `osds=3`.
     """
     global _cluster
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
@@ -90,6 +90,7 @@ def start(
     if limits is RESTARTS:
         # Slurm hears of a lost node from Muster, after 12 s, or 28 without a store, before it finds out itself.
         options.setdefault("slurm", {"SlurmdTimeout": "60"})
+    options.setdefault("osds", 1)
     if "MUSTER_BUILD" in os.environ:
         options.setdefault("build", os.environ["MUSTER_BUILD"])
     _cluster = HurtCluster(f"{name}-{os.getpid()}", settings=LOOP_STALL | limits | (settings or {}), **options)

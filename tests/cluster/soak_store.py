@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -118,11 +119,25 @@ class Damage:
 
     def __init__(self) -> None:
         self._names: set[str] = set()
+        self._steps: set[int] = set()
         self._lock = threading.Lock()
 
     def names(self) -> set[str]:
         with self._lock:
             return set(self._names)
+
+    def steps(self) -> set[int]:
+        """Those that were listed with one of these objects when it was damaged. The verifier may not have come to them before a
+        generation went back behind them, and saved them anew."""
+        with self._lock:
+            return set(self._steps)
+
+    def _spread(self, store: Store, name: str) -> None:
+        for entry in store.listed():
+            with suppress(SystemExit):
+                if name == entry.manifest or name in objects_of(entry, store.manifest(entry)):
+                    with self._lock:
+                        self._steps.add(entry.step)
 
     def inflict(self, store: Store, kind: str, number: int) -> str:
         """Damages an object of a listed checkpoint, the newest or (odd numbers) any; "number" decides which. Gives a
@@ -136,6 +151,7 @@ class Damage:
             name = entry.manifest
             if not kind.startswith("manifest"):
                 name = rng.choice(sorted(objects_of(entry, store.manifest(entry)) - {name}))
+            self._spread(store, name)
             with self._lock:
                 self._names.add(name)  # before: who reads it from now on may find it damaged
             if kind.endswith("removed"):
@@ -216,6 +232,15 @@ class Verifier:
         for name in manifests:
             if name in self._seen and self._objects.get(name, {name}) & damaged:
                 self.unsound.add(self._seen[name].step)
+
+    def known_of(self, step: int) -> str:
+        """For a report: each checkpoint of this step that was looked at, and whether its objects are known."""
+        found = [
+            f"{name} ({'good' if entry.good else 'bad'} when looked at, {len(self._objects.get(name, ()))} objects)"
+            for name, entry in self._seen.items()
+            if entry.step == step
+        ]
+        return f"step {step}: {', '.join(found) or 'never looked at'}"
 
     def silent(self) -> float:
         """For how many seconds the store has not answered."""

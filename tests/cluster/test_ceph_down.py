@@ -30,7 +30,7 @@ STOPPED = ["osd.1", "osd.2"]  # of three; two are needed for a write
 
 
 def setUpModule() -> None:
-    harness.start("cephdown", nodes=3, limits=harness.RESTARTS, settings={"store_timeout": "5s"})
+    harness.start("cephdown", nodes=3, osds=3, limits=harness.RESTARTS, settings={"store_timeout": "5s"})
 
 
 class Down(WalkerCase):

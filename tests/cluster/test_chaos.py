@@ -55,7 +55,7 @@ ALLOWED = {"musterd_descriptors": 8, "musterd_threads": 6}
 def setUpModule() -> None:
     print(f"MUSTER_CHAOS_SEED={SEED} MUSTER_CHAOS_SECONDS={SECONDS:g}", flush=True)
     harness.FILE_TIMEOUT_S = int(SECONDS * 1.2 + SETTLE + 400)
-    harness.start("chaos", nodes=NODES, limits=harness.PROMPT, settings={"keep_checkpoints": "100000"}, slurm={"SlurmdTimeout": "40"})
+    harness.start("chaos", nodes=NODES, osds=3, limits=harness.PROMPT, settings={"keep_checkpoints": "100000"}, slurm={"SlurmdTimeout": "40"})
 
 
 class Watch:

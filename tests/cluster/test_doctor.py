@@ -26,7 +26,7 @@ APART = ["unshare", "--mount", "sh", "-ec"]
 
 def setUpModule() -> None:
     # Without munged, for as long as a test takes it away, slurmd cannot answer slurmctld.
-    harness.start("doctor", nodes=1, slurm={"SlurmdTimeout": "600"})
+    harness.start("doctor", nodes=1, osds=3, slurm={"SlurmdTimeout": "600"})
 
 
 class DoctorTest(ClusterCase):

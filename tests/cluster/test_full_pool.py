@@ -52,7 +52,7 @@ with muster.init() as gang:
 
 def setUpModule() -> None:
     harness.start(
-        "fullpool", nodes=2, settings={"store_timeout": "60s", "chunk_size": "64KiB", "keep_checkpoints": str(KEPT)}
+        "fullpool", nodes=2, osds=3, settings={"store_timeout": "60s", "chunk_size": "64KiB", "keep_checkpoints": str(KEPT)}
     )
 
 

@@ -75,7 +75,7 @@ take_until_released(19)
 
 def setUpModule() -> None:
     # Ceph, because only a store that stands still makes a checkpoint slow.
-    harness.start("hang", nodes=NODES, settings={"store_timeout": "120s", "hang_report": "30s"})
+    harness.start("hang", nodes=NODES, osds=3, settings={"store_timeout": "120s", "hang_report": "30s"})
 
 
 class HangCase(ClusterCase):

@@ -22,7 +22,7 @@ def setUpModule() -> None:
     # Without sharing: the damaged objects of one checkpoint are in no other.
     settings = {"chunk_size": "64KiB", "incremental": "no", "store_timeout": "5s", "log_level": "debug", "metrics_file": METRICS}
     topology = ["SwitchName=spine Switches=leaf[1-2]", "SwitchName=leaf1 Nodes=n[1,3-4]", "SwitchName=leaf2 Nodes=n[2,5]"]
-    harness.start("recovery", nodes=5, settings=settings, topology=topology)
+    harness.start("recovery", nodes=5, osds=3, settings=settings, topology=topology)
 
 
 class Recovery(KeeperCase):

@@ -41,7 +41,7 @@ def setUpModule() -> None:
     harness.FILE_TIMEOUT_S = int(SECONDS * 1.3 + SETTLE + 400)
     settings = {"keep_checkpoints": str(KEPT), "chunk_size": "256KiB", "collect_pause": "1s"}
     settings |= {"partner_group": "3" if PARITY else "0", "compression": "auto" if COMPRESSION else "no"}
-    harness.start("soak", nodes=NODES, limits=harness.PROMPT, settings=settings, slurm={"SlurmdTimeout": "40"})
+    harness.start("soak", nodes=NODES, osds=3, limits=harness.PROMPT, settings=settings, slurm={"SlurmdTimeout": "40"})
 
 
 class SoakTest(ClusterCase):
@@ -52,7 +52,7 @@ class SoakTest(ClusterCase):
 
     # --- the checks
 
-    def check_nothing_lost(self, job: Job, verifier: Verifier) -> None:
+    def check_nothing_lost(self, job: Job, verifier: Verifier, damage: Damage) -> None:
         """A generation starts from the newest step that members had been told was committed, but for what was damaged."""
         told = self.told(job)
         lives = read_lives(job.files)
@@ -61,9 +61,10 @@ class SoakTest(ClusterCase):
             start = min(life.start for life in mine)
             kept = sorted({step for at, step in told if at < start})[-KEPT:]  # older ones may have been dropped
             for began in {life.began for life in mine if life.began >= 0}:
-                lost = {step for step in kept if step > began}
+                lost = {step for step in kept if step > began} - verifier.unsound - damage.steps()
+                known = "; ".join(verifier.known_of(step) for step in sorted(lost))
                 with self.red_at_once("a committed checkpoint is lost"):
-                    self.assertEqual(lost - verifier.unsound, set(), f"generation {generation} began from step {began}")
+                    self.assertEqual(lost, set(), f"generation {generation} began from step {began}; {known}")
 
     def check_listed(self, job: Job, verifier: Verifier) -> None:
         """All that is listed now is whole, but for what was damaged; and Muster says the same."""
@@ -156,7 +157,7 @@ class SoakTest(ClusterCase):
         status = self.muster_json("status", job.id)["gangs"][-1]
         self.assertEqual((status["succeeded"], status["user_faults"]), (True, 0))
         verifier_saw = verifier.verified + verifier.detected
-        self.check_nothing_lost(job, verifier)
+        self.check_nothing_lost(job, verifier, damage)
         self.assertEqual(verifier.missed, [])
         self.assertEqual(verifier.compressed > 0, COMPRESSION)
         self.assertEqual({step for _, step in self.told(job)} - verifier.steps, set(), "committed, and never listed")

@@ -26,7 +26,7 @@ IN_THE_SAVE = "engine.chunk_written:3"
 def setUpModule() -> None:
     # From the store, always: what is written there is to be found right.
     settings = {"chunk_size": "64KiB", "keep_checkpoints": "3", "collect_pause": "1s", "recovery_memory": "0", "partner_memory": "0"}
-    harness.start("storefaults", nodes=3, settings=settings)
+    harness.start("storefaults", nodes=3, osds=3, settings=settings)
 
 
 class StoreFaults(ClusterCase):

@@ -1,4 +1,4 @@
-"""A small Ceph cluster on the virtual node `ceph`: one monitor, one manager, three OSDs, cephx on."""
+"""A small Ceph cluster on the virtual node `ceph`: one monitor, one manager, some OSDs, cephx on."""
 
 import base64
 import contextlib
@@ -17,7 +17,7 @@ from .names import CEPH_NODE, SOURCE_IN_NODE, Names
 from .network import Network
 from .node import Daemon, Node
 
-OSDS = 3
+OSDS = 3  # of a cluster of which nothing else is said
 POOL = "muster"
 _DATA = "/var/lib/ceph"
 _SETUP = f"{SOURCE_IN_NODE}/tests/cluster/vc/ceph_setup.py"
@@ -29,10 +29,11 @@ def new_key() -> str:
 
 
 class Ceph:
-    def __init__(self, names: Names, network: Network, node: Node) -> None:
+    def __init__(self, names: Names, network: Network, node: Node, osds: int = OSDS) -> None:
         self._names = names
         self._network = network
         self._node = node
+        self._osds = osds
         self._data = names.directory / "ceph"  # on the host; the node has it as _DATA
         self._osd_uuids: list[str] = []
 
@@ -42,7 +43,7 @@ class Ceph:
         user = (owner.pw_uid, owner.pw_gid)
         self._data.mkdir()
         os.chown(self._data, *user)
-        self._osd_uuids = [str(uuid.uuid4()) for _ in range(OSDS)]
+        self._osd_uuids = [str(uuid.uuid4()) for _ in range(self._osds)]
 
         entries = {
             "mon.": ["mon = 'allow *'"],
@@ -50,7 +51,7 @@ class Ceph:
             "client.muster": ["mon = 'allow r'", f"osd = 'allow rwx pool={POOL}'"],
             "mgr.x": ["mon = 'allow profile mgr'", "osd = 'allow *'", "mds = 'allow *'"],
         }
-        for i in range(OSDS):
+        for i in range(self._osds):
             entries[f"osd.{i}"] = [
                 "mon = 'allow profile osd'",
                 "mgr = 'allow profile osd'",
@@ -65,7 +66,7 @@ class Ceph:
                 for name in names
             )
 
-        for daemon in ["mon.a", "mgr.x", *(f"osd.{i}" for i in range(OSDS))]:
+        for daemon in ["mon.a", "mgr.x", *(f"osd.{i}" for i in range(self._osds))]:
             (self._data / daemon).mkdir()
             os.chown(self._data / daemon, *user)
             if daemon != "mon.a":
@@ -88,7 +89,7 @@ class Ceph:
         address = f"[v2:{self._network.address(CEPH_NODE)}:3300/0]"
         conf = (self._names.directory / "etc" / "ceph" / "ceph.conf").read_text()
         fsid = conf.partition("fsid = ")[2].split()[0]
-        osds = [pool.submit(self._make_osd, i) for i in range(OSDS)]
+        osds = [pool.submit(self._make_osd, i) for i in range(self._osds)]
         self._in_node(
             ["monmaptool", "--create", "--clobber", "--fsid", fsid, "--addv", "a", address]
             + ["--set-min-mon-release", "16", "--enable-all-features", monmap]
@@ -108,14 +109,14 @@ class Ceph:
             osd.result()
             check()
             self.start_daemon(f"osd.{i}")
-        self._setup("wait")
+        self._setup("wait", str(self._osds))
 
     def start_daemon(self, name: str) -> None:
         """Starts mon.a, mgr.x or osd.N."""
         self._node.start(self._daemon(name))
 
     def daemon_names(self) -> list[str]:
-        return ["mon.a", "mgr.x", *(f"osd.{i}" for i in range(OSDS))]
+        return ["mon.a", "mgr.x", *(f"osd.{i}" for i in range(self._osds))]
 
     @staticmethod
     def _as_ceph() -> list[str]:
@@ -167,8 +168,10 @@ class Ceph:
             "auth_service_required = cephx",
             "auth_client_required = cephx",
             "auth_allow_insecure_global_id_reclaim = false",
-            "osd_pool_default_size = 3",
-            "osd_pool_default_min_size = 2",
+            f"osd_pool_default_size = {self._osds}",
+            f"osd_pool_default_min_size = {(self._osds + 1) // 2}",
+            "mon_allow_pool_size_one = true",
+            "mon_warn_on_pool_no_redundancy = false",
             "osd_pool_default_pg_autoscale_mode = off",
             # Detection in seconds, as tests and people at a terminal need it.
             "osd_heartbeat_grace = 4",
@@ -198,7 +201,7 @@ class Ceph:
             "osd_max_markdown_count = 1000000",
             "osd_crush_initial_weight = 1",
         ]
-        for i in range(OSDS):
+        for i in range(self._osds):
             sections += [f"[osd.{i}]", f"crush_location = root=default host=osd-host{i}"]
         for i, section in enumerate(sections):
             if section in ("[mon]", "[mgr]", "[osd]"):

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from . import host, muster, slurm, users
-from .ceph import Ceph
+from .ceph import OSDS, Ceph
 from .cgroups import Cgroups
 from .host import ClusterError
 from .names import CEPH_NODE, CONTROLLER, REPOSITORY, Names
@@ -34,6 +34,7 @@ class Options:
 
     nodes: int = 4
     ceph: bool = True
+    osds: int = OSDS
     muster: bool = True
     cpus: int = 8
     build: str = str(REPOSITORY / "build")
@@ -298,7 +299,7 @@ class Cluster:
         self._cgroups = Cgroups(self.names)
         self._nodes = {name: Node(self.names, self._cgroups, name) for name in self.all_nodes}
         if self.options.ceph:
-            self._ceph = Ceph(self.names, self.network, self._nodes[CEPH_NODE])
+            self._ceph = Ceph(self.names, self.network, self._nodes[CEPH_NODE], self.options.osds)
 
     def _start(self, pool: ThreadPoolExecutor) -> None:
         began = time.monotonic()
@@ -317,7 +318,7 @@ class Cluster:
         self._start_slurm(pool, say, ceph)
         if ceph is not None:
             self._wait_for([ceph])
-            say("Ceph is ready: 1 mon, 1 mgr, 3 OSDs, pool muster")
+            say(f"Ceph is ready: 1 mon, 1 mgr, {self.options.osds} OSDs, pool muster")
         if self.options.muster:
             nodes = [CONTROLLER, *self.compute_nodes]
             self._wait_for([pool.submit(self._start_musterd, node) for node in nodes])
