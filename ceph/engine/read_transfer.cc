@@ -118,8 +118,7 @@ class ReadTransfer final : public Transfer {
   }
 
   [[nodiscard]] Error Bad(size_t chunk, const std::string& what) {
-    return {Errc::kCorrupt,
-            "object " + space_ + "/" + Name(chunk) + " in " + context().store().Describe() + " " + what};
+    return {Errc::kCorrupt, "object " + context().store().Where({space_, Name(chunk)}) + " " + what};
   }
 
   const std::string space_;

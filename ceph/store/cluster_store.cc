@@ -47,6 +47,11 @@ Result<ObjectName> ClusterStore::Below(const ObjectName& object) const {
   return ObjectName{*prefix + object.space, object.name};
 }
 
+std::string ClusterStore::Where(const ObjectName& object) const {
+  const auto below = Below(object);
+  return store_->Where(below ? *below : object);
+}
+
 void ClusterStore::WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) {
   const auto below = Below(object);
   if (!below) return done(below.error());

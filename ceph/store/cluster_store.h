@@ -34,6 +34,7 @@ class ClusterStore final : public Store {
   Result<Head> ReadHead(const ObjectName& head) override;
   Status UpdateHead(const ObjectName& head, const HeadUpdate& update) override;
   [[nodiscard]] std::string Describe() const override { return store_->Describe(); }
+  [[nodiscard]] std::string Where(const ObjectName& object) const override;
 
  private:
   Result<std::string> Prefix() const;

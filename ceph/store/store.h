@@ -96,6 +96,10 @@ class Store {
 
   // What this store is, for messages: "rados:muster", "dir:/var/lib/muster".
   [[nodiscard]] virtual std::string Describe() const = 0;
+  // Where an object lies, for messages, as the store's own tools find it: "alpha.u1000/data/x in rados:muster".
+  [[nodiscard]] virtual std::string Where(const ObjectName& object) const {
+    return object.space + "/" + object.name + " in " + Describe();
+  }
 };
 
 struct StoreOptions {

@@ -75,7 +75,8 @@ bool Children::Open(int proc_fd) {
   return list_.valid();
 }
 
-int Children::Visit(bool kill_them, pid_t spared) const {
+template <typename Each>
+int Children::Visit(pid_t spared, Each each) const {
   char text[4096];
   off_t at = 0;
   int count = 0;
@@ -91,17 +92,41 @@ int Children::Visit(bool kill_them, pid_t spared) const {
       ++number;
       if (pid <= 0 || pid == spared) continue;
       ++count;
-      if (kill_them) kill(static_cast<pid_t>(pid), SIGKILL);
+      each(static_cast<pid_t>(pid));
     }
     at += last + 1 - text;
   }
 }
 
 int Children::Kill(pid_t spared) const {
-  return Visit(true, spared);
+  return Visit(spared, [](pid_t pid) { kill(pid, SIGKILL); });
 }
+
 int Children::Count(pid_t spared) const {
-  return Visit(false, spared);
+  return Visit(spared, [](pid_t /*pid*/) {});
+}
+
+Children::Left Children::Look(int proc_fd, pid_t spared) const {
+  constexpr int kUserTime = 14;
+  constexpr int kKernelTime = 15;
+  constexpr int kThreads = 20;
+  constexpr int kResident = 24;
+  Left left;
+  left.count = Visit(spared, [&](pid_t pid) {
+    char stat[1024] = "";
+    ReadOf(proc_fd, pid, "stat", stat, sizeof(stat));
+    const auto field = [&](int number) { return strtoull(StatField(stat, number), nullptr, 10); };
+    left.ticks += field(kUserTime) + field(kKernelTime);
+    left.threads += field(kThreads);
+    left.pages += field(kResident);
+  });
+  return left;
+}
+
+bool Children::Left::GoesOnFrom(const Left& before, int64_t ms) const {
+  if (count < before.count || threads < before.threads || pages < before.pages) return true;
+  const auto ticks_a_second = static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
+  return ticks >= before.ticks + ticks_a_second * static_cast<uint64_t>(ms) / 1000 / 10 + 1;
 }
 
 void OomCounter::Open(int proc_fd, int cgroups_fd) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "base/unique_fd.h"
@@ -35,9 +36,22 @@ class Children {
   // How many there are but `spared`, zombies included. It is exact: the kernel's list is cut off only where a child goes while it
   // is read, and no child goes that this process, the one who reads, has not reaped.
   [[nodiscard]] int Count(pid_t spared) const;
+  // What is left of them but `spared`.
+  struct Left {
+    int count = 0;
+    uint64_t ticks = 0;  // of processor time, clock ticks
+    uint64_t threads = 0;
+    uint64_t pages = 0;  // resident
+
+    // Whether they are on their way out, if they were `before` `ms` earlier: one has gone, threads or memory have, or the kernel
+    // has worked for them for a tenth of the time. A driver that waits for dead hardware looks now and then: that is no work.
+    [[nodiscard]] bool GoesOnFrom(const Left& before, int64_t ms) const;
+  };
+  [[nodiscard]] Left Look(int proc_fd, pid_t spared) const;
 
  private:
-  int Visit(bool kill_them, pid_t spared) const;
+  template <typename Each>
+  int Visit(pid_t spared, Each each) const;
   UniqueFd list_;
 };
 

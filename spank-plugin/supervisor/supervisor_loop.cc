@@ -169,7 +169,10 @@ void Supervisor::RestartTimers(int64_t now) {
   if (welcome_.IsSet()) welcome_.Set(now + settings_.welcome_ms);
   if (fence_at_.IsSet()) fence_at_.Set(now + reconnect_ms_);
   if (give_up_.IsSet()) give_up_.Set(now + settings_.give_up_ms);
-  if (sweep_end_.IsSet()) sweep_end_.Set(now + settings_.sweep_ms);
+  if (sweep_end_.IsSet()) {
+    sweep_end_.Set(now + settings_.sweep_ms);
+    sweep_last_.Set(now + settings_.sweep_most_ms);
+  }
   if (drain_end_.IsSet()) drain_end_.Set(now + settings_.drain_ms);
   warm_.RestartTimers(now);
 }
@@ -213,8 +216,8 @@ void Supervisor::OnTimers(int64_t now) {
   if (sweep_end_.Passed(now)) {
     sweep_end_.Clear();
     unkillable_ = static_cast<uint32_t>(children_.Count(Spared()));
-    Log("%u processes of generation %llu are still there %lld ms after SIGKILL", unkillable_,
-        static_cast<unsigned long long>(generation_), static_cast<long long>(settings_.sweep_ms));
+    Log("%u processes of generation %llu are still there after SIGKILL, and do not get on with going",
+        unkillable_, static_cast<unsigned long long>(generation_));
     if (leaving_) Leave();
     stopped_due_ = stop_asked_;
     stop_asked_ = false;

@@ -48,6 +48,12 @@ TEST(ClusterStore, TwoClustersOnOneStoreDoNotSeeEachOther) {
   EXPECT_THAT(*alpha->ListSpaces(), ElementsAre("u1"));
 }
 
+TEST(ClusterStore, SaysWhereAnObjectLiesByTheNameThatTheStoreHas) {
+  const TemporaryDirectory root;
+  const auto shared = Shared(root.path());
+  EXPECT_EQ(Of("alpha", shared)->Where({"u1", "data/k/1"}), "alpha.u1/data/k/1 in " + shared->Describe());
+}
+
 TEST(ClusterStore, ANameThatASpaceCannotHaveIsMadeOne) {
   const TemporaryDirectory root;
   const auto shared = Shared(root.path());
