@@ -136,8 +136,15 @@ std::vector<Key> Keys(Config& config) {
           "64KiB 24.4 GiB, of 4MiB 1.5 TiB."),
       NumberKey("reconnect", KeyKind::kDuration, &config.reconnect_ms, 1'000, 3'600'000,
                 "How long members run on without musterd, and a gang waits for a node's musterd."),
+      NumberKey(
+          "stranded_after", KeyKind::kDuration, &config.stranded_after_ms, 1'000, 86'400'000,
+          "How long a new coordinator waits for nodes when too few are left to tell whether the others are "
+          "dead; then the job is requeued, or ends. At least reconnect and twice silence."),
       NumberKey("progress_after", KeyKind::kDuration, &config.progress_after_ms, 100, 86'400'000,
                 "A generation that has run so long counts as progress when the program reports none."),
+      NumberKey("forgive_after", KeyKind::kDuration, &config.forgive_after_ms, 0, 31'536'000'000,
+                "A fault of the program's own counts against --gang=restarts=N for so long, and until there "
+                "was progress since. 0: for ever."),
       NumberKey(
           "beat", KeyKind::kDuration, &config.beat_ms, 10, 60'000,
           "How often a node shows its life to a gang's coordinator; the same on all nodes, as lease and "

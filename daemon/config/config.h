@@ -38,7 +38,9 @@ struct Config {
   int64_t chunk_bytes = 4 << 20;
   int64_t max_shard_bytes = 64LL << 30;
   int64_t reconnect_ms = 30'000;
+  int64_t stranded_after_ms = 60'000;
   int64_t progress_after_ms = 60'000;
+  int64_t forgive_after_ms = 86'400'000;
   int64_t beat_ms = 200;
   int64_t lease_ms = 800;
   int64_t silence_ms = 1'200;

@@ -113,6 +113,10 @@ gang::Settings Coordinator::Settings() const {
   settings.join_timeout_ms = job_.options.join_seconds * 1000LL;
   settings.grace_ms = job_.options.grace_seconds * 1000LL;
   settings.progress_after_ms = config_.progress_after_ms;
+  settings.forgive_after_ms = config_.forgive_after_ms;
+  // By then every lease has ended, and whose musterd is away has been waited for.
+  settings.stranded_after_ms =
+      std::max(config_.stranded_after_ms, config_.reconnect_ms + 2 * config_.silence_ms);
   return settings;
 }
 
@@ -333,14 +337,18 @@ void Coordinator::CheckpointBad(const v1::CheckpointBad& bad) {
 }
 
 void Coordinator::OnExited(const v1::MemberExited& message) {
-  if (message.status() == 0 && message.task() < gang_->members().size() &&
-      message.generation() == gang_->generation()) {
-    if (const auto rank = gang_->members()[message.task()].rank) {
+  gang::Exit exit = ExitOf(message);
+  const bool known = message.task() < gang_->members().size() && message.generation() == gang_->generation();
+  if (const auto rank = known ? gang_->members()[message.task()].rank : std::nullopt) {
+    if (message.status() == 0) {
       detector_.MemberExited(*rank);
       stragglers_.MemberExited(*rank);
+    } else if (exit.cause == gang::CauseClass::kUser && gang::WaitedInVain(exit.stderr_tail)) {
+      exit.waited_for = detector_.WaitedFor(*rank);
+      if (!exit.waited_for.empty()) exit.cause = gang::CauseClass::kInfrastructure;
     }
   }
-  Feed(gang::MemberExited{message.task(), message.generation(), ExitOf(message)});
+  Feed(gang::MemberExited{message.task(), message.generation(), std::move(exit)});
 }
 
 void Coordinator::MaybeOver() {
@@ -473,6 +481,8 @@ GangRecord Coordinator::Record() const {
     record.terminating = memory.terminating;
     record.restarts_without_progress = memory.restarts_without_progress;
     record.last_signature = std::move(memory.last_signature);
+    record.user_fault_times = std::move(memory.user_fault_times);
+    record.progress_since_user_fault = memory.progress_since_user_fault;
   }
   record.restarts = gang_ ? gang_->restarts() : gang::NoRestarts();
   record.user_faults = gang_ ? gang_->user_faults() : 0;

@@ -103,6 +103,7 @@ void Coordinator::Lead() {
   }
   if (lead_.inherited) Probe();
   ProbeAbsent();
+  Feed(gang::Leads{});
 }
 
 // Nodes of an earlier term that have not been heard yet, or have no link yet: where the port refuses, the host lives and its

@@ -71,6 +71,8 @@ json GangRecord::Summary() const {
                                        [](uint32_t sum, const auto& item) { return sum + item.second; })},
           {"restarts_by_cause", restarts},
           {"user_faults", user_faults},
+          {"user_fault_times", user_fault_times},
+          {"progress_since_user_fault", progress_since_user_fault},
           {"restart_limit", restart_limit},
           {"step_reached", step_reached},
           {"restored_from", restore ? json(restore_step) : json()},
@@ -145,6 +147,11 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     }
     ReadIfThere(document, "restarts_by_cause", &record.restarts);
     Read(document.at("user_faults"), &record.user_faults);
+    ReadIfThere(document, "user_fault_times", &record.user_fault_times);
+    ReadIfThere(document, "progress_since_user_fault", &record.progress_since_user_fault);
+    for (const int64_t time : record.user_fault_times) {
+      if (time < 0) throw std::out_of_range("a time before 1970");
+    }
     Read(document.at("restart_limit"), &record.restart_limit);
     Read(document.at("step_reached"), &record.step_reached);
     record.restore = !document.at("restored_from").is_null();

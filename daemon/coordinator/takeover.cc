@@ -23,7 +23,8 @@ constexpr auto kSucceed = std::chrono::seconds(5);
 
 gang::Memory MemoryOf(const GangRecord& record) {
   gang::Memory memory;
-  memory.user_faults = record.user_faults;
+  memory.user_fault_times = record.user_fault_times;
+  memory.progress_since_user_fault = record.progress_since_user_fault;
   for (auto& [cause, count] : memory.restarts) {
     if (const auto found = record.restarts.find(cause); found != record.restarts.end()) count = found->second;
   }

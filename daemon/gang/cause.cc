@@ -208,6 +208,18 @@ Cause Classify(const Ending& ending, const ExitCodes& exit_codes) {
   return {CauseClass::kUser, fmt::format("it exited by itself with code {}", code)};
 }
 
+bool WaitedInVain(std::string_view stderr_tail) {
+  constexpr std::array<std::string_view, 5> kSaid = {
+      "Watchdog caught collective operation timeout",   // PyTorch's ProcessGroupNCCL
+      "Some NCCL operations have failed or timed out",  // the same
+      "Timed out waiting ",         // Gloo: "... 1800000ms for recv operation to complete"
+      "Connection closed by peer",  // Gloo
+      "JAX distributed service detected fatal errors",  // XLA
+  };
+  return std::any_of(kSaid.begin(), kSaid.end(),
+                     [&](std::string_view said) { return stderr_tail.find(said) != std::string_view::npos; });
+}
+
 std::string FaultSignature(const Ending& ending) {
   if (ending.node_lost || ending.announced != Announced::kNothing) return "";
   if (ending.oom_killed) return "out of memory";

@@ -51,6 +51,10 @@ struct Cause {
 
 Cause Classify(const Ending& ending, const ExitCodes& exit_codes);
 
+// Whether the last lines of a member's stderr say that it gave up waiting for others: a collective of NCCL, Gloo or XLA has timed
+// out, or found a connection closed.
+bool WaitedInVain(std::string_view stderr_tail);
+
 // A text that is the same for two endings that very likely have the same cause: the status and the last line of
 // stderr with numbers and addresses masked. Empty when that cannot be said: a node was lost, someone else killed
 // the program, it said nothing and its exit code is all there is. At most 256 bytes.

@@ -26,6 +26,8 @@ struct Exit {
   CauseClass cause = CauseClass::kUser;
   std::string facts;      // what the kernel said at the time, one line each; for the report
   std::string signature;  // equal for the same fault again; "": cannot be said
+  std::string
+      waited_for;  // whom, if it gave up waiting for others: "rank 3 on n2 did not enter step 80, as 3 others did"
 };
 
 struct MemberInfo {
@@ -144,8 +146,10 @@ struct LinksTested {
   std::string error;                   // why there is no verdict
   std::optional<LinkVerdict> verdict;  // of the node that leads
 };
-enum class Timer { kJoin, kProgress, kGrace, kRequeue, kTest };
-inline constexpr size_t kTimers = 5;
+// This coordinator's lease has begun: from now on nodes are heard, or lost.
+struct Leads {};
+enum class Timer { kJoin, kProgress, kGrace, kRequeue, kTest, kRecover };
+inline constexpr size_t kTimers = 6;
 struct TimerFired {
   Timer timer = Timer::kJoin;
 };
@@ -153,7 +157,7 @@ struct TimerFired {
 using Event =
     std::variant<NodeJoined, NodeLeft, NodeSilent, NodeSick, DrainNode, NodeReturned, MemberExecuted,
                  MemberExited, NodeStopped, Terminating, Hung, Progressed, CheckpointCommitted, CheckpointBad,
-                 JobFacts, EndNear, RequeueFailed, AbsentProbed, LinksTested, TimerFired>;
+                 JobFacts, EndNear, RequeueFailed, AbsentProbed, LinksTested, Leads, TimerFired>;
 
 // ---- actions
 // ---------------------------------------------------------------------------------------------------

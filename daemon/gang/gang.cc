@@ -49,7 +49,8 @@ Gang::Gang(Settings settings, const Memory& memory)
       nodes_(settings_.node_count),
       members_(settings_.task_count),
       active_(memory.active),
-      user_faults_(memory.user_faults),
+      user_fault_times_(memory.user_fault_times),
+      progress_since_user_fault_(memory.progress_since_user_fault),
       restarts_(memory.restarts),
       restarts_without_progress_(memory.restarts_without_progress),
       max_step_(memory.max_step),
@@ -95,7 +96,9 @@ Memory Gang::Remember() const {
   Memory memory;
   memory.generation = generation_;
   memory.running = state_ == State::kTesting || (state_ != State::kJoining && began_);
-  memory.user_faults = user_faults_ - (MUSTER_PLANTED(fault_charged_again) ? 0 : charged_user_);
+  memory.user_fault_times = user_fault_times_;
+  memory.progress_since_user_fault = progress_since_user_fault_;
+  if (charged_user_ > 0 && !MUSTER_PLANTED(fault_charged_again)) memory.user_fault_times.pop_back();
   memory.restarts = restarts_;
   memory.restarts_without_progress =
       restarts_without_progress_ - std::min(charged_, restarts_without_progress_);
@@ -165,6 +168,8 @@ void Gang::On(const TimerFired& event, Actions& out) {
       return PlannedStop(out);
     case Timer::kTest:
       return TestTimedOut(out);
+    case Timer::kRecover:
+      return Stranded(out);
     case Timer::kRequeue:
       return On(RequeueFailed{fmt::format("Slurm has not requeued it within {} s", kRequeueTimeoutMs / 1000)},
                 out);
@@ -179,6 +184,7 @@ void Gang::On(const Progressed& event, Actions& /*out*/) {
 
 void Gang::MadeProgress() {
   restarts_without_progress_ = 0;
+  progress_since_user_fault_ = true;
   last_signature_.clear();
 }
 

@@ -18,7 +18,7 @@
 //
 // gang.cc dispatches, nodes.cc knows which nodes there are, placement.cc which of them make up a generation and in
 // which order (switch_tree.cc), preflight.cc what a test of their links changes in that, members.cc what became of the members, generations.cc how one ends and the next
-// begins, recovery.cc what a coordinator or a node that comes back finds, planned.cc drains, growth and the job's
+// begins, recovery.cc what a coordinator or a node that comes back finds, or does not find, planned.cc drains, growth and the job's
 // end, gang_report.cc words.
 #pragma once
 
@@ -63,9 +63,12 @@ struct Settings {
   bool preflight = false;            // the links between the nodes are tested before the first generation
   int64_t test_timeout_ms = 60'000;  // for a test that does not end
   int64_t join_timeout_ms = 60'000;
-  int64_t grace_ms = 30'000;  // how long a planned stop waits for a checkpoint
+  int64_t stranded_after_ms = 60'000;  // in kRecovering; longer than members may run without musterd
+  int64_t grace_ms = 30'000;           // how long a planned stop waits for a checkpoint
   int64_t progress_after_ms =
       60'000;  // a generation that has run so long has made progress even if nobody said so
+  int64_t forgive_after_ms =
+      86'400'000;  // a user fault counts for so long, and until there is progress; 0: for ever
 };
 inline constexpr uint32_t kMaxRestartsWithoutProgress = 10;
 inline constexpr int64_t kRequeueTimeoutMs = 60'000;
@@ -79,7 +82,8 @@ RestartCounts NoRestarts();
 struct Memory {
   uint64_t generation = 0;
   bool running = false;  // a generation has been started, or all nodes were here for a test of their links
-  uint32_t user_faults = 0;
+  std::vector<int64_t> user_fault_times;  // CLOCK_REALTIME, of those that count against `restarts`
+  bool progress_since_user_fault = false;
   RestartCounts restarts = NoRestarts();
   uint32_t restarts_without_progress = 0;
   uint64_t max_step = 0;
@@ -154,7 +158,8 @@ class Gang {
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] bool succeeded() const { return succeeded_; }
   [[nodiscard]] uint64_t generation() const { return generation_; }
-  [[nodiscard]] uint32_t user_faults() const { return user_faults_; }
+  // Those that count against `restarts` now.
+  [[nodiscard]] uint32_t user_faults() const { return static_cast<uint32_t>(user_fault_times_.size()); }
   [[nodiscard]] const RestartCounts& restarts() const { return restarts_; }
   [[nodiscard]] uint64_t max_step() const { return max_step_; }
   // From the newest fault to the last member's exec in the generation after it; 0: there was none, or it does not run yet.
@@ -209,6 +214,7 @@ class Gang {
   void On(const RequeueFailed& event, Actions& out);
   void On(const AbsentProbed& event, Actions& out);
   void On(const LinksTested& event, Actions& out);
+  void On(const Leads& event, Actions& out);
   void On(const TimerFired& event, Actions& out);
 
   // nodes.cc
@@ -256,6 +262,8 @@ class Gang {
   void StartReady(Actions& out);  // nodes whose role need not wait any more
   void StartAgain(uint32_t node, Actions& out);
   [[nodiscard]] bool RoleReady(uint32_t role) const;
+  void ChargeUserFault(int64_t time_ns);
+  void Recharge();
   void Fail(Fault fault, Actions& out);  // stop this generation; the next one follows if the budget allows
   void GiveUp(const std::string& why, Actions& out);
   void Stop(Actions& out);
@@ -275,6 +283,7 @@ class Gang {
   void Reconcile(const NodeJoined& event, Actions& out);
   void ReconcileOther(const NodeJoined& event, Actions& out);
   void AllAreHere(Actions& out);
+  void Stranded(Actions& out);
   void Recover(Actions& out);
   std::vector<uint32_t> FindWhatRuns();
   [[nodiscard]] std::optional<Fault> FaultMeanwhile() const;
@@ -306,7 +315,8 @@ class Gang {
   std::vector<Member> members_;
   std::vector<uint32_t> active_;
   uint32_t world_size_ = 0;
-  uint32_t user_faults_ = 0;
+  std::vector<int64_t> user_fault_times_;
+  bool progress_since_user_fault_ = false;
   RestartCounts restarts_;
   uint32_t restarts_without_progress_ = 0;
   uint64_t max_step_ = 0;

@@ -67,6 +67,7 @@ Fault Gang::MemberFault(uint32_t task, const Exit& exit) const {
     fault.what =
         fmt::format("{} ({}, pid {}) {}", Who(task), exit.program.empty() ? "program unknown" : exit.program,
                     exit.pid, DescribeStatus(exit.status, exit.oom_killed));
+    if (!exit.waited_for.empty()) fault.what += "; it waited for others: " + exit.waited_for;
   }
   return fault;
 }

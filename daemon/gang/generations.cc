@@ -92,13 +92,30 @@ void Gang::Stop(Actions& out) {
   WhenStopped(out);
 }
 
+// Those that were long ago do not count any more, if there was progress since. One whose time nobody knows (0) counts for ever.
+void Gang::ChargeUserFault(int64_t time_ns) {
+  const int64_t now = std::max(time_ns, user_fault_times_.empty() ? 0 : user_fault_times_.back());
+  const int64_t counts_ns = settings_.forgive_after_ms * 1'000'000;
+  if (counts_ns > 0 && std::exchange(progress_since_user_fault_, false))
+    std::erase_if(user_fault_times_, [&](int64_t time) { return time > 0 && now - time >= counts_ns; });
+  user_fault_times_.push_back(now);
+}
+
+// The fault of the generation that is being stopped is another one than was charged.
+void Gang::Recharge() {
+  const uint32_t due = fault_->cause == CauseClass::kUser ? 1 : 0;
+  if (due > charged_user_) ChargeUserFault(fault_->exit.time_ns);
+  if (due < charged_user_) user_fault_times_.pop_back();
+  charged_user_ = due;
+}
+
 void Gang::Fail(Fault fault, Actions& out) {
   if (terminating_) next_ = Next::kGiveUp;  // no new generation
   charged_ = fault.planned ? 0 : 1;
   charged_user_ =
       fault.planned || (fault.cause != CauseClass::kUser && !MUSTER_PLANTED(all_faults_charged)) ? 0 : 1;
+  if (charged_user_ > 0) ChargeUserFault(fault.exit.time_ns);
   restarts_without_progress_ += charged_;
-  user_faults_ += charged_user_;
   fault_time_ns_ = fault.exit.time_ns;
   if (MUSTER_PLANTED(told_when_seen)) out.emplace_back(Note{"fault", fault.what});
   fault_ = std::move(fault);
@@ -208,7 +225,7 @@ std::string Gang::Judge(const Fault& fault) {
   const bool user = fault.cause == CauseClass::kUser;
   const bool again = !fault.signature.empty() && fault.signature == last_signature_;
   last_signature_ = fault.signature;
-  if (user && user_faults_ + (MUSTER_PLANTED(one_restart_less) ? 1 : 0) > settings_.restarts) {
+  if (user && user_faults() + (MUSTER_PLANTED(one_restart_less) ? 1 : 0) > settings_.restarts) {
     next_ = Next::kGiveUp;
     return fmt::format("the limit of {} restarts (--gang=restarts=N) is used up", settings_.restarts);
   }
@@ -220,7 +237,7 @@ std::string Gang::Judge(const Fault& fault) {
     next_ = Next::kGiveUp;
     return fmt::format("{} restarts without progress", kMaxRestartsWithoutProgress);
   }
-  return user ? fmt::format("restart {} of {}", user_faults_, settings_.restarts)
+  return user ? fmt::format("restart {} of {}", user_faults(), settings_.restarts)
               : std::string("restart, not counted against the limit");
 }
 
@@ -280,9 +297,8 @@ void Gang::On(const CheckpointBad& event, Actions& out) {
       .cause = CauseClass::kInfrastructure};
   if (!stops) return Fail(std::move(fault), out);
   if (!fault_ || fault_->planned || fault_->cause != CauseClass::kUser) return;
-  user_faults_ -= charged_user_;
-  charged_user_ = 0;
   fault_ = std::move(fault);
+  Recharge();
 }
 
 void Gang::On(const Hung& event, Actions& out) {

@@ -87,10 +87,9 @@ void Gang::ExitSeen(uint32_t task, const Exit& exit, Actions& out) {
       // the cause.
       if (exit.status != 0 && fault_ && fault_->from_member && exit.time_ns > 0 &&
           exit.time_ns < fault_->exit.time_ns) {
-        const CauseClass charged = fault_->cause;  // the budget has been charged already
         fault_ = MemberFault(task, exit);
-        fault_->cause = charged;
         fault_time_ns_ = exit.time_ns;
+        Recharge();
       }
       return;
     default:

@@ -115,6 +115,7 @@ void Gang::On(const NodeSilent& event, Actions& out) {
           : fmt::format("node {} is lost: it has not been heard since this coordinator began", node.name);
   out.emplace_back(Note{"node_lost", text});
   out.emplace_back(LoseNode{event.node, text});
+  out.emplace_back(Persist{});  // should it reach the store, it is not to take the gang over
   Fault fault{.what = text, .task = node.tasks.empty() ? 0 : node.tasks.front()};
   fault.cause = CauseClass::kInfrastructure;
   fault.exit.time_ns = event.last_heard_ns;

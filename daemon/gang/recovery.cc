@@ -117,6 +117,25 @@ void Gang::AllAreHere(Actions& out) {
   TestOrStart(placement, out);
 }
 
+void Gang::On(const Leads& /*event*/, Actions& out) {
+  if (state_ == State::kRecovering) out.emplace_back(SetTimer{Timer::kRecover, settings_.stranded_after_ms});
+}
+
+// So few nodes are here that nobody can tell whether the others are dead (daemon/lease): when a rack dies, with the coordinator and
+// most of the witnesses. A new run of the job needs no word of theirs.
+void Gang::Stranded(Actions& out) {
+  if (state_ != State::kRecovering) return;
+  const std::string why = fmt::format(
+      "{} s after the coordinator took over these are not here, and the others are too few to tell whether "
+      "they are dead: {}",
+      settings_.stranded_after_ms / 1000, Missing());
+  if (!CanRequeue()) return GiveUp(why, out);
+  out.emplace_back(StopGeneration{generation_, PresentNodes()});
+  out.emplace_back(ReportToJob{
+      Speaker({}), fmt::format("muster: gang {}: {}\nmuster:   the job is requeued\n", settings_.id, why)});
+  Requeue(why, out);
+}
+
 void Gang::Recover(Actions& out) {
   // A record from before the first generation, or of the first version: the first nodes of each role are it.
   const bool known = !active_.empty();

@@ -82,6 +82,9 @@ class Detector {
   void MemberExited(uint32_t rank);
   void Report(const MemberReport& report, int64_t now_ns);
 
+  // Whom a member waited for that has ended because a collective timed out: a sentence, "" when none stands out.
+  [[nodiscard]] std::string WaitedFor(uint32_t ended) const;
+
   // To be called about once a second: judges what has been reported. At most one verdict a generation.
   std::optional<Verdict> Tick();
 
@@ -127,6 +130,12 @@ class Detector {
     std::string source;
   };
   using Ranks = std::vector<const Rank*>;
+  // Those of a role that keep it from going on.
+  struct Culprits {
+    Ranks ranks;
+    bool behind = false;  // others have entered a newer step
+    std::string doing;    // what they do or did not do, behind their names
+  };
 
   [[nodiscard]] int64_t GangTime(int64_t now_ns) const;
   void SetPausing(Rank& rank, bool pausing, int64_t now_ns);
@@ -143,6 +152,8 @@ class Detector {
   [[nodiscard]] static Ranks Running(const Role& role);
   [[nodiscard]] static Ranks Behind(const Ranks& running);
   [[nodiscard]] static Ranks Different(const Ranks& among);
+  [[nodiscard]] static Culprits Blame(const Ranks& running);
+  [[nodiscard]] static std::string Names(const Ranks& ranks);
   // Its text: before, the culprits' names, after.
   Verdict Give(const Role* role, const Ranks& culprits, int64_t stalled, const Limit& limit,
                const std::string& before, const std::string& after);

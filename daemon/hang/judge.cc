@@ -149,6 +149,55 @@ Detector::Ranks Detector::Different(const Ranks& among) {
   return {};
 }
 
+Detector::Culprits Detector::Blame(const Ranks& running) {
+  Culprits found{Behind(running), false, {}};
+  found.behind = !found.ranks.empty();
+  if (found.behind) {
+    uint64_t newest = 0;
+    for (const Rank* rank : running) newest = std::max(newest, rank->step.value_or(0));
+    const auto entered =
+        std::count_if(running.begin(), running.end(), [&](const Rank* r) { return r->step == newest; });
+    if (found.ranks.size() * 2 > running.size()) {
+      if (Ranks different = Different(found.ranks); !different.empty()) found.ranks = std::move(different);
+    }
+    found.doing =
+        fmt::format("did not enter step {}, as {} other{} did", newest, entered, entered == 1 ? "" : "s");
+    return found;
+  }
+  found.ranks = Different(running);
+  if (found.ranks.empty()) {
+    found.doing = "all are at the same step and do the same";
+    return found;
+  }
+  const auto doing = found.ranks.front()->doing;
+  found.doing = doing == Position::Doing::kBlocked ? "waits in the kernel for a device or a file system"
+                : doing == Position::Doing::kIdle  ? "does nothing while the others are busy"
+                                                   : "is busy while the others do nothing";
+  return found;
+}
+
+std::string Detector::Names(const Ranks& ranks) {
+  std::string names;
+  for (size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
+    const Member& member = ranks[i]->member;
+    names += fmt::format("{}rank {}", i == 0 ? "" : ", ", member.rank);
+    if (!member.node.empty()) names += " on " + member.node;
+  }
+  if (ranks.size() > kNamed) names += fmt::format(" and {} more", ranks.size() - kNamed);
+  return names;
+}
+
+std::string Detector::WaitedFor(uint32_t ended) const {
+  const auto found = ranks_.find(ended);
+  if (!running_ || found == ranks_.end() || !found->second.member.tracked) return "";
+  const Ranks running = Running(roles_.at(found->second.member.role));
+  const Culprits culprits = Blame(running);
+  const bool itself = std::any_of(culprits.ranks.begin(), culprits.ranks.end(),
+                                  [&](const Rank* rank) { return rank->member.rank == ended; });
+  if (culprits.ranks.empty() || itself || culprits.ranks.size() * 2 > running.size()) return "";
+  return Names(culprits.ranks) + " " + culprits.doing;
+}
+
 // ---- the three rules
 
 std::optional<Verdict> Detector::JudgeRole(const Role& role) {
@@ -162,41 +211,20 @@ std::optional<Verdict> Detector::JudgeRole(const Role& role) {
     stepping |= rank->step.has_value();
   }
   const int64_t stalled = known_until - (stepping ? role.alive_at : started_at_);
-  Ranks culprits = Behind(running);
-  const bool behind = !culprits.empty();
-  const Ranks& waited_for = behind ? culprits : running;
+  const Ranks last = Behind(running);
+  const Ranks& waited_for = last.empty() ? running : last;
   const bool idle =
       std::all_of(waited_for.begin(), waited_for.end(), [](const Rank* r) { return DoesNothing(r->doing); });
   Limit limit = stepping ? StepLimit(role, idle) : StartLimit(role);
   limit.ns *= patience_;
   if (stalled < limit.ns) return std::nullopt;
 
-  std::string who;
-  if (behind) {
-    uint64_t newest = 0;
-    for (const Rank* rank : running) newest = std::max(newest, rank->step.value_or(0));
-    const auto entered =
-        std::count_if(running.begin(), running.end(), [&](const Rank* r) { return r->step == newest; });
-    if (culprits.size() * 2 > running.size()) {
-      if (Ranks different = Different(culprits); !different.empty()) culprits = std::move(different);
-    }
-    who = fmt::format("did not enter step {}, as {} other{} did", newest, entered, entered == 1 ? "" : "s");
-  } else {
-    culprits = Different(running);
-    if (culprits.empty()) {
-      who = "all are at the same step and do the same";
-    } else {
-      const auto doing = culprits.front()->doing;
-      who = doing == Position::Doing::kBlocked ? "waits in the kernel for a device or a file system"
-            : doing == Position::Doing::kIdle  ? "does nothing while the others are busy"
-                                               : "is busy while the others do nothing";
-    }
-  }
-  return Give(&role, culprits, stalled, limit,
+  const Culprits culprits = Blame(running);
+  return Give(&role, culprits.ranks, stalled, limit,
               stepping ? fmt::format("role {} has made no step for {}: ", role.name, DurationText(stalled))
                        : fmt::format("role {} has not begun to step {} after the start: ", role.name,
                                      DurationText(stalled)),
-              who);
+              culprits.doing);
 }
 
 std::optional<Verdict> Detector::JudgeLoner(const Role& role) {
@@ -257,13 +285,7 @@ Verdict Detector::Give(const Role* role, const Ranks& culprits, int64_t stalled,
   for (const auto& [number, rank] : ranks_) {
     if (!rank.exited) verdict.positions.push_back({number, rank.step, rank.doing});
   }
-  std::string names;
-  for (size_t i = 0; i < culprits.size() && i < kNamed; ++i) {
-    const Member& member = culprits[i]->member;
-    names += fmt::format("{}rank {}", i == 0 ? "" : ", ", member.rank);
-    if (!member.node.empty()) names += " on " + member.node;
-  }
-  if (culprits.size() > kNamed) names += fmt::format(" and {} more", culprits.size() - kNamed);
+  std::string names = Names(culprits);
   if (!names.empty() && !after.empty()) names += " ";
   verdict.text =
       fmt::format("{}{}{} (limit {}: {})", before, names, after, DurationText(limit.ns), limit.source);

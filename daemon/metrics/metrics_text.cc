@@ -102,7 +102,7 @@ std::string MetricsText(const NodeMetrics& node, const std::vector<GangMetrics>&
          for (const auto& [cause, count] : gang.restarts)
            family.Add(fmt::format("{},cause=\"{}\"", labels, cause), count);
        });
-  each("muster_gang_user_faults_total", "counter", "Faults that count against the gang's limit of restarts.",
+  each("muster_gang_user_faults", "gauge", "Faults that count against the gang's limit of restarts now.",
        [](Family& family, const std::string& labels, const GangMetrics& gang) {
          family.Add(labels, gang.user_faults);
        });

@@ -263,17 +263,6 @@ class Chaos:
                 fault.skipped = f"{fault.where} still suffers from #{self._hurt[fault.where].number}"
             elif len(self._hurt) >= _AT_ONCE:
                 fault.skipped = "enough nodes suffer"
-            elif fault.kind in LOSES_NODE and self._is_indispensable(fault.where):
-                fault.skipped = "without it nobody could coordinate"
-
-    def _is_indispensable(self, node: str) -> bool:
-        """Whether it coordinates a gang that has lost half of its nodes: with a store that does not answer at that moment nobody
-        can take over (docs/operations.md, "The coordinator's node dies")."""
-        gangs = self._muster("status").get("gangs")
-        if not gangs:
-            return True  # nobody knows
-        gang = gangs[-1]
-        return gang.get("coordinator") == node and 2 * len(gang.get("lost", [])) >= len(gang.get("nodes", []))
 
     def _inflict(self, fault: Fault) -> None:
         cluster, node = self.cluster, fault.where

@@ -79,6 +79,30 @@ class Host(BatchCase):
         self.assertEqual((status["state"], status["succeeded"]), ("finished", False))
 
 
+class Stranded(BatchCase):
+    def test_most_nodes_die_with_the_coordinator_and_the_job_is_requeued(self) -> None:
+        """Row: Coordinator's node dies. Too few are left to choose another, or to tell whether the others are dead."""
+        gang = self.walk_in_batch(nodes=5, per_node=1)
+        gang.started(1, 5)
+        before = gang.commits(1)
+        lost = ["n2", "n3", "n4"]  # the coordinator is the step's second node
+        for node in lost:
+            self.cluster.kill(node)
+        self.wait(lambda: "the others are too few to tell whether they are dead: n2, n3, n4" in gang.job.err, "the requeue", SLURM)
+        for node in lost:
+            self.cluster.revive(node)
+
+        def again() -> bool:
+            for node in lost:
+                self.cluster.exec(CONTROLLER, ["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+            return gang.generation() == 2
+
+        self.wait(again, "the job to run again", 2 * SLURM)
+        self.check_requeued(gang, 2, before, members=5)
+        gang.check_generations()
+        gang.finish(5, timeout=SLURM)
+
+
 class Later(BatchCase):
     def test_a_later_job_of_the_same_name_goes_on_from_the_checkpoints(self) -> None:
         name = f"name=resume{os.getpid()}"

@@ -118,5 +118,16 @@ class Examples(ClusterCase):
         self.check("jax_train.py")
 
 
+class Collectives(ClusterCase):
+    def test_ranks_whose_collective_times_out_are_not_to_blame_for_the_one_that_stands_still(self) -> None:
+        variables = {"PYTHONPATH": f"{BUILD_IN_NODE}/python", "OMP_NUM_THREADS": "1"}
+        job = self.srun([_python, f"{SOURCE_IN_NODE}/tests/frameworks/stands_still.py"], "restarts=0", tasks=RANKS, env=variables)
+        self.assertEqual(job.wait(IMPORTS), 0, job.err)
+        faults = self.event_texts(job, "fault")
+        self.assertEqual(len(faults), 1, faults)
+        self.assertRegex(faults[0], r"rank 0 on n1 .* exited with code 1; it waited for others: rank 1 on n2 did not enter step 12, as 1 other did")
+        self.assertEqual(self.status(job)["user_faults"], 0)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -70,6 +70,7 @@ void Coordinator::Lead() {
   }
   if (lead_.inherited) Probe();
   ProbeAbsent();
+  Feed(gang::Leads{});
 }
 
 // Nodes that have not joined: dead ones do not answer.

@@ -10,7 +10,7 @@ namespace {
 constexpr std::array kEventNames = {
     "NodeJoined", "NodeLeft", "NodeSilent",    "NodeSick",     "DrainNode",   "NodeReturned", "Executed",
     "Exited",     "Stopped",  "Terminating",   "Hung",         "Progressed",  "Committed",    "BadCheckpt",
-    "JobFacts",   "EndNear",  "RequeueFailed", "AbsentProbed", "LinksTested", "TimerFired"};
+    "JobFacts",   "EndNear",  "RequeueFailed", "AbsentProbed", "LinksTested", "Leads",        "TimerFired"};
 constexpr std::array kActionNames = {
     "StartGeneration", "TestLinks", "StopGeneration",   "FinishGang", "Persist",      "ReportToJob", "Note",
     "TellMembers",     "SetTimer",  "RejectCheckpoint", "LoseNode",   "DrainInSlurm", "RequeueJob"};

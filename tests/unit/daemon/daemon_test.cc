@@ -13,6 +13,8 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using wire::FinishAs;
 using wire::MemberState;
 using wire::Type;
@@ -96,6 +98,24 @@ TEST_F(DaemonTest, AFailureStopsBothNodesAndTheNextGenerationKnowsWhy) {
   EXPECT_THAT(environment_["MUSTER_RESTART_CAUSE"],
               HasSubstr("rank 1 on n2 (python3, pid 4711) exited with code 7"));
   EXPECT_THAT(members_[1].reports, HasSubstr("| ValueError: no such rank"));
+}
+
+// A coordinator that takes over meanwhile finds the fault in the members' states, and charges it then.
+TEST_F(DaemonTest, TheRecordChargesAFaultWhenItsGenerationHasStopped) {
+  Join();
+  ExpectStart(1);
+  members_[1].Exited(1, kExitSeven);
+  for (TestSupervisor& member : members_) ASSERT_TRUE(member.Next(Type::kStop));
+  TestDaemon& daemon = *daemons_[1];
+  const auto record = [&daemon] {
+    return daemon.On([&daemon] { return daemon.coordinators().Find("12.0")->Record(); });
+  };
+  EXPECT_EQ(record().user_faults, 1U);
+  EXPECT_THAT(record().user_fault_times, IsEmpty());
+  for (TestSupervisor& member : members_) member.Stopped(1);
+  ExpectStart(2);
+  EXPECT_EQ(record().user_faults, 1U);
+  EXPECT_THAT(record().user_fault_times, SizeIs(1));
 }
 
 // The start ends what still measures on the other node, which has found nothing either.

@@ -12,6 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
+using ::testing::SizeIs;
 
 // Four nodes with two tasks each, of which n3 is the spare.
 class GangMemory : public ::testing::Test {
@@ -41,7 +42,7 @@ TEST_F(GangMemory, WhatIsRememberedIsRememberedAgain) {
   const Memory first = rig.gang.Remember();
   EXPECT_TRUE(first.running);
   EXPECT_EQ(first.generation, 3U);
-  EXPECT_EQ(first.user_faults, 1U);
+  EXPECT_THAT(first.user_fault_times, SizeIs(1));
   RestartCounts restarts = NoRestarts();
   restarts["user"] = restarts["infrastructure"] = 1;
   EXPECT_EQ(first.restarts, restarts);
@@ -57,7 +58,7 @@ TEST_F(GangMemory, WhatIsRememberedIsRememberedAgain) {
   const Memory second = next.gang.Remember();
   EXPECT_EQ(second.running, first.running);
   EXPECT_EQ(second.generation, first.generation);
-  EXPECT_EQ(second.user_faults, first.user_faults);
+  EXPECT_EQ(second.user_fault_times, first.user_fault_times);
   EXPECT_EQ(second.restarts, first.restarts);
   EXPECT_EQ(second.restarts_without_progress, first.restarts_without_progress);
   EXPECT_EQ(second.max_step, first.max_step);
@@ -147,7 +148,7 @@ TEST_F(GangMemory, AFaultWhoseGenerationIsStillBeingStoppedIsNotCountedTwice) {
   next.Join(3);
   next.StopAll();
   EXPECT_EQ(next.gang.user_faults(), 1U);
-  EXPECT_EQ(next.gang.Remember().user_faults, 1U) << "it has had its generation by now";
+  EXPECT_THAT(next.gang.Remember().user_fault_times, SizeIs(1)) << "it has had its generation by now";
 }
 
 // Its own daemon made it up, because nobody saw the end: no program is to blame.

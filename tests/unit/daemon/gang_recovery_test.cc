@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 // The record says: generation 5 runs, one restart has been used.
 class GangRecovery : public ::testing::Test {
  protected:
-  Rig rig{Rig::SettingsOf(3, 1), {.generation = 5, .running = true, .user_faults = 1, .active = {0, 1, 2}}};
+  Rig rig{Rig::SettingsOf(3, 1),
+          {.generation = 5, .running = true, .user_fault_times = {1}, .active = {0, 1, 2}}};
 };
 
 TEST_F(GangRecovery, WaitsForAllNodesBeforeItDecides) {
@@ -37,6 +38,40 @@ TEST_F(GangRecovery, MembersThatAllRunRunOn) {
   EXPECT_THAT(rig.Did<StartGeneration>()->nodes, ElementsAre(0, 1, 2));
   EXPECT_TRUE(rig.Did<Persist>());
   EXPECT_EQ(rig.TimerSet(Timer::kJoin), -1);
+}
+
+TEST_F(GangRecovery, NodesThatNobodyCanTellDeadAreNotWaitedForForEver) {
+  rig.Feed(Leads{});
+  EXPECT_EQ(rig.TimerSet(Timer::kRecover), 60'000);
+  rig.Join(1, MemberState::kStopped, 5);
+  rig.Feed(TimerFired{Timer::kRecover});
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+  ASSERT_TRUE(rig.Did<RequeueJob>());
+  EXPECT_THAT(rig.Did<RequeueJob>()->reason,
+              HasSubstr("60 s after the coordinator took over these are not here"));
+  EXPECT_THAT(rig.Did<RequeueJob>()->reason, HasSubstr("node 0 of the step, node 2 of the step"));
+  EXPECT_THAT(rig.Did<RequeueJob>()->dead, ::testing::IsEmpty()) << "nobody knows";
+  EXPECT_THAT(rig.Did<StopGeneration>()->nodes, ElementsAre(1));
+  EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("the job is requeued"));
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+}
+
+TEST_F(GangRecovery, AGangThatMayNotBeRequeuedEndsWhenNobodyCanTell) {
+  rig.Feed(Leads{});
+  rig.Join(1, MemberState::kStopped, 5);
+  rig.Feed(JobFacts{.can_requeue = false});
+  rig.Feed(TimerFired{Timer::kRecover});
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_FALSE(rig.gang.succeeded());
+}
+
+TEST_F(GangRecovery, WhoHasRecoveredIsNotStranded) {
+  rig.Feed(Leads{});
+  for (const uint32_t node : {0, 1, 2}) rig.Join(node, MemberState::kRunning, 5);
+  rig.Feed(TimerFired{Timer::kRecover});
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  rig.Feed(Leads{});
+  EXPECT_FALSE(rig.TimerSet(Timer::kRecover)) << "a new term of one that coordinates already";
 }
 
 // What they have saved is committed under that record.

@@ -117,6 +117,30 @@ TEST_F(GangRestart, TheEarliestExitIsTheFirstCause) {
   EXPECT_EQ(rig.gang.user_faults(), 1U) << "one fault, however many members it took along";
 }
 
+// What others do about a death may be heard of before the death.
+TEST_F(GangRestart, OnlyTheEarliestExitIsCharged) {
+  rig.Exit(0, ExitCode(1), 2'000);
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+  rig.Feed(MemberExited{3, 1, {.status = SIGKILL, .time_ns = 1'000, .cause = CauseClass::kInfrastructure}});
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+  rig.Exit(2, ExitCode(1), 500);
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+  EXPECT_THAT(rig.gang.Remember().user_fault_times, ::testing::IsEmpty());
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.last_fault()->task, 2U);
+  EXPECT_THAT(rig.gang.Remember().user_fault_times, ElementsAre(500));
+}
+
+TEST_F(GangRestart, WhomAMemberWaitedForIsTold) {
+  rig.Feed(MemberExited{
+      0,
+      1,
+      {.status = ExitCode(1), .cause = CauseClass::kInfrastructure, .waited_for = "rank 3 on n1 did not"}});
+  rig.StopAll();
+  EXPECT_THAT(rig.Did<ReportToJob>()->text,
+              HasSubstr("exited with code 1; it waited for others: rank 3 on n1 did not"));
+}
+
 TEST_F(GangRestart, AnExitWithCodeZeroIsNoCause) {
   rig.Exit(0, SIGABRT, 2'000);
   rig.Exit(3, 0, 1'000);
@@ -156,6 +180,76 @@ TEST_F(GangRestart, TheLimitHoldsHoweverMuchProgressThereWas) {
   rig.Exit(0, ExitCode(1));
   rig.StopAll();
   EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+constexpr int64_t kHour = 3'600'000'000'000;
+
+TEST_F(GangRestart, AFaultIsForgivenAfterADayIfThereWasProgress) {
+  const auto fail = [this](int64_t time_ns) {
+    rig.Exit(0, ExitCode(1), time_ns);
+    rig.StopAll();
+    rig.ExecuteAll();
+  };
+  for (int64_t day = 0; day < 10; ++day) {
+    fail(day * 24 * kHour + 1);
+    fail(day * 24 * kHour + 12 * kHour + 1);
+    rig.Feed(Progressed{static_cast<uint64_t>(day) + 1});
+    EXPECT_EQ(rig.gang.state(), State::kRunning);
+    EXPECT_LE(rig.gang.user_faults(), 3U);
+  }
+  // Progress before a fault that is nobody's counts.
+  rig.Feed(
+      MemberExited{0,
+                   rig.gang.generation(),
+                   {.status = SIGKILL, .time_ns = 290 * 24 * kHour, .cause = CauseClass::kInfrastructure}});
+  rig.StopAll();
+  rig.ExecuteAll();
+  fail(300 * 24 * kHour);
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+  fail(600 * 24 * kHour);
+  EXPECT_EQ(rig.gang.user_faults(), 2U) << "there was no progress in between";
+}
+
+TEST_F(GangRestart, ACauseThatIsFoundOutLaterForgivesToo) {
+  for (int64_t i = 1; i <= 3; ++i) {
+    rig.Exit(0, ExitCode(1), i);
+    rig.StopAll();
+    rig.ExecuteAll();
+  }
+  rig.Feed(Progressed{1});
+  rig.Feed(
+      MemberExited{3,
+                   rig.gang.generation(),
+                   {.status = SIGKILL, .time_ns = 100 * kHour + 1, .cause = CauseClass::kInfrastructure}});
+  rig.Exit(0, ExitCode(1), 100 * kHour);
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+  rig.StopAll();
+  EXPECT_TRUE(rig.Did<StartGeneration>());
+}
+
+TEST_F(GangRestart, AFaultWhoseTimeIsNotKnownIsAsOldAsTheOneBeforeItOrNeverForgiven) {
+  rig.Restart();
+  rig.Feed(Progressed{1});
+  rig.Exit(0, ExitCode(1), 100 * kHour);
+  rig.StopAll();
+  rig.ExecuteAll();
+  rig.Feed(Progressed{2});
+  rig.Restart();
+  EXPECT_THAT(rig.gang.Remember().user_fault_times, ElementsAre(0, 100 * kHour, 100 * kHour));
+}
+
+TEST_F(GangRestart, WithoutForgivenessAFaultCountsForEver) {
+  Settings settings = Rig::SettingsOf(2, 2);
+  settings.forgive_after_ms = 0;
+  Rig never(settings);
+  never.Run();
+  for (const int64_t time_ns : {int64_t{1}, int64_t{1'000'000'000'000'000'000}}) {
+    never.Exit(0, ExitCode(1), time_ns);
+    never.StopAll();
+    never.ExecuteAll();
+    never.Feed(Progressed{static_cast<uint64_t>(time_ns)});
+  }
+  EXPECT_EQ(never.gang.user_faults(), 2U);
 }
 
 TEST_F(GangRestart, WithNoRestartsAllowedTheFirstFaultEndsTheGang) {

@@ -384,5 +384,37 @@ TEST(HangDetector, DurationsAreReadable) {
   EXPECT_EQ(DurationText(7260 * kSecond), "2 h 1 min");
 }
 
+// ---- whom one waited for that has ended
+
+TEST(WaitedFor, NamesTheRankThatDidNotEnterTheStep) {
+  Gang gang(4);
+  gang.Train(20, kSecondNs);
+  for (const uint32_t rank : {0, 1, 3}) gang.Step(rank, 21);
+  gang.Say();
+  EXPECT_EQ(gang.detector.WaitedFor(0), "rank 2 on n0 did not enter step 21, as 3 others did");
+  EXPECT_EQ(gang.detector.WaitedFor(2), "") << "it is the one that the others waited for";
+}
+
+TEST(WaitedFor, NamesWhoDiffersWhenAllAreAtOneStep) {
+  Gang gang(5);
+  gang.Train(20, kSecondNs);
+  for (uint32_t rank = 0; rank < 5; ++rank) gang.Works(rank, {.cores = rank == 3 ? 0.0 : 1.0});
+  gang.Pass(20 * kSecondNs);
+  EXPECT_EQ(gang.detector.WaitedFor(1), "rank 3 on n0 does nothing while the others are busy");
+}
+
+TEST(WaitedFor, NamesNobodyWhenNobodyOrMostStandOut) {
+  Gang gang(4);
+  EXPECT_EQ(gang.detector.WaitedFor(0), "") << "nothing is known";
+  EXPECT_EQ(gang.detector.WaitedFor(9), "") << "there is no such rank";
+  gang.Train(20, kSecondNs);
+  EXPECT_EQ(gang.detector.WaitedFor(0), "");
+  gang.Step(0, 21);
+  gang.Say();
+  EXPECT_EQ(gang.detector.WaitedFor(0), "") << "it is alone: a collective that the others do not call";
+  gang.detector.GenerationEnded();
+  EXPECT_EQ(gang.detector.WaitedFor(0), "");
+}
+
 }  // namespace
 }  // namespace muster::hang

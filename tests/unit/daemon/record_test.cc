@@ -35,6 +35,8 @@ GangRecord Full() {
   record.terminating = true;
   record.restarts = {{"user", 2}, {"planned", 1}};
   record.user_faults = 2;
+  record.user_fault_times = {INT64_MAX, 0};
+  record.progress_since_user_fault = true;
   record.restart_limit = 5;
   record.step_reached = 1'000'000'007;
   record.restore = true;
@@ -76,6 +78,8 @@ TEST(GangRecord, ComesBackAsItWas) {
   EXPECT_THAT(after->ended, ElementsAre(1));
   EXPECT_EQ(after->restart_cause, "n1 is drained");
   EXPECT_THAT(after->roles, ElementsAre("chief", "worker"));
+  EXPECT_THAT(after->user_fault_times, ElementsAre(INT64_MAX, 0));
+  EXPECT_TRUE(after->progress_since_user_fault);
   EXPECT_TRUE(after->succeeding);
   EXPECT_TRUE(after->terminating);
   EXPECT_TRUE(after->restore);
@@ -130,6 +134,8 @@ const std::set<std::string> kSinceVersionTwo = {"active",
                                                 "last_signature",
                                                 "restarts_without_progress",
                                                 "restarts_by_cause",
+                                                "user_fault_times",
+                                                "progress_since_user_fault",
                                                 "warm"};
 
 TEST(GangRecord, ANodeThatIsNoneOfTheGangsIsRefused) {

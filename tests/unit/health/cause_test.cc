@@ -170,5 +170,30 @@ TEST(FaultSignature, IsBoundedAndPrintable) {
             "exit 1: abc");
 }
 
+// Each as PyTorch 2.13, or JAX, has printed it.
+TEST(WaitedInVain, IsSaidByTheTimeOutsOfCollectives) {
+  for (const char* said :
+       {"[rank0]: RuntimeError: "
+        "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:129] "
+        "Timed out waiting 4000ms for send operation to complete\n",
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+        "[127.0.0.1]:35081\n",
+        "[rank1]:[E1218 20:27:21.433063423 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective "
+        "operation "
+        "timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=131072000, NumelOut=131072000, "
+        "Timeout(ms)=600000) "
+        "ran for 600081 milliseconds before timing out.\nframe #9: clone + 0x43\n",
+        "F0926 17:26:32.075587  157988 client.h:77] Terminating process because the JAX distributed service "
+        "detected fatal errors. This most likely indicates that another task died\n"}) {
+    EXPECT_TRUE(WaitedInVain(said)) << said;
+  }
+  for (const char* said : {"", "ValueError: bad batch 17\n",
+                           "Process group watchdog thread terminated with exception: CUDA error: an illegal "
+                           "memory access was encountered\n",
+                           "requests.exceptions.ReadTimeout: HTTPSConnectionPool: Read timed out.\n"}) {
+    EXPECT_FALSE(WaitedInVain(said)) << said;
+  }
+}
+
 }  // namespace
 }  // namespace muster::gang
