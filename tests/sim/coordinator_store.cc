@@ -10,7 +10,7 @@
 namespace muster::sim {
 namespace {
 
-constexpr Nanos kRetry = 300 * kMs;
+constexpr Nanos kStoreRetry = 300 * kMs;
 constexpr Nanos kForCommits = 500 * kMs;
 constexpr Nanos kLook = 10 * kMs;
 
@@ -64,7 +64,7 @@ void Coordinator::Persist(Fence from, Fence to, const Record& record, std::funct
       return done();
     }
     if (answer == Store::Answer::kNone) {
-      return Post(kRetry, [this, from, to, record, done] {
+      return Post(kStoreRetry, [this, from, to, record, done] {
         if (fence_.lost()) return done();
         Persist(from, to, record, done);
       });
