@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lives import read_lives
+from lives import Life, read_lives
 from vc import Cluster
 from vc.ceph import OSDS
 from vc.host import ClusterError
@@ -141,7 +141,13 @@ def victims(cluster: Cluster, files: Path) -> list[Victim]:
     """The members of the newest generation that run."""
     lives = read_lives(files)
     newest = max((life.generation for life in lives), default=0)
-    alive = [life for life in lives if life.generation == newest and cluster.process_runs(life.host, life.pid)]
+
+    def runs(life: Life) -> bool:
+        # A node that has booted again has other processes with the same numbers.
+        start = cluster.process_start(life.host, life.pid)
+        return start is not None and abs(start - life.start) < 0.1
+
+    alive = [life for life in lives if life.generation == newest and runs(life)]
     return [Victim(life.rank, life.generation, life.host, life.pid) for life in alive]
 
 

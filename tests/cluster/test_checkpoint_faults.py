@@ -74,7 +74,7 @@ class Damage(FaultCase):
         def damage(rados: Rados, key: str, step: int) -> None:
             rados.flip(rados.list(f"data/{key}/{step}.")[7])
 
-        self.going_back(damage, r"object \w+\.u20001/data/\S+ in rados:muster has digest [0-9a-f]+, not [0-9a-f]+")
+        self.going_back(damage, r"object \S+\.u20001/data/\S+ in rados:muster has digest [0-9a-f]+, not [0-9a-f]+")
 
     def test_a_data_object_is_cut_off(self) -> None:
         def damage(rados: Rados, key: str, step: int) -> None:

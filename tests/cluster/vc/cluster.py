@@ -265,10 +265,14 @@ class Cluster:
         self.stop_daemon(node, daemon)
         self.start_daemon(node, daemon)
 
-    def process_runs(self, node: str, pid: int) -> bool:
-        """Whether a process, by the node's own number, has not been waited for yet."""
-        path = self._node(node).host_path(f"/proc/{pid}")
-        return path is not None and path.exists()
+    def process_start(self, node: str, pid: int) -> float | None:
+        """When a process, by the node's own number, has started, in seconds of CLOCK_BOOTTIME to 10 ms. None: there is none."""
+        path = self._node(node).host_path(f"/proc/{pid}/stat")
+        try:
+            stat = path.read_text() if path is not None else ""
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK") if stat else None
 
     def daemon_pid(self, node: str, daemon: str) -> int | None:
         """The host pid of a daemon, None when it does not run."""
