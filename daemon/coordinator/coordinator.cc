@@ -133,7 +133,7 @@ uint32_t Coordinator::TaskOf(uint32_t rank) const {
   return static_cast<uint32_t>(found - members.begin());
 }
 
-gang::Exit Coordinator::ExitOf(const v1::MemberExited& message) const {
+gang::Exit Coordinator::ExitOf(const v1::MemberExited& message, const std::string& waited_for) const {
   gang::Exit exit;
   exit.status = message.status();
   exit.pid = message.pid();
@@ -148,6 +148,7 @@ gang::Exit Coordinator::ExitOf(const v1::MemberExited& message) const {
   ending.node_lost = exit.supervisor_lost;
   ending.announced = announced_;
   ending.stderr_tail = exit.stderr_tail;
+  ending.waited_for = exit.waited_for = waited_for;
   for (const v1::KernelFact& fact : message.facts()) {
     gang::KernelEvidence evidence;
     evidence.points = fact.fact_class() == static_cast<uint32_t>(FactClass::kHardware)
@@ -337,18 +338,17 @@ void Coordinator::CheckpointBad(const v1::CheckpointBad& bad) {
 }
 
 void Coordinator::OnExited(const v1::MemberExited& message) {
-  gang::Exit exit = ExitOf(message);
   const bool known = message.task() < gang_->members().size() && message.generation() == gang_->generation();
+  std::string waited_for;
   if (const auto rank = known ? gang_->members()[message.task()].rank : std::nullopt) {
     if (message.status() == 0) {
       detector_.MemberExited(*rank);
       stragglers_.MemberExited(*rank);
-    } else if (exit.cause == gang::CauseClass::kUser && gang::WaitedInVain(exit.stderr_tail)) {
-      exit.waited_for = detector_.WaitedFor(*rank);
-      if (!exit.waited_for.empty()) exit.cause = gang::CauseClass::kInfrastructure;
+    } else if (gang::WaitedInVain(message.stderr_tail())) {
+      waited_for = detector_.WaitedFor(*rank);
     }
   }
-  Feed(gang::MemberExited{message.task(), message.generation(), std::move(exit)});
+  Feed(gang::MemberExited{message.task(), message.generation(), ExitOf(message, waited_for)});
 }
 
 void Coordinator::MaybeOver() {

@@ -144,7 +144,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   [[nodiscard]] gang::Settings Settings() const;
   [[nodiscard]] std::optional<uint32_t> NodeOf(const std::string& name) const;
   [[nodiscard]] uint32_t TaskOf(uint32_t rank) const;  // past the last one for none
-  [[nodiscard]] gang::Exit ExitOf(const v1::MemberExited& message) const;
+  // `waited_for`: see gang::Ending.
+  [[nodiscard]] gang::Exit ExitOf(const v1::MemberExited& message, const std::string& waited_for = "") const;
   void Send(uint32_t node, const v1::CoordinatorMessage& message);
   void SendPayload(uint32_t node, const std::string& payload);
   void Broadcast(const v1::CoordinatorMessage& message);

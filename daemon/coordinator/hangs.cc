@@ -39,6 +39,7 @@ hang::MemberReport ReportOf(const v1::MemberReport& message) {
 
 // After every event: a generation that has begun to run is watched, one that ends is not any more.
 void Coordinator::WatchProgress(gang::State before, uint64_t generation_before) {
+  if (generation_before != gang_->generation()) detector_.Forget();
   const bool was = before == gang::State::kRunning;
   const bool is = gang_->state() == gang::State::kRunning;
   if (is && (!was || generation_before != gang_->generation())) {

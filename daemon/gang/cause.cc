@@ -202,6 +202,8 @@ Cause Classify(const Ending& ending, const ExitCodes& exit_codes) {
     return {CauseClass::kInfrastructure, fmt::format("{} came from outside, and nobody has said why",
                                                      SignalName(WTERMSIG(ending.status)))};
   }
+  if (!ending.waited_for.empty())
+    return {CauseClass::kInfrastructure, "it waited in vain: " + ending.waited_for};
   if (WIFSIGNALED(ending.status)) {
     return {CauseClass::kUser, fmt::format("{} is the program's own", SignalName(WTERMSIG(ending.status)))};
   }
@@ -209,15 +211,21 @@ Cause Classify(const Ending& ending, const ExitCodes& exit_codes) {
 }
 
 bool WaitedInVain(std::string_view stderr_tail) {
-  constexpr std::array<std::string_view, 5> kSaid = {
+  constexpr std::array<std::string_view, 3> kSaid = {
       "Watchdog caught collective operation timeout",   // PyTorch's ProcessGroupNCCL
       "Some NCCL operations have failed or timed out",  // the same
-      "Timed out waiting ",         // Gloo: "... 1800000ms for recv operation to complete"
-      "Connection closed by peer",  // Gloo
       "JAX distributed service detected fatal errors",  // XLA
   };
-  return std::any_of(kSaid.begin(), kSaid.end(),
-                     [&](std::string_view said) { return stderr_tail.find(said) != std::string_view::npos; });
+  const bool said = std::any_of(kSaid.begin(), kSaid.end(), [&](std::string_view text) {
+    return stderr_tail.find(text) != std::string_view::npos;
+  });
+  if (said) return true;
+  // Gloo: "[...gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for recv operation to complete".
+  const size_t waited = stderr_tail.find("] Timed out waiting ");
+  if (waited == std::string_view::npos) return false;
+  const size_t line = stderr_tail.rfind('\n', waited);
+  return stderr_tail.substr(0, waited).find("gloo/transport", line == std::string_view::npos ? 0 : line) !=
+         std::string_view::npos;
 }
 
 std::string FaultSignature(const Ending& ending) {

@@ -41,6 +41,7 @@ struct Ending {
   Announced announced = Announced::kNothing;
   std::vector<KernelEvidence> kernel;
   std::string stderr_tail;
+  std::string waited_for;  // WaitedInVain, and whom the member waited for; "": nobody stands out
 };
 
 struct Cause {
@@ -51,8 +52,7 @@ struct Cause {
 
 Cause Classify(const Ending& ending, const ExitCodes& exit_codes);
 
-// Whether the last lines of a member's stderr say that it gave up waiting for others: a collective of NCCL, Gloo or XLA has timed
-// out, or found a connection closed.
+// Whether the last lines of a member's stderr say that a collective of NCCL, Gloo or XLA has waited for others in vain.
 bool WaitedInVain(std::string_view stderr_tail);
 
 // A text that is the same for two endings that very likely have the same cause: the status and the last line of

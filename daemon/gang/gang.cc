@@ -98,7 +98,10 @@ Memory Gang::Remember() const {
   memory.running = state_ == State::kTesting || (state_ != State::kJoining && began_);
   memory.user_fault_times = user_fault_times_;
   memory.progress_since_user_fault = progress_since_user_fault_;
-  if (charged_user_ > 0 && !MUSTER_PLANTED(fault_charged_again)) memory.user_fault_times.pop_back();
+  if (charged_user_ > 0 && !MUSTER_PLANTED(fault_charged_again)) {
+    memory.user_fault_times.pop_back();
+    memory.progress_since_user_fault |= progress_before_charge_;
+  }
   memory.restarts = restarts_;
   memory.restarts_without_progress =
       restarts_without_progress_ - std::min(charged_, restarts_without_progress_);

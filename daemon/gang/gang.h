@@ -283,6 +283,7 @@ class Gang {
   void Reconcile(const NodeJoined& event, Actions& out);
   void ReconcileOther(const NodeJoined& event, Actions& out);
   void AllAreHere(Actions& out);
+  void LimitRecovering(Actions& out);
   void Stranded(Actions& out);
   void Recover(Actions& out);
   std::vector<uint32_t> FindWhatRuns();
@@ -317,6 +318,7 @@ class Gang {
   uint32_t world_size_ = 0;
   std::vector<int64_t> user_fault_times_;
   bool progress_since_user_fault_ = false;
+  bool progress_before_charge_ = false;  // what that was before charged_user_
   RestartCounts restarts_;
   uint32_t restarts_without_progress_ = 0;
   uint64_t max_step_ = 0;
@@ -329,6 +331,8 @@ class Gang {
   uint32_t charged_user_ = 0;         // user faults: a coordinator that takes over finds that fault again
   std::optional<CheckpointBad> bad_;  // while recovering: the report of the newest generation
   std::optional<uint64_t> rejected_;  // the step of this generation's bad checkpoint
+  bool leads_ = false;
+  bool recovering_limited_ = false;
   bool terminating_ = false;
   bool undecided_ = false;      // why Slurm ends the job is being asked
   bool launch_failed_ = false;  // of the step: srun has ended, or will

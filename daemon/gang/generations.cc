@@ -96,7 +96,8 @@ void Gang::Stop(Actions& out) {
 void Gang::ChargeUserFault(int64_t time_ns) {
   const int64_t now = std::max(time_ns, user_fault_times_.empty() ? 0 : user_fault_times_.back());
   const int64_t counts_ns = settings_.forgive_after_ms * 1'000'000;
-  if (counts_ns > 0 && std::exchange(progress_since_user_fault_, false))
+  progress_before_charge_ = std::exchange(progress_since_user_fault_, false);
+  if (counts_ns > 0 && progress_before_charge_)
     std::erase_if(user_fault_times_, [&](int64_t time) { return time > 0 && now - time >= counts_ns; });
   user_fault_times_.push_back(now);
 }
@@ -105,7 +106,10 @@ void Gang::ChargeUserFault(int64_t time_ns) {
 void Gang::Recharge() {
   const uint32_t due = fault_->cause == CauseClass::kUser ? 1 : 0;
   if (due > charged_user_) ChargeUserFault(fault_->exit.time_ns);
-  if (due < charged_user_) user_fault_times_.pop_back();
+  if (due < charged_user_) {
+    user_fault_times_.pop_back();
+    progress_since_user_fault_ |= progress_before_charge_;
+  }
   charged_user_ = due;
 }
 

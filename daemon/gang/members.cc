@@ -85,10 +85,12 @@ void Gang::ExitSeen(uint32_t task, const Exit& exit, Actions& out) {
     case State::kStopping:
       // Exits seen while stopping are mostly Muster's own SIGKILL. One that came before the first cause is
       // the cause.
-      if (exit.status != 0 && fault_ && fault_->from_member && exit.time_ns > 0 &&
-          exit.time_ns < fault_->exit.time_ns) {
+      if (exit.status != 0 && kind != RoleKind::kSidecar && fault_ && fault_->from_member &&
+          exit.time_ns > 0 && exit.time_ns < fault_->exit.time_ns) {
         fault_ = MemberFault(task, exit);
         fault_time_ns_ = exit.time_ns;
+        // It could not read the checkpoint that this generation began from, or waited for one that could not.
+        if (rejected_) fault_->cause = CauseClass::kInfrastructure;
         Recharge();
       }
       return;

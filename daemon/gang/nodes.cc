@@ -14,6 +14,7 @@ void Gang::On(const NodeJoined& event, Actions& out) {
   const bool was_lost = node.lost;
   if (event.checkpoint_bad && state_ == State::kRecovering) On(*event.checkpoint_bad, out);
   Learn(event);
+  LimitRecovering(out);
   switch (state_) {
     case State::kJoining:
     case State::kRecovering:
@@ -115,11 +116,16 @@ void Gang::On(const NodeSilent& event, Actions& out) {
           : fmt::format("node {} is lost: it has not been heard since this coordinator began", node.name);
   out.emplace_back(Note{"node_lost", text});
   out.emplace_back(LoseNode{event.node, text});
-  out.emplace_back(Persist{});  // should it reach the store, it is not to take the gang over
   Fault fault{.what = text, .task = node.tasks.empty() ? 0 : node.tasks.front()};
   fault.cause = CauseClass::kInfrastructure;
   fault.exit.time_ns = event.last_heard_ns;
+  const uint64_t before = generation_;
   LeaveOut(event.node, fault, out);
+  // A spare that reaches the store is not to take over a gang that goes on without it. What a new generation begins from is in the
+  // record only behind its start, which persists by itself.
+  if (!IsActive(event.node) && generation_ == before &&
+      (state_ == State::kStarting || state_ == State::kRunning))
+    out.emplace_back(Persist{});
 }
 
 void Gang::On(const NodeSick& event, Actions& out) {

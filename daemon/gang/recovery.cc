@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "base/planted.h"
 #include "daemon/gang/gang.h"
@@ -118,13 +119,29 @@ void Gang::AllAreHere(Actions& out) {
 }
 
 void Gang::On(const Leads& /*event*/, Actions& out) {
-  if (state_ == State::kRecovering) out.emplace_back(SetTimer{Timer::kRecover, settings_.stranded_after_ms});
+  leads_ = true;
+  LimitRecovering(out);
+}
+
+// Once, from when nodes can be heard: a term that is raised meanwhile does not begin the wait anew.
+void Gang::LimitRecovering(Actions& out) {
+  if (state_ != State::kRecovering || !leads_ || std::exchange(recovering_limited_, true)) return;
+  out.emplace_back(SetTimer{Timer::kRecover, settings_.stranded_after_ms});
 }
 
 // So few nodes are here that nobody can tell whether the others are dead (daemon/lease): when a rack dies, with the coordinator and
 // most of the witnesses. A new run of the job needs no word of theirs.
 void Gang::Stranded(Actions& out) {
   if (state_ != State::kRecovering) return;
+  // Slurm is being asked why it ends the job.
+  if (undecided_) {
+    out.emplace_back(SetTimer{Timer::kRecover, settings_.stranded_after_ms});
+    return;
+  }
+  if (next_ == Next::kSucceed) {
+    state_ = State::kRunning;
+    return Stop(out);
+  }
   const std::string why = fmt::format(
       "{} s after the coordinator took over these are not here, and the others are too few to tell whether "
       "they are dead: {}",

@@ -66,7 +66,7 @@ void Detector::GenerationStarted(const std::vector<Member>& members, int64_t now
     role.alive_at = started_at_;
     role.ranks.push_back(&rank);
   }
-  running_ = true;
+  running_ = known_ = true;
   judged_ = false;
 }
 

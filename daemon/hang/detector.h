@@ -76,8 +76,10 @@ class Detector {
 
   // All members of it have exec'd. What was learned from earlier generations is kept.
   void GenerationStarted(const std::vector<Member>& members, int64_t now_ns);
-  // Until the next one starts nothing is judged.
+  // Until the next one starts nothing is judged. What is known of this one's members stays until Forget: they end one by one.
   void GenerationEnded();
+  // Another generation has begun, of which not all members run yet.
+  void Forget() { known_ = false; }
   // Its program has exited 0: it is expected to do nothing any more.
   void MemberExited(uint32_t rank);
   void Report(const MemberReport& report, int64_t now_ns);
@@ -133,8 +135,7 @@ class Detector {
   // Those of a role that keep it from going on.
   struct Culprits {
     Ranks ranks;
-    bool behind = false;  // others have entered a newer step
-    std::string doing;    // what they do or did not do, behind their names
+    std::string doing;  // what they do or did not do, behind their names
   };
 
   [[nodiscard]] int64_t GangTime(int64_t now_ns) const;
@@ -162,6 +163,7 @@ class Detector {
   std::map<uint32_t, Rank> ranks_;
   std::map<std::string, Role> roles_;
   bool running_ = false;
+  bool known_ = false;  // the members' positions are of the present generation
   bool judged_ = false;
   int64_t started_at_ = 0;
   uint32_t pausing_ = 0;     // ranks that hold the gang's clock

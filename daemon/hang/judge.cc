@@ -150,9 +150,8 @@ Detector::Ranks Detector::Different(const Ranks& among) {
 }
 
 Detector::Culprits Detector::Blame(const Ranks& running) {
-  Culprits found{Behind(running), false, {}};
-  found.behind = !found.ranks.empty();
-  if (found.behind) {
+  Culprits found{Behind(running), {}};
+  if (!found.ranks.empty()) {
     uint64_t newest = 0;
     for (const Rank* rank : running) newest = std::max(newest, rank->step.value_or(0));
     const auto entered =
@@ -189,7 +188,7 @@ std::string Detector::Names(const Ranks& ranks) {
 
 std::string Detector::WaitedFor(uint32_t ended) const {
   const auto found = ranks_.find(ended);
-  if (!running_ || found == ranks_.end() || !found->second.member.tracked) return "";
+  if (!known_ || found == ranks_.end() || !found->second.member.tracked) return "";
   const Ranks running = Running(roles_.at(found->second.member.role));
   const Culprits culprits = Blame(running);
   const bool itself = std::any_of(culprits.ranks.begin(), culprits.ranks.end(),

@@ -43,8 +43,9 @@ class Children {
     uint64_t threads = 0;
     uint64_t pages = 0;  // resident
 
-    // Whether they are on their way out, if they were `before` `ms` earlier: one has gone, threads or memory have, or the kernel
-    // has worked for them for a tenth of the time. A driver that waits for dead hardware looks now and then: that is no work.
+    // Whether they are on their way out, if they were `before` `ms` earlier: one has gone, or threads or memory have, or the kernel
+    // has worked for them for a tenth of the time, as it does when it frees memory that is counted no more. A driver that waits
+    // for dead hardware looks now and then: that is no work.
     [[nodiscard]] bool GoesOnFrom(const Left& before, int64_t ms) const;
   };
   [[nodiscard]] Left Look(int proc_fd, pid_t spared) const;

@@ -65,6 +65,28 @@ TEST_F(GangRecovery, AGangThatMayNotBeRequeuedEndsWhenNobodyCanTell) {
   EXPECT_FALSE(rig.gang.succeeded());
 }
 
+TEST_F(GangRecovery, AGangThatHasSucceededIsNotRequeuedWhenNobodyCanTell) {
+  Rig done(Rig::SettingsOf(3, 1),
+           {.generation = 5, .running = true, .active = {0, 1, 2}, .succeeding = true});
+  done.Feed(Leads{});
+  done.Join(1, MemberState::kStopped, 5);
+  done.Feed(TimerFired{Timer::kRecover});
+  done.StopAll();
+  EXPECT_EQ(done.gang.state(), State::kFinished);
+  EXPECT_TRUE(done.gang.succeeded());
+}
+
+TEST_F(GangRecovery, TheWaitForNodesIsLimitedOnceAndFromWhenTheyCanBeHeard) {
+  Rig joining(3, 1);
+  joining.Feed(Leads{});
+  EXPECT_FALSE(joining.TimerSet(Timer::kRecover));
+  joining.Join(0, MemberState::kRunning, 2);  // the record was behind
+  EXPECT_EQ(joining.gang.state(), State::kRecovering);
+  EXPECT_TRUE(joining.TimerSet(Timer::kRecover));
+  joining.Feed(Leads{});
+  EXPECT_FALSE(joining.TimerSet(Timer::kRecover));
+}
+
 TEST_F(GangRecovery, WhoHasRecoveredIsNotStranded) {
   rig.Feed(Leads{});
   for (const uint32_t node : {0, 1, 2}) rig.Join(node, MemberState::kRunning, 5);

@@ -131,6 +131,29 @@ TEST_F(GangRestart, OnlyTheEarliestExitIsCharged) {
   EXPECT_THAT(rig.gang.Remember().user_fault_times, ElementsAre(500));
 }
 
+// The schedule 20261127011879 of the simulation.
+TEST_F(GangRestart, AnEarlierExitOfWhoCouldNotReadTheCheckpointIsNotCharged) {
+  rig.Feed(MemberExited{0, 1, {.status = SIGKILL, .time_ns = 2'000, .cause = CauseClass::kInfrastructure}});
+  rig.Feed(CheckpointBad{.task = 2, .generation = 1, .step = 40, .reason = "no"});
+  rig.Exit(2, ExitCode(1), 1'000);
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+}
+
+TEST_F(GangRestart, AChargeThatIsTakenBackTakesNoForgivenessWithIt) {
+  rig.Exit(0, ExitCode(1), 1);
+  rig.StopAll();
+  rig.ExecuteAll();
+  rig.Feed(Progressed{1});
+  rig.Exit(0, ExitCode(1), 2'000);
+  rig.Feed(MemberExited{3, 2, {.status = SIGKILL, .time_ns = 1'000, .cause = CauseClass::kInfrastructure}});
+  rig.StopAll();
+  rig.ExecuteAll();
+  rig.Exit(0, ExitCode(1), 100 * 3'600'000'000'000);
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+}
+
 TEST_F(GangRestart, WhomAMemberWaitedForIsTold) {
   rig.Feed(MemberExited{
       0,

@@ -281,5 +281,30 @@ TEST_F(GangSpares, ALostSpareMakesNothingDurable) {
   EXPECT_FALSE(rig.Did<StartGeneration>()->durable);
 }
 
+// Should it reach the store, it is not to take the gang over.
+TEST(GangSilence, ALostSpareIsInTheRecordAtOnce) {
+  Rig rig(Rig::WithSpares(4, 1, 1));
+  rig.Run();
+  rig.Silence(3);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_TRUE(rig.Did<Persist>());
+}
+
+// The record says what a generation begins from only behind its start.
+TEST(GangSilence, NothingIsWrittenBetweenASilenceAndTheStartThatItLeadsTo) {
+  Rig rig(Rig::WithSpares(4, 1, 1));
+  rig.Run();
+  rig.Exit(0, ExitCode(1));
+  for (const uint32_t node : {0, 2}) rig.Stopped(node);
+  rig.Silence(1);
+  ASSERT_TRUE(rig.Did<StartGeneration>());
+  bool started = false;
+  for (const Action& action : rig.actions) {
+    started |= std::holds_alternative<StartGeneration>(action);
+    EXPECT_TRUE(started || !std::holds_alternative<Persist>(action));
+  }
+  EXPECT_TRUE(rig.Did<Persist>());
+}
+
 }  // namespace
 }  // namespace muster::gang

@@ -412,8 +412,17 @@ TEST(WaitedFor, NamesNobodyWhenNobodyOrMostStandOut) {
   gang.Step(0, 21);
   gang.Say();
   EXPECT_EQ(gang.detector.WaitedFor(0), "") << "it is alone: a collective that the others do not call";
+}
+
+TEST(WaitedFor, IsKnownOfAllThatEndUntilAnotherGenerationBegins) {
+  Gang gang(4);
+  gang.Train(20, kSecondNs);
+  for (const uint32_t rank : {0, 1, 3}) gang.Step(rank, 21);
+  gang.Say();
   gang.detector.GenerationEnded();
-  EXPECT_EQ(gang.detector.WaitedFor(0), "");
+  EXPECT_EQ(gang.detector.WaitedFor(1), "rank 2 on n0 did not enter step 21, as 3 others did");
+  gang.detector.Forget();
+  EXPECT_EQ(gang.detector.WaitedFor(1), "");
 }
 
 }  // namespace

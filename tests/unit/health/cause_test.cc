@@ -170,14 +170,22 @@ TEST(FaultSignature, IsBoundedAndPrintable) {
             "exit 1: abc");
 }
 
+TEST(Classify, WhoWaitedInVainForARankThatStandsOutIsNotToBlame) {
+  Ending ending = Exited(1, "x");
+  ending.waited_for = "rank 3 on n2 did not enter step 80, as 3 others did";
+  EXPECT_EQ(Classify(ending, {}).cause, CauseClass::kInfrastructure);
+  EXPECT_EQ(Classify(ending, {{1, CauseClass::kUser}}).cause, CauseClass::kUser)
+      << "the site knows its programs";
+  ending.oom_killed = true;
+  EXPECT_EQ(Classify(ending, {}).cause, CauseClass::kUser);
+}
+
 // Each as PyTorch 2.13, or JAX, has printed it.
 TEST(WaitedInVain, IsSaidByTheTimeOutsOfCollectives) {
   for (const char* said :
        {"[rank0]: RuntimeError: "
         "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:129] "
         "Timed out waiting 4000ms for send operation to complete\n",
-        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
-        "[127.0.0.1]:35081\n",
         "[rank1]:[E1218 20:27:21.433063423 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective "
         "operation "
         "timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=131072000, NumelOut=131072000, "
