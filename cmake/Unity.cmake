@@ -6,8 +6,8 @@
 set(MUSTER_BATCHES musterd CACHE STRING "Which sources are compiled in batches: all, those of musterd, none")
 set_property(CACHE MUSTER_BATCHES PROPERTY STRINGS all musterd none)
 set(MUSTER_BATCH_SIZE 12)
-# Archives of musterd, muster and muster-train: a program that links one of them has all that it needs, so a batch brings nothing
-# new into it. And the largest tests.
+# The archives of musterd, muster and muster-train, and the largest tests. A program links the whole of each batch of which it needs
+# one source. These programs need all sources anyway; small programs, such as muster-door, link other archives.
 set(MUSTER_BATCHES_OF_MUSTERD
   muster_agent muster_beat muster_catalog muster_cli muster_collectives muster_coordinator muster_directory_checkpoints muster_engine
   muster_exchange muster_gang muster_partner muster_preflight muster_service muster_slurm_client

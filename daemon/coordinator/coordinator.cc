@@ -114,7 +114,7 @@ gang::Settings Coordinator::Settings() const {
   settings.grace_ms = job_.options.grace_seconds * 1000LL;
   settings.progress_after_ms = config_.progress_after_ms;
   settings.forgive_after_ms = config_.forgive_after_ms;
-  // By then every lease has ended, and whose musterd is away has been waited for.
+  // After that time all leases of the coordinator before have ended, and members on nodes without musterd have ended themselves.
   settings.stranded_after_ms =
       std::max(config_.stranded_after_ms, config_.reconnect_ms + 2 * config_.silence_ms);
   return settings;

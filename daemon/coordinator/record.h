@@ -58,9 +58,10 @@ struct GangRecord {
   uint32_t restarts_without_progress = 0;
   std::string last_signature;                // of the newest user fault without progress since
   std::map<std::string, uint32_t> restarts;  // by cause (gang::RestartCounts)
-  // For readers, with that of the generation that is being stopped. A coordinator that takes over charges that fault itself.
+  // For readers. It includes the fault of the generation that is being stopped, which user_fault_times leaves out: a coordinator that
+  // takes over finds that fault again, and charges it.
   uint32_t user_faults = 0;
-  std::vector<int64_t> user_fault_times;  // CLOCK_REALTIME, without that fault
+  std::vector<int64_t> user_fault_times;  // CLOCK_REALTIME
   bool progress_since_user_fault = false;
   uint32_t restart_limit = 0;
   uint64_t step_reached = 0;

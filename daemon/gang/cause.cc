@@ -220,7 +220,7 @@ bool WaitedInVain(std::string_view stderr_tail) {
     return stderr_tail.find(text) != std::string_view::npos;
   });
   if (said) return true;
-  // Gloo: "[...gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for recv operation to complete".
+  // Gloo prints "[...gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for recv operation to complete".
   const size_t waited = stderr_tail.find("] Timed out waiting ");
   if (waited == std::string_view::npos) return false;
   const size_t line = stderr_tail.rfind('\n', waited);

@@ -41,7 +41,7 @@ struct Ending {
   Announced announced = Announced::kNothing;
   std::vector<KernelEvidence> kernel;
   std::string stderr_tail;
-  std::string waited_for;  // WaitedInVain, and whom the member waited for; "": nobody stands out
+  std::string waited_for;  // the ranks that the member waited for, if WaitedInVain and some stand out
 };
 
 struct Cause {

@@ -146,7 +146,7 @@ struct LinksTested {
   std::string error;                   // why there is no verdict
   std::optional<LinkVerdict> verdict;  // of the node that leads
 };
-// This coordinator's lease has begun: from now on nodes are heard, or lost.
+// This coordinator's leases have begun: from now on it hears nodes, or finds that they are lost.
 struct Leads {};
 enum class Timer { kJoin, kProgress, kGrace, kRequeue, kTest, kRecover };
 inline constexpr size_t kTimers = 6;

@@ -318,7 +318,8 @@ class Gang {
   uint32_t world_size_ = 0;
   std::vector<int64_t> user_fault_times_;
   bool progress_since_user_fault_ = false;
-  bool progress_before_charge_ = false;  // what that was before charged_user_
+  bool progress_before_charge_ =
+      false;  // progress_since_user_fault_ before the charge that charged_user_ counts
   RestartCounts restarts_;
   uint32_t restarts_without_progress_ = 0;
   uint64_t max_step_ = 0;

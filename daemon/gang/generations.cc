@@ -92,7 +92,8 @@ void Gang::Stop(Actions& out) {
   WhenStopped(out);
 }
 
-// Those that were long ago do not count any more, if there was progress since. One whose time nobody knows (0) counts for ever.
+// Adds a user fault to those that count, and drops the user faults that are older than forgive_after, if the gang has made progress
+// since the newest of them. A user fault whose time is not known (0) is never dropped.
 void Gang::ChargeUserFault(int64_t time_ns) {
   const int64_t now = std::max(time_ns, user_fault_times_.empty() ? 0 : user_fault_times_.back());
   const int64_t counts_ns = settings_.forgive_after_ms * 1'000'000;
@@ -102,7 +103,7 @@ void Gang::ChargeUserFault(int64_t time_ns) {
   user_fault_times_.push_back(now);
 }
 
-// The fault of the generation that is being stopped is another one than was charged.
+// Called when fault_ has been replaced by another fault: makes the charge that was made for the old fault fit the new fault.
 void Gang::Recharge() {
   const uint32_t due = fault_->cause == CauseClass::kUser ? 1 : 0;
   if (due > charged_user_) ChargeUserFault(fault_->exit.time_ns);

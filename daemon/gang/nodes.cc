@@ -121,8 +121,8 @@ void Gang::On(const NodeSilent& event, Actions& out) {
   fault.exit.time_ns = event.last_heard_ns;
   const uint64_t before = generation_;
   LeaveOut(event.node, fault, out);
-  // A spare that reaches the store is not to take over a gang that goes on without it. What a new generation begins from is in the
-  // record only behind its start, which persists by itself.
+  // The record must say soon that the spare is lost: a lost spare that still reaches the store would else take the gang over. If this
+  // event has started a generation, nothing is written here: StartNext writes the record when the checkpoint to begin from is chosen.
   if (!IsActive(event.node) && generation_ == before &&
       (state_ == State::kStarting || state_ == State::kRunning))
     out.emplace_back(Persist{});

@@ -123,17 +123,18 @@ void Gang::On(const Leads& /*event*/, Actions& out) {
   LimitRecovering(out);
 }
 
-// Once, from when nodes can be heard: a term that is raised meanwhile does not begin the wait anew.
+// Starts the timer that ends the wait for missing nodes, when this coordinator can hear nodes. It starts once: a term that is raised
+// while the gang recovers does not make the wait longer.
 void Gang::LimitRecovering(Actions& out) {
   if (state_ != State::kRecovering || !leads_ || std::exchange(recovering_limited_, true)) return;
   out.emplace_back(SetTimer{Timer::kRecover, settings_.stranded_after_ms});
 }
 
-// So few nodes are here that nobody can tell whether the others are dead (daemon/lease): when a rack dies, with the coordinator and
-// most of the witnesses. A new run of the job needs no word of theirs.
+// The nodes that are here are too few for the leases to tell whether the missing nodes are dead (daemon/lease), as after a rack has
+// died with the coordinator and most of the witnesses. A new run of the job does not depend on the missing nodes.
 void Gang::Stranded(Actions& out) {
   if (state_ != State::kRecovering) return;
-  // Slurm is being asked why it ends the job.
+  // Slurm is being asked why it ends the job; its answer decides whether the job may be requeued.
   if (undecided_) {
     out.emplace_back(SetTimer{Timer::kRecover, settings_.stranded_after_ms});
     return;

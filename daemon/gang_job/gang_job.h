@@ -31,8 +31,8 @@ struct GangJob {
 
   // "12.0", after a requeue "12.0-r1".
   [[nodiscard]] std::string Id() const;
-  // Id with the submission: a later gang of the same Id has another one. Leases and partners' copies are kept under it, because they
-  // may outlive the gang.
+  // Id with the submission: a later gang of the same Id has another submission. Leases and partners' copies are kept under this name,
+  // because they may outlive the gang.
   [[nodiscard]] std::string Unique() const;
   // Of its record and checkpoints: "name-KEY" if name=KEY is given, else the step's and the submission's, "job-12.0-1f00c3e95a2b7d84",
   // the same after a requeue.

@@ -76,7 +76,7 @@ class Detector {
 
   // All members of it have exec'd. What was learned from earlier generations is kept.
   void GenerationStarted(const std::vector<Member>& members, int64_t now_ns);
-  // Until the next one starts nothing is judged. What is known of this one's members stays until Forget: they end one by one.
+  // Until the next one starts nothing is judged. The members' positions are kept until Forget, because members end one after another.
   void GenerationEnded();
   // Another generation has begun, of which not all members run yet.
   void Forget() { known_ = false; }
@@ -84,7 +84,7 @@ class Detector {
   void MemberExited(uint32_t rank);
   void Report(const MemberReport& report, int64_t now_ns);
 
-  // Whom a member waited for that has ended because a collective timed out: a sentence, "" when none stands out.
+  // A member has ended because its collective timed out. Which ranks did it wait for? A sentence; "" when no rank stands out.
   [[nodiscard]] std::string WaitedFor(uint32_t ended) const;
 
   // To be called about once a second: judges what has been reported. At most one verdict a generation.
@@ -132,10 +132,10 @@ class Detector {
     std::string source;
   };
   using Ranks = std::vector<const Rank*>;
-  // Those of a role that keep it from going on.
+  // The ranks that keep their role from going on.
   struct Culprits {
     Ranks ranks;
-    std::string doing;  // what they do or did not do, behind their names
+    std::string doing;  // what these ranks do or did not do; a message has it behind their names
   };
 
   [[nodiscard]] int64_t GangTime(int64_t now_ns) const;

@@ -36,16 +36,16 @@ class Children {
   // How many there are but `spared`, zombies included. It is exact: the kernel's list is cut off only where a child goes while it
   // is read, and no child goes that this process, the one who reads, has not reaped.
   [[nodiscard]] int Count(pid_t spared) const;
-  // What is left of them but `spared`.
+  // What is left of all children but `spared`.
   struct Left {
     int count = 0;
     uint64_t ticks = 0;  // of processor time, clock ticks
     uint64_t threads = 0;
     uint64_t pages = 0;  // resident
 
-    // Whether they are on their way out, if they were `before` `ms` earlier: one has gone, or threads or memory have, or the kernel
-    // has worked for them for a tenth of the time, as it does when it frees memory that is counted no more. A driver that waits
-    // for dead hardware looks now and then: that is no work.
+    // Whether the children are on their way out, given what was left `ms` earlier. They are if the number of children, threads or
+    // pages has fallen. They also are if the kernel has worked for them for a tenth of the time, as it does while it frees memory
+    // that it counts as theirs no more. A driver that waits for dead hardware looks only now and then, which is less.
     [[nodiscard]] bool GoesOnFrom(const Left& before, int64_t ms) const;
   };
   [[nodiscard]] Left Look(int proc_fd, pid_t spared) const;

@@ -81,7 +81,7 @@ def start(
 ) -> Cluster:
     """Starts this file's cluster; it is stopped when the module's tests are over, or the file is interrupted.
 
-    `limits` and `settings` are keys of muster.yaml. Ceph has one OSD: who stops some of them asks for `osds=3`.
+    `limits` and `settings` are keys of muster.yaml. Ceph has one OSD; a test that stops OSDs passes `osds=3`.
     """
     global _cluster
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):

@@ -127,8 +127,8 @@ class Damage:
             return set(self._names)
 
     def steps(self) -> set[int]:
-        """Those that were listed with one of these objects when it was damaged. The verifier may not have come to them before a
-        generation went back behind them, and saved them anew."""
+        """The steps whose listed checkpoints had a damaged object at the moment of the damage. The verifier alone may not know that: a
+        generation may begin from an older step, and save these steps anew, before the verifier has looked at them."""
         with self._lock:
             return set(self._steps)
 

@@ -281,7 +281,7 @@ TEST_F(GangSpares, ALostSpareMakesNothingDurable) {
   EXPECT_FALSE(rig.Did<StartGeneration>()->durable);
 }
 
-// Should it reach the store, it is not to take the gang over.
+// A lost spare that still reaches the store reads there that it is lost, and does not take the gang over.
 TEST(GangSilence, ALostSpareIsInTheRecordAtOnce) {
   Rig rig(Rig::WithSpares(4, 1, 1));
   rig.Run();
@@ -290,7 +290,7 @@ TEST(GangSilence, ALostSpareIsInTheRecordAtOnce) {
   EXPECT_TRUE(rig.Did<Persist>());
 }
 
-// The record says what a generation begins from only behind its start.
+// The checkpoint that a generation begins from is chosen at its start: a record that is written before would have the old one.
 TEST(GangSilence, NothingIsWrittenBetweenASilenceAndTheStartThatItLeadsTo) {
   Rig rig(Rig::WithSpares(4, 1, 1));
   rig.Run();
