@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import unittest
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from vc import Cluster  # noqa: E402
 from vc.names import BUILD_IN_NODE  # noqa: E402
 from vc.slurm import plugstack_line  # noqa: E402
 
-KILL_WAIT_S = 20
+KILL_WAIT_S = 600  # longer than tests wait for anything: what ends sooner was not ended by Slurm's SIGKILL
 RECONNECT_S = 10
 PLUGINS = [f"required {BUILD_IN_NODE}/tests/{name}.so" for name in ("mount_namespace", "memory_limit")]
 
@@ -129,20 +128,26 @@ class Signals(ClusterCase):
         )
         job = self.gang(code, nodes=2, tasks=2)
         job.wait_for_generation(1, 2)
-        began = now()
         self.cluster.exec("ctl", ["scancel", job.id])
         self.assertNotEqual(job.wait(), 0)
-        self.assertLess(now() - began, KILL_WAIT_S, "gone before Slurm's SIGKILL")
         self.assertEqual(sorted(p.name for p in job.files.glob("saved.*")), ["saved.g1.r0", "saved.g1.r1"])
         self.assertEqual({r.generation for r in job.records()}, {1})
 
+    def set_kill_wait(self, seconds: int) -> None:
+        conf = self.cluster.directory / "etc/slurm/slurm.conf"
+        conf.write_text(re.sub(r"KillWait=\d+", f"KillWait={seconds}", conf.read_text()))
+        done = self.cluster.exec("ctl", ["scontrol", "reconfigure"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_a_program_that_ignores_sigterm_is_gone_after_killwait(self) -> None:
+        self.addCleanup(self.set_kill_wait, KILL_WAIT_S)
+        self.set_kill_wait(6)
         job = self.gang("signal.signal(signal.SIGTERM, signal.SIG_IGN); record(); until_released()", nodes=2, tasks=2)
         records = job.wait_for_generation(1, 2)
         began = now()
         self.cluster.exec("ctl", ["scancel", job.id])
         job.wait()
-        self.assertGreater(now() - began, KILL_WAIT_S / 2, "Slurm waited for it")
+        self.assertGreater(now() - began, 3, "Slurm waited for it")
         for r in records:
             self.wait(lambda r=r: self.cluster.exec(r.host, ["kill", "-0", str(r.pid)]).returncode != 0, "its death")
 
@@ -152,10 +157,8 @@ class Signals(ClusterCase):
         job = self.gang("record()", "join=1h", nodes=2, tasks=2)
         supervisor = ["pgrep", "-x", "muster", "-u", "trainer"]
         self.wait(lambda: self.cluster.exec("n1", supervisor).returncode == 0, "the supervisor on n1")
-        began = now()
         self.cluster.exec("ctl", ["scancel", job.id])
         self.wait(lambda: self.cluster.exec("n1", supervisor).returncode == 1, "its end")
-        self.assertLess(now() - began, KILL_WAIT_S)
         self.assertNotEqual(job.wait(), 0)
         self.assertEqual(job.records(), [])
 
@@ -402,16 +405,13 @@ class Ends(ClusterCase):
 class TimeLimit(ClusterCase):
     def test_a_job_at_its_time_limit_may_save_and_is_gone_within_killwait(self) -> None:
         code = (
-            "def save(n, f): open(path(f'saved.r{rank}'), 'w').write(str(time.time())); sys.exit(0)\n"
+            "def save(n, f): open(path(f'saved.r{rank}'), 'w').close(); sys.exit(0)\n"
             "signal.signal(signal.SIGTERM, save); record(); until_released()"
         )
         job = self.gang(code, nodes=2, tasks=2, options=("--time=1",))
         job.wait_for_generation(1, 2)
         job.wait(timeout=150)
-        ended = time.time()
-        saved = [float(path.read_text()) for path in job.files.glob("saved.*")]
-        self.assertEqual(len(saved), 2)
-        self.assertLess(ended - min(saved), KILL_WAIT_S)
+        self.assertEqual(sorted(path.name for path in job.files.glob("saved.*")), ["saved.r0", "saved.r1"])
         self.assertEqual({r.generation for r in job.records()}, {1})
 
 
