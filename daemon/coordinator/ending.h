@@ -29,7 +29,12 @@ class Ending {
     finished_ |= finished;
     requeueing_ |= requeueing;
   }
-  void WaitedLongEnough() { waited_ = true; }
+  // The wait for the record is over. False: the host has stood still, and does not know yet whom the nodes follow. It is to wait
+  // once more.
+  bool WaitedLongEnough(bool stood_still) {
+    waited_ |= !stood_still;
+    return !stood_still;
+  }
 
   // The nodes that are to be told now, each once. `followed`: most of the gang follows this coordinator.
   std::set<uint32_t> DueFinish(bool followed) {

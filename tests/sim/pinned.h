@@ -7,7 +7,7 @@
 
 namespace muster::sim {
 
-inline constexpr std::array<uint64_t, 9> kPinned = {
+inline constexpr std::array<uint64_t, 11> kPinned = {
     1,           // the first
     5005029886,  // a node that came back with a dead supervisor while the links were tested ended the test twice
     5007003559,  // all musterds were restarted at once, one node was cut off before its own was heard: called silent too soon
@@ -17,6 +17,8 @@ inline constexpr std::array<uint64_t, 9> kPinned = {
     700136262,  // a lost node that was back stopped what ran there while the links were tested: nobody noted it
     600063977,  // a musterd went between its first beat to a successor and its link: called silent while its members ran
     800148901,  // a coordinator that was cut off had begun another generation on its own node: nobody stopped that
+    800037723,  // a coordinator that had stood still told the end without its record, and another had the record
+    700086195,  // the same of a coordinator whose quorum was the word of a store that did not answer any more
 };
 
 }  // namespace muster::sim

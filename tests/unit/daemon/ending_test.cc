@@ -34,8 +34,17 @@ TEST(Ending, AGangIsGivenUpBehindItsRecord) {
 TEST(Ending, WithoutAnAnswerOfTheStoreMostOfTheGangWillDo) {
   Ending ending;
   ending.Finish(false, {1});
-  ending.WaitedLongEnough();
+  EXPECT_TRUE(ending.WaitedLongEnough(false));
   EXPECT_EQ(ending.DueFinish(!kFollowed), Nodes{});
+  EXPECT_EQ(ending.DueFinish(kFollowed), Nodes{1});
+}
+
+TEST(Ending, AHostThatHasStoodStillWaitsOnceMoreForTheRecord) {
+  Ending ending;
+  ending.Finish(false, {1});
+  EXPECT_FALSE(ending.WaitedLongEnough(true));
+  EXPECT_EQ(ending.DueFinish(kFollowed), Nodes{}) << "others may have gone on without it";
+  EXPECT_TRUE(ending.WaitedLongEnough(false));
   EXPECT_EQ(ending.DueFinish(kFollowed), Nodes{1});
 }
 
@@ -52,7 +61,7 @@ TEST(Ending, AJobIsRequeuedByMostOfTheGangAfterAWhile) {
   Ending ending;
   ending.Requeue();
   EXPECT_FALSE(ending.DueRequeue(kFollowed));
-  ending.WaitedLongEnough();
+  EXPECT_TRUE(ending.WaitedLongEnough(false));
   EXPECT_FALSE(ending.DueRequeue(!kFollowed));
   EXPECT_TRUE(ending.DueRequeue(kFollowed));
 }
