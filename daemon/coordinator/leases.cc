@@ -83,7 +83,7 @@ void Coordinator::Lead() {
   lead_.former = former_;
   lead_.watched.clear();
   for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    if (lead_.inherited && !gang_->nodes()[node].lost)
+    if (lead_.inherited && gang_->MayHaveMembers(node))
       lead_.watched.push_back(static_cast<lease::NodeIndex>(node));
   }
   leadership_.reset();

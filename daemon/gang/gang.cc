@@ -55,6 +55,7 @@ Gang::Gang(Settings settings, const Memory& memory)
       restarts_without_progress_(memory.restarts_without_progress),
       max_step_(memory.max_step),
       began_(memory.running),
+      inherited_(memory.running),
       terminating_(memory.terminating),
       next_(memory.succeeding ? Next::kSucceed : Next::kRestart),
       last_signature_(memory.last_signature) {

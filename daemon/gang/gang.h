@@ -174,6 +174,11 @@ class Gang {
   [[nodiscard]] const std::vector<uint32_t>& active() const { return active_; }
   [[nodiscard]] bool IsActive(uint32_t node) const;
   [[nodiscard]] bool IsSpare(uint32_t node) const;  // could take another's place now
+  // Whether members may run on the node that have been started before: of a gang that nobody has started before this coordinator
+  // that is a node that has joined. Which of those run is what leases tell.
+  [[nodiscard]] bool MayHaveMembers(uint32_t node) const {
+    return !nodes_[node].lost && (nodes_[node].joined || inherited_);
+  }
   [[nodiscard]] bool IsBatchHost(uint32_t node) const { return batch_node_ == node; }
   [[nodiscard]] bool BatchHostLost() const { return batch_node_ && nodes_[*batch_node_].lost; }
   // Members that train together, ranks 0 and on: those of tracked roles and the chief; all, if there are none of these.
@@ -326,9 +331,10 @@ class Gang {
   int64_t fault_time_ns_ = 0;
   int64_t last_exec_ns_ = 0;
   int64_t recovery_ns_ = 0;
-  bool began_ = false;    // a generation of this gang has been started, by this coordinator or one before it
-  bool durable_ = false;  // the next generation's record must be durable before it starts
-  uint32_t charged_ = 0;  // restarts that the fault of this generation has been counted as, and
+  bool began_ = false;  // a generation of this gang has been started, by this coordinator or one before it
+  bool inherited_ = false;            // by one before it
+  bool durable_ = false;              // the next generation's record must be durable before it starts
+  uint32_t charged_ = 0;              // restarts that the fault of this generation has been counted as, and
   uint32_t charged_user_ = 0;         // user faults: a coordinator that takes over finds that fault again
   std::optional<CheckpointBad> bad_;  // while recovering: the report of the newest generation
   std::optional<uint64_t> rejected_;  // the step of this generation's bad checkpoint

@@ -68,7 +68,7 @@ void Gang::Learn(const NodeJoined& event) {
     if (info.state == MemberState::kWaiting || info.generation == 0) continue;
     // The record is written behind: the members may be further than it says.
     state_ = State::kRecovering;
-    began_ = true;
+    began_ = inherited_ = true;
     generation_ = std::max(generation_, info.generation);
   }
   std::sort(node.tasks.begin(), node.tasks.end(),

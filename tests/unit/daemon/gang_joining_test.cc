@@ -56,6 +56,20 @@ TEST(GangJoining, ANodeThatLeftAgainIsWaitedFor) {
   EXPECT_EQ(rig.gang.state(), State::kStarting);
 }
 
+TEST(GangJoining, WhoHasNotJoinedRunsNothingUnlessTheGangHasBeenStartedBefore) {
+  Rig rig(3);
+  rig.Join(0);
+  rig.Feed(NodeLeft{0});
+  EXPECT_TRUE(rig.gang.MayHaveMembers(0));
+  EXPECT_FALSE(rig.gang.MayHaveMembers(1));
+  rig.Join(2, MemberState::kRunning, 1);
+  EXPECT_TRUE(rig.gang.MayHaveMembers(1)) << "a coordinator before this one has started a generation";
+  const Rig taken(Rig::SettingsOf(3, 1), {.generation = 1, .running = true, .active = {0, 1}, .lost = {1}});
+  EXPECT_TRUE(taken.gang.MayHaveMembers(0));
+  EXPECT_FALSE(taken.gang.MayHaveMembers(1)) << "it is lost";
+  EXPECT_TRUE(taken.gang.MayHaveMembers(2));
+}
+
 TEST(GangJoining, ANodeOutsideTheStepIsIgnored) {
   Rig rig(2);
   rig.Join(7);
