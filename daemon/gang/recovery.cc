@@ -176,7 +176,10 @@ void Gang::Recover(Actions& out) {
   if (std::optional<Fault> fault = FaultMeanwhile()) return Fail(*std::move(fault), out);
   out.emplace_back(
       Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});
-  out.emplace_back(StartGeneration{generation_, PresentNodes(), false});  // the agents learn the new term
+  // The agents learn the new term. A node whose part waits for another role, or that Slurm's SIGTERM has overtaken, would begin it.
+  std::vector<uint32_t> nodes = PresentNodes();
+  std::erase_if(nodes, [this](uint32_t node) { return IsActive(node) && !nodes_[node].started; });
+  out.emplace_back(StartGeneration{generation_, std::move(nodes), false});
   for (const uint32_t i : active_) {
     if (!nodes_[i].started) state_ = State::kStarting;  // its role waits for another
   }

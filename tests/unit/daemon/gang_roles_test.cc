@@ -290,9 +290,21 @@ TEST_F(GangAfter, ACoordinatorThatTakesOverLetsTheFirstRoleRunAndStartsTheSecond
   waiting.Join(1, MemberState::kWaiting, 0);
   EXPECT_EQ(waiting.gang.state(), State::kStarting);
   EXPECT_FALSE(waiting.Did<StopGeneration>());
+  ASSERT_TRUE(waiting.Did<StartGeneration>());
+  EXPECT_THAT(waiting.Did<StartGeneration>()->nodes, ElementsAre(0)) << "node 1 would begin its part";
   waiting.Exit(0, 0);
   ASSERT_TRUE(waiting.Did<StartGeneration>());
   EXPECT_THAT(waiting.Did<StartGeneration>()->nodes, ElementsAre(1));
+}
+
+TEST_F(GangAfter, ACoordinatorThatTakesOverAfterSigtermStartsTheSecondRoleNoMore) {
+  Rig rig(Two(false), {.generation = 3, .running = true, .active = {0, 1}, .terminating = true});
+  NodeJoined first = rig.Node(0, MemberState::kExited, 3);
+  first.members[0].exit = gang::Exit{.status = SIGTERM};
+  rig.Feed(first);
+  rig.Join(1);
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  for (const auto& start : rig.All<StartGeneration>()) EXPECT_THAT(start.nodes, ElementsAre(0));
 }
 
 }  // namespace
