@@ -306,7 +306,7 @@ void Coordinator::Do(const gang::Note& action) {
 }
 
 void Coordinator::Do(const gang::StartGeneration& action) {
-  daemon_.sim.invariants.Starts(*gang_, fence_.term(), action.durable);
+  daemon_.sim.invariants.Starts(*gang_, fence_.term(), action.durable, daemon_.host.index());
   starts_.Order(action.nodes, action.durable);
   if (starts_.MayPrepare()) PrepareStart();
   MaybeSendStarts();

@@ -117,7 +117,7 @@ void Invariants::MemberStopped(const Supervisor& stopped) {
                               stopped.generation));
 }
 
-void Invariants::Starts(const gang::Gang& gang, uint64_t term, bool durable) {
+void Invariants::Starts(const gang::Gang& gang, uint64_t term, bool durable, uint32_t coordinator) {
   if (durable) durable_.emplace(term, gang.generation());
   Generation& generation = generations_[gang.generation()];
   // Who takes over goes on with the generation, as it was started.
@@ -126,8 +126,10 @@ void Invariants::Starts(const gang::Gang& gang, uint64_t term, bool durable) {
     generation.term = term;
     generation.world = gang.WorldSize();
   }
-  // Nobody carries out what one orders that another has taken the record from.
-  if (gang.generation() <= seen_generation_ || Superseded(term)) return;
+  // Nobody carries out what one orders that another has taken the record from. A newer term may be this coordinator's own, which
+  // it has not heard of yet: the generation is looked at now, and not when the start is said again in that term.
+  const bool superseded = Superseded(term) && sim_.store.head().record.coordinator != coordinator;
+  if (gang.generation() <= seen_generation_ || superseded) return;
   seen_generation_ = gang.generation();
   for (uint32_t node = 0; node < gang.nodes().size(); ++node) {
     if (!gang.nodes()[node].present || gang.nodes()[node].lost) continue;

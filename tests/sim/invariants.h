@@ -46,7 +46,7 @@ class Invariants {
   // An order ends a member that runs.
   void MemberStopped(const Supervisor& stopped);
   // A coordinator orders the start of the gang's generation: where it can be seen, nothing of the one before is left.
-  void Starts(const gang::Gang& gang, uint64_t term, bool durable);
+  void Starts(const gang::Gang& gang, uint64_t term, bool durable, uint32_t coordinator);
   // It settles what a generation starts from that nobody has started before.
   void Chosen(uint64_t term, uint64_t generation, std::optional<uint64_t> from);
   // It has given the gang up just now, or wants its job requeued.
