@@ -30,7 +30,7 @@ hang::Settings HangSettings(const GangJob& job) {
 // Whether the generation that started from this checkpoint has saved the same step again. Then the next generation reads the new
 // checkpoint, and the report of the old one means nothing.
 bool IsSavedAnew(const PendingSaves& saves, const gang::Gang& gang, const v1::CheckpointBad& bad) {
-  return bad.generation() == gang.generation() && saves.IsCommitted(bad.step());
+  return bad.generation() == gang.generation() && saves.IsCommitted(bad.generation(), bad.step());
 }
 
 gang::CheckpointBad FromMessage(const v1::CheckpointBad& bad) {

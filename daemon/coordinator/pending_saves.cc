@@ -41,9 +41,19 @@ PendingSaves::Actions PendingSaves::OnWritten(const Now& now, const Written& wri
 
 // What is known of the step already: who comes later with a shard of it, or comes again because he was not told, is told.
 std::optional<PendingSaves::Tell> PendingSaves::Known(uint64_t generation, uint64_t step) const {
-  if (committed_.Has(step)) return Tell{generation, step, ""};
+  if (IsCommitted(generation, step)) return Tell{generation, step, ""};
   if (const std::string* why = failed_.Find(generation, step)) return Tell{generation, step, *why};
   return std::nullopt;
+}
+
+void PendingSaves::AddCommitted(uint64_t generation, uint64_t step) {
+  if (std::exchange(committed_in_, generation) != generation) committed_.Clear();
+  committed_.Add(step);
+}
+
+const RecentSteps& PendingSaves::Committed(uint64_t generation) const {
+  static const RecentSteps kNone;
+  return generation == committed_in_ ? committed_ : kNone;
 }
 
 // For all members, and for good: what ails one member's save mostly ails all. Of those that were given up `checkpoint_delayed`
@@ -57,7 +67,7 @@ PendingSaves::Actions PendingSaves::OnFailed(const Now& now, const Failure& fail
       (pending->second.manifest || pending->second.shards.contains(failure.rank)))
     return {};
   Actions out;
-  const bool old = failure.lost && committed_.Highest().value_or(0) > failure.step;
+  const bool old = failure.lost && Committed(failure.generation).Highest().value_or(0) > failure.step;
   if (failure.lost ? !old : !failure.given_up)
     out.emplace_back(Note{"checkpoint_failed",
                           fmt::format("step {}, rank {}: {}", failure.step, failure.rank, failure.error)});
@@ -88,7 +98,7 @@ PendingSaves::Actions PendingSaves::OnFailedBefore(uint64_t generation, uint64_t
   const auto pending = pending_.find(step);
   const bool awaited = pending != pending_.end() && pending->second.generation == generation;
   if (awaited && pending->second.manifest) return {};
-  if (committed_.Has(step) || !failed_.Add(generation, step, error) || !awaited) return {};
+  if (IsCommitted(generation, step) || !failed_.Add(generation, step, error) || !awaited) return {};
   pending_.erase(pending);
   return {Tell{generation, step, error}};
 }
@@ -165,7 +175,7 @@ PendingSaves::Over PendingSaves::OnCommitOver(const Now& now, uint64_t generatio
     return over;
   }
   if (delay_told_ && *delay_told_ <= step) delay_told_.reset();
-  if (current) committed_.Add(step);
+  if (current) AddCommitted(generation, step);
   over.actions.emplace_back(Tell{generation, step, ""});
   if (current) GiveUpOvertaken(now, step, done.older_to_come, &over.actions);
   return over;
@@ -182,7 +192,7 @@ bool PendingSaves::CommitLater(const Now& now, uint64_t generation, uint64_t ste
   const auto newer = std::count_if(found, pending_.end(), [&](const auto& item) {
     return item.first > step && item.second.generation == generation && item.second.manifest;
   });
-  if (newer >= kMostWaiting || committed_.Highest().value_or(0) > step) {
+  if (newer >= kMostWaiting || Committed(generation).Highest().value_or(0) > step) {
     GiveUp(generation, step, "it was given up for newer ones: " + error, out);
   } else {
     WaitForAgain(generation, step, out);

@@ -104,9 +104,11 @@ class PendingSaves {
   void BeginGeneration();
   // Nothing is committed any more.
   void Clear() { pending_.clear(); }
-  // A checkpoint of this generation that a coordinator before this one has committed.
-  void CommittedBefore(uint64_t step) { committed_.Add(step); }
-  [[nodiscard]] bool IsCommitted(uint64_t step) const { return committed_.Has(step); }
+  // A checkpoint that a coordinator before this one has committed. The nodes may run a newer generation than the record says.
+  void CommittedBefore(uint64_t generation, uint64_t step) { AddCommitted(generation, step); }
+  [[nodiscard]] bool IsCommitted(uint64_t generation, uint64_t step) const {
+    return Committed(generation).Has(step);
+  }
   // All members' shards of a step are durable, and the store is asked for the commit.
   [[nodiscard]] bool Committing(uint64_t generation) const;
 
@@ -122,6 +124,9 @@ class PendingSaves {
     int attempts = 0;   // to commit it
   };
   std::optional<Tell> Known(uint64_t generation, uint64_t step) const;
+  void AddCommitted(uint64_t generation, uint64_t step);
+  // The steps that this generation has committed.
+  [[nodiscard]] const RecentSteps& Committed(uint64_t generation) const;
   void MaybeCommit(const Now& now, uint64_t step, Actions* out);
   bool CommitLater(const Now& now, uint64_t generation, uint64_t step, const std::string& error,
                    Actions* out);
@@ -131,7 +136,8 @@ class PendingSaves {
   void GiveUpOvertaken(const Now& now, uint64_t by, const std::set<uint32_t>& older_to_come, Actions* out);
 
   std::map<uint64_t, Pending> pending_;  // by step
-  RecentSteps committed_;                // of the current generation
+  RecentSteps committed_;                // by the members of `committed_in_`
+  uint64_t committed_in_ = 0;            // generation
   FailedSaves failed_;
   std::optional<uint64_t> delay_told_;  // of this step; until it, or a newer one, is committed
 };

@@ -207,7 +207,7 @@ void Coordinator::TakenOver(Result<GangHead> head) {
     saved_in_[checkpoint.step] = checkpoint.fence.generation;
   for (const CheckpointInfo& checkpoint : head->checkpoints) {
     if (checkpoint.good && checkpoint.fence.generation == fence_.fence().generation)
-      saves_.CommittedBefore(checkpoint.step);
+      saves_.CommittedBefore(checkpoint.fence.generation, checkpoint.step);
   }
   if (origin_.taken) origin_.taken(true);
   gang::Memory memory;

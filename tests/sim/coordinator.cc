@@ -122,7 +122,7 @@ void Coordinator::TakenOver(Store::Answer answer, const Store::Head& head) {
   fence_.Take(head.fence);
   starts_.SetNewest(head.Latest());
   for (const auto& [step, fence] : head.checkpoints) {
-    if (fence.generation == fence_.fence().generation) saves_.CommittedBefore(step);
+    if (fence.generation == fence_.fence().generation) saves_.CommittedBefore(fence.generation, step);
   }
   origin_.taken(true);
   if (head.record.finish) {
@@ -290,7 +290,7 @@ void Coordinator::Feed(const gang::Event& event) {
 }
 
 bool Coordinator::IsSavedAnew(const gang::CheckpointBad& bad) const {
-  return bad.generation == gang_->generation() && saves_.IsCommitted(bad.step);
+  return bad.generation == gang_->generation() && saves_.IsCommitted(bad.generation, bad.step);
 }
 
 void Coordinator::Carry(const std::vector<gang::Action>& actions) {

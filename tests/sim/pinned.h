@@ -7,7 +7,7 @@
 
 namespace muster::sim {
 
-inline constexpr std::array<uint64_t, 16> kPinned = {
+inline constexpr std::array<uint64_t, 18> kPinned = {
     1,           // the first
     5005029886,  // a node that came back with a dead supervisor while the links were tested ended the test twice
     5007003559,  // all musterds were restarted at once, one node was cut off before its own was heard: called silent too soon
@@ -23,7 +23,9 @@ inline constexpr std::array<uint64_t, 16> kPinned = {
     600003148,       // the same
     20261127104009,  // who took over after SIGTERM told nodes to start whose part had waited for another role
     800146299,  // the simulation's: a start was looked at when it was said again, and a lost node was back by then
-    610001775,  // the same
+    610001775,       // the same
+    950049945,       // members were told of a commit that the generation before had made
+    20261127081608,  // the same
 };
 
 }  // namespace muster::sim
