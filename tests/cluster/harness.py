@@ -357,11 +357,12 @@ class ClusterCase(unittest.TestCase):
     def wait(self, predicate: Callable[[], T], what: str, timeout: float = SOON) -> T:
         return wait_until(predicate, timeout, what)
 
-    def wait_until_idle(self) -> None:
+    def wait_until_idle(self, cluster: Cluster | None = None) -> None:
         """Waits until Slurm would give each node to a job."""
+        of = cluster or self.cluster
 
         def idle() -> bool:
-            return set(self.cluster.exec("ctl", ["sinfo", "-h", "-N", "-o", "%t"]).stdout.split()) == {"idle"}
+            return set(of.exec("ctl", ["sinfo", "-h", "-N", "-o", "%t"]).stdout.split()) == {"idle"}
 
         self.wait(idle, "all nodes to be idle", 2 * SOON)
 

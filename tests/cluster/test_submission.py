@@ -2,10 +2,10 @@
 """A job is more than its number: another cluster has the same numbers, and Slurm gives them again when its state was lost."""
 
 import atexit
+import json
 import os
 import shutil
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -14,30 +14,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from harness import MEMBER, ClusterCase, Job  # noqa: E402
+from pool import Rados  # noqa: E402
 from vc import Cluster  # noqa: E402
 from vc.names import BUILD_IN_NODE  # noqa: E402
 
-# A member says what it was given; saves its word as the next step; waits.
+# A member says what it was given; saves its word as the next steps; waits.
 CODE = (
     f"sys.path.insert(0, '{BUILD_IN_NODE}/python'); import muster\n"
-    "gang = muster.init(); found = gang.restore(); step = (gang.restore_step or 0) + 1\n"
-    "gang.save({'word': os.environ['WORD']}, step); gang.wait(step)\n"
+    "gang = muster.init(); found = gang.restore(); step = gang.restore_step or 0; saves = int(os.environ.get('SAVES', '1'))\n"
+    "for step in range(step + 1, step + 1 + saves): gang.save({'word': os.environ['WORD']}, step); gang.wait(step)\n"
     "record(given=found and found[0]['word']); until_released()"
 )
-STORE = ""
+KEPT = 2  # checkpoints of a gang
 
 
 def setUpModule() -> None:
-    global STORE
-    STORE = tempfile.mkdtemp(prefix="muster-test-", dir="/srv")  # all nodes of all clusters see the machine's /srv
-    atexit.register(shutil.rmtree, STORE)  # unittest forgets its cleanups when it is interrupted
-    os.chmod(STORE, 0o755)
-    harness.start("sub", nodes=2, ceph=False, settings={"store": f"dir:{STORE}"})
+    harness.start("sub", nodes=2, settings={"keep_checkpoints": str(KEPT)})
 
 
 class Submission(ClusterCase):
-    def saver(self, word: str, gang: str = "") -> Job:
-        return self.gang(CODE, gang, nodes=1, tasks=1, env={"WORD": word})
+    def saver(self, word: str, gang: str = "", saves: int = 1) -> Job:
+        return self.gang(CODE, gang, nodes=1, tasks=1, env={"WORD": word, "SAVES": str(saves)})
 
     def given(self, job: Job, members: int = 1) -> str | None:
         """What the newest of so many was given."""
@@ -45,16 +42,17 @@ class Submission(ClusterCase):
         word: str | None = job.records()[-1].said["given"]
         return word
 
-    def forget(self) -> None:
+    def forget(self, cluster: Cluster | None = None) -> None:
         """As when slurmctld's state was lost: the next job is number 1."""
-        self.cluster.stop_daemon("ctl", "slurmctld")
-        for path in (self.cluster.directory / "slurmctld").iterdir():
+        cluster = cluster or self.cluster
+        cluster.stop_daemon("ctl", "slurmctld")
+        for path in (cluster.directory / "slurmctld").iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.name != "clustername":
                 path.unlink()
-        self.cluster.start_daemon("ctl", "slurmctld")
-        self.wait_until_idle()
+        cluster.start_daemon("ctl", "slurmctld")
+        self.wait_until_idle(cluster)
 
     def test_a_number_that_comes_again_is_another_jobs(self) -> None:
         self.forget()
@@ -106,25 +104,63 @@ class Submission(ClusterCase):
         self.assertEqual(first, second)
         self.assertEqual((len(first), len(other), first == other), (16, 16, False))
 
-    def test_two_clusters_with_one_pool_never_meet(self) -> None:
-        settings = self.cluster.options.settings
-        other = Cluster(f"sub2-{os.getpid()}", nodes=1, ceph=False, build=self.cluster.options.build, settings=settings)
+    def other_cluster(self) -> Cluster:
+        """One more Slurm, with this one's Ceph."""
+        options = self.cluster.options
+        other = Cluster(
+            f"sub2-{os.getpid()}", nodes=1, ceph=False, ceph_of=self.cluster.names.name, build=options.build, settings=options.settings
+        )
         self.addCleanup(other.stop)
         atexit.register(other.stop)
         other.start()
-        self.forget()
+        return other
+
+    @staticmethod
+    def own(job: Job) -> str:
+        """Its gang, among all that have its number in the store."""
+        return f"{job.gang}-{job.records()[0].env['SLURM_MUSTER_SUBMISSION']}"
+
+    def listed(self, cluster: Cluster, gang: str) -> list[int]:
+        """The steps of its checkpoints, of which every byte has been read."""
+        done = cluster.user("ctl", ["muster", "checkpoint", "verify", "--json", gang])
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return [checkpoint["step"] for checkpoint in json.loads(done.stdout)["checkpoints"]]
+
+    def test_two_clusters_with_one_pool_never_meet(self) -> None:
+        other = self.other_cluster()
         for gang in ("", "name=both"):
-            here = self.saver("here", gang)
-            there = Job(other, 1000 + len(self.jobs), here.argv, "trainer", {"WORD": "there"})
-            self.addCleanup(there.end)
-            self.assertEqual((self.given(here), self.given(there)), (None, None))
-            self.assertEqual(here.id, there.id)
-            other.exec("n1", ["kill", "-KILL", str(there.records()[0].pid)])
-            self.kill_member(here.records()[0])
-            self.assertEqual((self.given(here, 2), self.given(there, 2)), ("here", "there"))
-            for job in (here, there):
-                job.release()
-                self.assertEqual(job.wait(), 0, job.err)
+            self.train_in_both(other, gang)
+        # Two Slurms of one ClusterName, and nobody has set `cluster`.
+        with open(other.directory / "etc/muster/muster.yaml", "a") as config:
+            config.write(f"cluster: {self.cluster.names.name}\n")
+        for node in ("ctl", "n1"):
+            other.stop_daemon(node, "musterd")
+            other.exec(node, ["rm", "/run/muster/gangs/cluster"])
+            other.start_daemon(node, "musterd")
+        here, there = self.train_in_both(other, "")
+        self.assertLessEqual({f"gang/job-{self.own(job)}" for job in (here, there)}, set(Rados(self.cluster, "trainer").list("gang/")))
+
+    def train_in_both(self, other: Cluster, gang: str) -> tuple[Job, Job]:
+        """Job 1 of the same user runs in both clusters at the same time: each restores its own, and neither removes the other's."""
+        self.forget(self.cluster)
+        self.forget(other)
+        here = self.saver("here", gang, KEPT)
+        there = Job(other, 1000 + len(self.jobs), here.argv, "trainer", {"WORD": "there", "SAVES": str(KEPT)})
+        self.addCleanup(there.end)
+        self.assertEqual((self.given(here), self.given(there)), (None, None))
+        self.assertEqual((here.id, there.id), ("1", "1"))
+        for members in (2, 3):
+            self.kill_member(here.records()[-1])
+            self.assertEqual(self.given(here, members), "here")
+        # The newest two, and what the generation has started from.
+        self.assertEqual((self.listed(self.cluster, gang or self.own(here)), self.listed(other, gang or self.own(there))), ([4, 5, 6], [1, 2]))
+        other.exec("n1", ["kill", "-KILL", str(there.records()[0].pid)])
+        self.assertEqual(self.given(there, 2), "there")
+        for job in (here, there):
+            job.release()
+            self.assertEqual(job.wait(), 0, job.err)
+        self.assertEqual((self.listed(self.cluster, gang or self.own(here)), self.listed(other, gang or self.own(there))), ([4, 5, 6], [2, 3, 4]))
+        return here, there
 
 
 if __name__ == "__main__":

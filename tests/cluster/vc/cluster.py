@@ -35,6 +35,7 @@ class Options:
     nodes: int = 4
     ceph: bool = True
     osds: int = OSDS
+    ceph_of: str = ""  # with ceph=False: the cluster, which runs and outlives this one, whose Ceph this one has too
     muster: bool = True
     cpus: int = 8
     build: str = str(REPOSITORY / "build")
@@ -74,6 +75,10 @@ class Cluster:
     @property
     def directory(self) -> Path:
         return self.names.directory
+
+    @property
+    def _has_ceph(self) -> bool:
+        return self.options.ceph or self.options.ceph_of != ""
 
     @property
     def compute_nodes(self) -> list[str]:
@@ -316,6 +321,10 @@ class Cluster:
         say(f"cluster '{self.names.name}' in {self.directory}, network {self.network.subnet}.0/24")
         self._write_files()
         self._cgroups.create(self.all_nodes)
+        if self.options.ceph_of:
+            other = Cluster.open(self.options.ceph_of)
+            self.network.join(other.network)
+            other._route(CEPH_NODE, self.network)
         self._boot(self.all_nodes, pool)
         say(f"nodes: {CONTROLLER}, n1 to n{self.options.nodes}{', ceph' if self.options.ceph else ''}")
         ceph = pool.submit(self._ceph.start, self._give_up, pool) if self.options.ceph else None
@@ -345,9 +354,12 @@ class Cluster:
             plugins,
             self.options.topology,
         )
-        muster.write_config(self.names, self.options.ceph, self.options.settings)
+        muster.write_config(self.names, self._has_ceph, self.options.settings)
         for name in ("ceph", "ceph-admin"):
-            (self.directory / "etc" / name).mkdir()
+            if self.options.ceph_of:
+                shutil.copytree(Names(self.options.ceph_of).directory / "etc" / name, self.directory / "etc" / name)
+            else:
+                (self.directory / "etc" / name).mkdir()
         if self.options.ceph:
             self._ceph.write_config()
         state = {"options": asdict(self.options), "subnet": self.network.subnet}
@@ -360,7 +372,7 @@ class Cluster:
         def boot(name: str) -> None:
             self._give_up()
             state = self.directory / "store"
-            if self.options.ceph:  # nothing is shared then but what RADOS holds
+            if self._has_ceph:  # nothing is shared then but what RADOS holds
                 state = self.directory / "nodes" / name / "muster"
                 state.mkdir(parents=True, exist_ok=True)
             self._nodes[name].boot(
@@ -373,6 +385,14 @@ class Cluster:
         self._wait_for([pool.submit(boot, name) for name in names])
         self.network.connect({name: self._nodes[name].init_of_booting() for name in names})
         self._wait_for([pool.submit(self._nodes[name].plug) for name in names])
+        if self.options.ceph_of:
+            other = Cluster.open(self.options.ceph_of)
+            for name in names:
+                self._route(name, other.network)
+
+    def _route(self, node: str, to: Network) -> None:
+        """A joined network is on the node's own cable."""
+        host.run(self.command(node, ["ip", "route", "replace", f"{to.subnet}.0/24", "dev", "eth0"]))
 
     def _start_slurm(
         self, pool: ThreadPoolExecutor, say: Callable[[str], None], other: "Future[None] | None"

@@ -58,6 +58,14 @@ class Network:
             lines.append(f"link set {veth} master {self._names.bridge} up")
         run(["ip", "-batch", "-"], stdin="\n".join(lines) + "\n")
 
+    def join(self, other: "Network") -> None:
+        """Makes one layer 2 of this bridge and another cluster's. Nodes still need routes to each other's /24."""
+        ends = [f"{self._names.bridge}-to", f"{self._names.bridge}-at"]
+        lines = [f"link add {ends[0]} type veth peer name {ends[1]}"]
+        for end, bridge in zip(ends, (self._names.bridge, other._names.bridge), strict=True):
+            lines += [f"link set {end} addrgenmode none", f"link set {end} master {bridge} up"]
+        run(["ip", "-batch", "-"], stdin="\n".join(lines) + "\n")
+
     def set_up(self, node: str, up: bool) -> None:
         """Lifts or cuts a node's cable at the host's end: inside the node only the carrier changes."""
         run(["ip", "link", "set", self._names.veth(node), "up" if up else "down"])
