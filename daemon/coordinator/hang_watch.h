@@ -1,0 +1,82 @@
+// Members that do not get on: what their nodes report goes to the detector; on its verdict every member's stacks are asked for, and
+// then the hang is told.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/loop.h"
+#include "base/timer.h"
+#include "daemon/gang/events.h"
+#include "daemon/hang/detector.h"
+#include "daemon/hang/stragglers.h"
+#include "daemon/proto/muster.pb.h"
+
+namespace muster {
+
+// On the loop's thread only.
+class HangWatch {
+ public:
+  struct Settings {
+    hang::Settings hang;
+    std::chrono::milliseconds stacks_within;  // what has come by then is shown
+  };
+  struct Hooks {
+    // Asks the nodes of a generation's members for their stacks; the nodes that were asked.
+    std::function<std::set<uint32_t>(uint64_t generation)> capture;
+    std::function<void(const std::string& kind, const std::string& text)> note;
+    // `rank`: the first of those that hang.
+    std::function<void(gang::Hung hung, uint32_t rank)> hung;
+  };
+  HangWatch(Loop& loop, const Settings& settings, Hooks hooks);
+  ~HangWatch();
+  HangWatch(const HangWatch&) = delete;
+  HangWatch& operator=(const HangWatch&) = delete;
+
+  // All members of this generation run.
+  void Begin(uint64_t generation, const std::vector<hang::Member>& members);
+  // They do not any more. What is known of them stays until Forget, because they end one after another.
+  void End();
+  // There is another generation, which does not run yet.
+  void Forget() { detector_.Forget(); }
+
+  // `committing`: whoever waits for a commit waits for the store, not for another member. The highest step.
+  uint64_t Take(const v1::MemberReports& reports, bool committing);
+  void Take(const v1::Stacks& stacks, uint32_t node);
+  // Its program has exited 0.
+  void Exited(uint32_t rank);
+
+  [[nodiscard]] std::string WaitedFor(uint32_t ended) const { return detector_.WaitedFor(ended); }
+  [[nodiscard]] std::vector<hang::Pace> Paces() const { return stragglers_.Paces(); }
+
+ private:
+  // Of which the members' stacks are awaited.
+  struct Found {
+    hang::Verdict verdict;
+    std::set<uint32_t> due;                         // nodes
+    std::map<uint32_t, v1::Stacks::Member> stacks;  // by rank
+  };
+  [[nodiscard]] int64_t Now() const;
+  void Tick();
+  void NoteStragglers();
+  void Tell();
+
+  Loop& loop_;
+  const std::chrono::milliseconds stacks_within_;
+  const Hooks hooks_;
+  hang::Detector detector_;
+  hang::Stragglers stragglers_;
+  std::set<uint32_t> slow_;  // ranks that were noted and still are
+  uint64_t generation_ = 0;
+  Loop::TimerId tick_ = 0;  // 0: nothing runs
+  std::optional<Found> found_;
+  Timer stacks_timer_;
+};
+
+}  // namespace muster
