@@ -73,7 +73,7 @@ void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
   // The same for all, and long where there are thousands.
   const std::string payload = message.SerializeAsString();
   for (const uint32_t node : nodes) SendPayload(node, payload);
-  WatchStorage();
+  storage_.Look();
 }
 
 // True when it was not there yet.
@@ -214,7 +214,7 @@ void Coordinator::Do(const gang::Persist& /*action*/) {
       if (!written && written.error().code == Errc::kConflict) return self->Deposed(written.error().message);
       if (!written)
         return spdlog::error("gang {}: record not written: {}", self->job_.Id(), written.error().message);
-      if (self->fence_.Durable(generation)) self->CollectOrphans();
+      if (self->fence_.Durable(generation)) self->orphans_.Collect();
       self->ending_.Recorded(ended, requeueing);
       self->LeaseStoreConfirmed(asked);
       self->MaybeSendStarts();

@@ -80,7 +80,7 @@ void Coordinator::Do(const PendingSaves::Commit& action) {
                   manifest = std::shared_ptr<const Manifest>(action.manifest), fence = fence_.fence(),
                   order = order_,
                   retention = RetentionOf(config_).KeepingAlso(starts_.newest()).KeepingAlso(starts_.from()),
-                  in_doubt = in_doubt_, &removals = removals_, &loop = loop_] {
+                  over = orphans_.CommitOver(), &removals = removals_, &loop = loop_] {
     if (!order->AwaitRecord(fence.generation, mine)) return order->End();
     Manifest fenced = *manifest;
     fenced.fence = fence;
@@ -88,7 +88,7 @@ void Coordinator::Do(const PendingSaves::Commit& action) {
     const auto committed = catalog->Commit(fenced, retention, &gone);
     order->End();
     const Status status = committed ? Status() : Status(committed.error());
-    *in_doubt = !status && status.error().code == Errc::kUnavailable;
+    over(status);
     loop.Post([weak, status, fenced = std::make_shared<const Manifest>(std::move(fenced))] {
       CrashPoint("coordinator.commit_done");
       if (const auto self = weak.lock()) self->CommitDone(*fenced, status);
@@ -119,8 +119,7 @@ void Coordinator::Do(const PendingSaves::Note& action) {
 }
 
 void Coordinator::Do(const PendingSaves::StoreRefuses& /*action*/) {
-  storage_full_ = true;
-  WatchStorage();
+  storage_.Refused();
 }
 
 void Coordinator::ShardRestored(const v1::ShardRestored& restored) {
@@ -145,49 +144,6 @@ void Coordinator::ShardRestored(const v1::ShardRestored& restored) {
                   restored_.bytes, restored_.memory_bytes, restored_.partner_bytes,
                   restored_.bytes - restored_.memory_bytes - restored_.partner_bytes,
                   static_cast<double>(restored_.longest_ns) / 1e6));
-}
-
-// Removes what saves have left that were torn in older generations, now and once more. All objects are listed for it, so not too
-// often.
-void Coordinator::CollectOrphans() {
-  if (collect_timer_ != 0 || over_called_) return;
-  const int64_t now = BoottimeNs() / 1'000'000;
-  if (now < collect_again_ms_) {
-    collect_timer_ = loop_.After(std::chrono::milliseconds(collect_again_ms_ - now), [this] {
-      collect_timer_ = 0;
-      CollectOrphans();
-    });
-    return;
-  }
-  collect_again_ms_ = now + config_.collect_pause_ms;
-  // On a thread of its own: commits do not wait for it.
-  if (!collector_) collector_ = std::make_unique<Worker>();
-  collector_->Do(Collecting(Catalog::Writers::kSome));
-  // What was under way to the store when its writer was stopped may land as long as an operation may take.
-  loop_.Cancel(late_timer_);
-  late_timer_ = loop_.After(std::chrono::milliseconds(config_.store_timeout_ms), [this] {
-    late_timer_ = 0;
-    if (!over_called_) collector_->Do(Collecting(Catalog::Writers::kSome));
-  });
-}
-
-std::function<void()> Coordinator::Collecting(Catalog::Writers writers) {
-  const Fence fence{fence_.term(), fence_.durable()};
-  return [catalog = catalog_, fence, writers, in_doubt = in_doubt_, id = job_.Id()] {
-    if (writers == Catalog::Writers::kNone && *in_doubt) {
-      return spdlog::warn(
-          "gang {}: what unfinished checkpoints have left is not removed: the store may still carry out a "
-          "commit",
-          id);
-    }
-    const auto removed = catalog->CollectOrphans(fence, writers);
-    if (removed && *removed > 0)
-      spdlog::info("gang {}: removed {} objects of unfinished checkpoints", id, *removed);
-    // Another generation has begun meanwhile: it collects.
-    if (removed || removed.error().code == Errc::kConflict) return;
-    spdlog::warn("gang {}: what unfinished checkpoints have left is not removed yet: {}", id,
-                 removed.error().message);
-  };
 }
 
 void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
@@ -217,7 +173,7 @@ void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
     while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)
       saved_in_.erase(saved_in_.begin());
     AddHistory("checkpoint", fmt::format("step {} is committed, {} bytes", step, manifest.TotalBytes()));
-    StorageCommitted(manifest.TotalBytes());
+    storage_.Committed(manifest.TotalBytes());
     Feed(gang::CheckpointCommitted{step});
   } else {
     spdlog::warn("gang {}: checkpoint of step {}: {}", job_.Id(), step, status.error().message);

@@ -53,7 +53,35 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       store_(context_.store),
       catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
       created_ns_(RealtimeNs()),
-      detector_(HangSettings(job_)),
+      hangs_(loop_,
+             {.hang = HangSettings(job_), .stacks_within = std::chrono::milliseconds(config_.hang_report_ms)},
+             {.capture = [this](uint64_t generation) { return CaptureStacks(generation); },
+              .note = [this](const std::string& kind, const std::string& text) { AddHistory(kind, text); },
+              .hung =
+                  [this](gang::Hung hung, uint32_t rank) {
+                    hung.task = TaskOf(rank);
+                    Feed(hung);
+                  }}),
+      orphans_(loop_, catalog_,
+               [this] {
+                 return Fence{fence_.term(), fence_.durable()};
+               },
+               {.gang = job_.Id(),
+                .pause = std::chrono::milliseconds(config_.collect_pause_ms),
+                .store_timeout = std::chrono::milliseconds(config_.store_timeout_ms)}),
+      storage_(loop_, orphans_.worker(), store_,
+               {.gang = job_.Id(),
+                .uid = job_.uid,
+                .space = job_.Space(),
+                .limit = static_cast<uint64_t>(config_.user_storage_limit)},
+               [this](const StorageLimit::Room& room) {
+                 if (fence_.lost()) return;
+                 auto message = NewMessage();
+                 message.mutable_storage()->set_limit(room.limit);
+                 message.mutable_storage()->set_use(room.use);
+                 message.mutable_storage()->set_need(room.need);
+                 Broadcast(message);
+               }),
       removals_(catalog_, job_.Id()),
       committer_(std::make_unique<Worker>()),
       worker_(std::make_unique<Worker>()),
@@ -80,9 +108,8 @@ Coordinator::~Coordinator() {
   fence_.Lose();  // the threads try nothing again
   EndLeases();
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
-  for (const Loop::TimerId timer :
-       {takeover_timer_, linger_timer_, finish_timer_, probe_timer_, absent_timer_, hang_timer_,
-        stacks_timer_, slurm_timer_, end_timer_, collect_timer_, late_timer_}) {
+  for (const Loop::TimerId timer : {takeover_timer_, linger_timer_, finish_timer_, probe_timer_,
+                                    absent_timer_, slurm_timer_, end_timer_}) {
     loop_.Cancel(timer);
   }
   for (auto& [node, agent] : agents_) {
@@ -277,7 +304,7 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
     case v1::AgentMessage::kReports:
       return TakeReports(message.reports());
     case v1::AgentMessage::kStacks:
-      return TakeStacks(message.stacks(), node);
+      return hangs_.Take(message.stacks(), node);
     case v1::AgentMessage::kHealth:
       return Feed(gang::NodeSick{node, message.health().sick()});
     case v1::AgentMessage::kLinksTested:
@@ -342,13 +369,48 @@ void Coordinator::OnExited(const v1::MemberExited& message) {
   std::string waited_for;
   if (const auto rank = known ? gang_->members()[message.task()].rank : std::nullopt) {
     if (message.status() == 0) {
-      detector_.MemberExited(*rank);
-      stragglers_.MemberExited(*rank);
+      hangs_.Exited(*rank);
     } else if (gang::WaitedInVain(message.stderr_tail())) {
-      waited_for = detector_.WaitedFor(*rank);
+      waited_for = hangs_.WaitedFor(*rank);
     }
   }
   Feed(gang::MemberExited{message.task(), message.generation(), ExitOf(message, waited_for)});
+}
+
+// After every event: a generation that has begun to run is watched, one that ends is not any more.
+void Coordinator::WatchProgress(gang::State before, uint64_t generation_before) {
+  const bool another = generation_before != gang_->generation();
+  if (another) hangs_.Forget();
+  const bool was = before == gang::State::kRunning;
+  const bool is = gang_->state() == gang::State::kRunning;
+  if (was && !is) return hangs_.End();
+  if (!is || (was && !another)) return;
+  std::vector<hang::Member> members;
+  for (const gang::Gang::Member& member : gang_->members()) {
+    if (!member.rank) continue;
+    const gang::Role& role = gang_->RoleOf(member.node);
+    members.push_back({*member.rank, role.name, gang_->nodes()[member.node].name,
+                       role.kind == gang::RoleKind::kTracked || role.kind == gang::RoleKind::kChief});
+  }
+  hangs_.Begin(gang_->generation(), members);
+}
+
+std::set<uint32_t> Coordinator::CaptureStacks(uint64_t generation) {
+  std::set<uint32_t> asked;
+  auto message = NewMessage();
+  message.mutable_capture_stacks()->set_generation(generation);
+  for (const uint32_t node : gang_->active()) {
+    if (!gang_->nodes()[node].present) continue;
+    asked.insert(node);
+    Send(node, message);
+  }
+  return asked;
+}
+
+void Coordinator::TakeReports(const v1::MemberReports& reports) {
+  if (reports.generation() != gang_->generation()) return;
+  const uint64_t step = hangs_.Take(reports, saves_.Committing(gang_->generation()));
+  if (step > gang_->max_step()) Feed(gang::Progressed{step});
 }
 
 void Coordinator::MaybeOver() {
@@ -367,16 +429,9 @@ void Coordinator::MaybeOver() {
     // wait for it in the destructor.
     std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
     if (prober_) next = [worker = prober_.get(), then = std::move(next)] { worker->Do(then); };
-    if (!collector_) collector_ = std::make_unique<Worker>();
+    storage_.End();
     // The last generation's too: nobody comes after it who would remove what it has left. A job that is requeued goes on.
-    std::function<void()> collect = [] {};
-    if (ending_.finished() && !fence_.lost()) collect = Collecting(Catalog::Writers::kNone);
-    next = [worker = collector_.get(), collect = std::move(collect), then = std::move(next)] {
-      worker->Do([collect, then] {
-        collect();
-        then();
-      });
-    };
+    next = orphans_.AtTheEnd(ending_.finished() && !fence_.lost(), std::move(next));
     next = [worker = committer_.get(), &removals = removals_, then = std::move(next)] {
       worker->Do([&removals, then] { removals.AtTheEnd(then); });
     };

@@ -2,11 +2,9 @@
 // checkpoints.
 //
 // takeover.cc takes the record over, coordinator.cc talks to the agents, actions.cc carries out what the state machine
-// orders, checkpoints.cc commits, hangs.cc looks for members that do not get on, slurm_side.cc tells Slurm and
-// asks it, leases.cc knows which nodes live.
+// orders, checkpoints.cc commits, slurm_side.cc tells Slurm and asks it, leases.cc knows which nodes live.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,18 +21,19 @@
 #include "daemon/coordinator/commit_order.h"
 #include "daemon/coordinator/coordinator_context.h"
 #include "daemon/coordinator/ending.h"
+#include "daemon/coordinator/hang_watch.h"
 #include "daemon/coordinator/link_verdict.h"
+#include "daemon/coordinator/orphans.h"
 #include "daemon/coordinator/pending_saves.h"
 #include "daemon/coordinator/record.h"
 #include "daemon/coordinator/record_fence.h"
 #include "daemon/coordinator/removals.h"
 #include "daemon/coordinator/starts.h"
+#include "daemon/coordinator/storage_limit.h"
 #include "daemon/coordinator/warm_starts.h"
 #include "daemon/gang/gang.h"
 #include "daemon/gang_job/gang_job.h"
 #include "daemon/gather/gather.h"
-#include "daemon/hang/detector.h"
-#include "daemon/hang/stragglers.h"
 #include "daemon/metrics/metrics_text.h"
 #include "daemon/proto/muster.pb.h"
 #include "daemon/steps/gang_side.h"
@@ -42,7 +41,6 @@
 namespace muster {
 
 class Link;
-class StorageUse;
 enum class Port;
 struct SlurmJob;
 
@@ -73,7 +71,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
   [[nodiscard]] GangRecord Record() const;
   [[nodiscard]] GangMetrics Metrics() const;
-  [[nodiscard]] std::vector<hang::Pace> Paces() const { return stragglers_.Paces(); }
+  [[nodiscard]] std::vector<hang::Pace> Paces() const { return hangs_.Paces(); }
   [[nodiscard]] const GangJob& job() const { return job_; }
 
  private:
@@ -164,17 +162,10 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Do(const PendingSaves::StoreRefuses& action);
   [[nodiscard]] PendingSaves::Now SavesNow() const;
   void ShardRestored(const v1::ShardRestored& restored);
-  void CollectOrphans();
-  [[nodiscard]] std::function<void()> Collecting(Catalog::Writers writers);
   void CommitDone(const Manifest& manifest, const Status& status);
   void RememberWritten(const Manifest& manifest);
   void ShardDelayed(const v1::ShardDelayed& delayed);
   void TakeFailures(const v1::Register& registration);
-  [[nodiscard]] bool HasRoom() const;
-  void WatchStorage();
-  void StorageRead(const Result<uint64_t>& use);
-  void StorageCommitted(uint64_t bytes);
-  void SendStorage();
   void Gather(uint32_t node, const v1::Gather& gather);
   void CheckpointBad(const v1::CheckpointBad& bad);
   void OnExited(const v1::MemberExited& message);
@@ -185,12 +176,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void StepDown(const std::string& successor, uint64_t term = 0);
   void MaybeOver();
 
-  // hangs.cc
   void WatchProgress(gang::State before, uint64_t generation_before);
-  void TickHangs();
+  std::set<uint32_t> CaptureStacks(uint64_t generation);
   void TakeReports(const v1::MemberReports& reports);
-  void TakeStacks(const v1::Stacks& stacks, uint32_t node);
-  void ReportHang();
 
   // slurm_side.cc
   void AskSlurm();
@@ -256,9 +244,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   gang::RequeueJob requeue_;               // the newest that was ordered
   PendingSaves saves_;
   Restored restored_;
-  // Whether the store has not answered the newest commit, and may carry it out late: objects that are not listed may be a
-  // checkpoint's then. Of committer_'s thread, and whoever comes behind it.
-  std::shared_ptr<std::atomic<bool>> in_doubt_ = std::make_shared<std::atomic<bool>>(false);
   // Of the newest ones that were committed here: the prefixes of shards that have a WRITE.
   std::map<uint64_t, std::vector<std::string>> written_;
   std::string cause_;          // of the newest fault
@@ -270,15 +255,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool comment_refused_ = false;  // Slurm did not take the job's comment, and that was said
   bool over_called_ = false;
 
-  hang::Detector detector_;
-  hang::Stragglers stragglers_;
-  std::set<uint32_t> slow_;  // ranks that the history calls slow now
-  Loop::TimerId hang_timer_ = 0;
-  // Whose stacks are awaited, and of which generation.
-  std::optional<std::pair<hang::Verdict, uint64_t>> verdict_;
-  Loop::TimerId stacks_timer_ = 0;
-  std::set<uint32_t> stacks_due_;                  // nodes
-  std::map<uint32_t, v1::Stacks::Member> stacks_;  // by rank
+  HangWatch hangs_;
 
   Origin origin_;
   std::unique_ptr<Leadership> leadership_;
@@ -304,7 +281,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined
   // The end of a gang goes through these from the last to the first (MaybeOver), so they are destroyed in that order.
   std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
-  std::unique_ptr<Worker> collector_;
+  Orphans orphans_;
+  StorageLimit storage_;
   Removals removals_;
   std::unique_ptr<Worker> committer_;
   std::shared_ptr<CommitOrder> order_ = std::make_shared<CommitOrder>();  // of both threads
@@ -312,17 +290,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
   std::optional<gather::GangSide> exchanges_;  // of values between members, in this generation
   steps::GangSide steps_;
-
-  // storage.cc; used only when there is a limit.
-  std::shared_ptr<StorageUse> storage_;  // on the collector's thread
-  bool reading_storage_ = false;
-  bool storage_full_ = false;    // a save has failed since it was read
-  int64_t storage_read_ns_ = 0;  // CLOCK_BOOTTIME
-  std::optional<uint64_t> storage_use_;
-  uint64_t checkpoint_bytes_ = 0;  // of the newest one committed here
-  Loop::TimerId collect_timer_ = 0;
-  Loop::TimerId late_timer_ = 0;  // to collect what has landed late
-  int64_t collect_again_ms_ = 0;  // CLOCK_BOOTTIME; not before
 };
 
 }  // namespace muster

@@ -237,7 +237,7 @@ void Coordinator::TakenOver(Result<GangHead> head) {
   Carry(gang_->Begin());
   LeadWhenDurable();
   AskSlurm();
-  CollectOrphans();
+  orphans_.Collect();
   for (const Early& early : std::exchange(early_, {})) {
     if (agents_[early.node].link != early.link) continue;  // it has gone, or said more on a newer link
     if (early.message.has_register_()) {
