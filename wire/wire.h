@@ -165,7 +165,7 @@ struct Stopped {
   Header header;
   uint64_t generation;
   int64_t realtime_ns;
-  uint32_t unkillable;  // processes that SIGKILL has not removed within 10 s; 0: all are gone
+  uint32_t unkillable;  // processes that SIGKILL has ended and that are stuck in the kernel; 0: all are gone
   uint32_t reserved;
 };
 
@@ -196,6 +196,8 @@ struct Welcome {
   uint32_t
       lease_ms;  // a supervisor that hears nothing on an open socket for so long kills its child; 0: never
   uint32_t reconnect_ms;  // how long a member runs on after musterd has gone
+  uint32_t
+      unkillable_ms;  // processes that SIGKILL has ended are stuck when nothing of them has gone for so long
 };
 
 // Carries a memfd with `environment_bytes` of NUL-terminated strings: KEY=VALUE sets, KEY?=VALUE sets what the user has not, KEY

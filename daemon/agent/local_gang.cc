@@ -94,6 +94,7 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
   std::memcpy(welcome.token, token_.data(), sizeof welcome.token);
   welcome.lease_ms = static_cast<uint32_t>(context_.config.lease_ms);
   welcome.reconnect_ms = static_cast<uint32_t>(context_.config.reconnect_ms);
+  welcome.unkillable_ms = static_cast<uint32_t>(context_.config.unkillable_after_ms);
   SendBody(connection, wire::Type::kWelcome, welcome);
   if (attendance_ && attendance_->page() >= 0)
     SendBody(connection, wire::Type::kBeatPage, wire::BeatPageHandover{}, {}, attendance_->page());

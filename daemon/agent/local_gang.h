@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/exiting.h"
 #include "daemon/agent/agent_context.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/held_shards.h"
@@ -41,6 +42,7 @@
 namespace muster {
 
 struct FetchedCopy;
+struct StillThere;
 class GangPartner;
 class Link;
 
@@ -51,8 +53,10 @@ inline constexpr std::chrono::seconds kJoinMargin(5);
 struct LeftKilling {
   std::set<uint32_t> tasks;
   int64_t seen_ns = 0;  // CLOCK_BOOTTIME, the newest death
-  Loop::Time until;
-  int clean = 0;  // times in a row that nothing was found
+  std::map<pid_t, uint64_t> known;
+  ExitWatch watch;                      // by the loop's clock
+  std::chrono::milliseconds pause{10};  // until the next kill
+  int clean = 0;                        // times in a row that nothing was found
 };
 
 // On the loop's thread only. Lives while it has supervisors, or may get them back.
@@ -198,7 +202,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   // local_gang_left.cc
   void SupervisorDied(uint32_t task, Member& member);
   void KillLeft();
-  void LeftKilled(size_t found);
+  void LeftKilled(StillThere found);
 
   [[nodiscard]] steps::NodeSide::Hooks MakeStepHooks();  // local_gang_clients.cc
 

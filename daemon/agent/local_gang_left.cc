@@ -15,10 +15,13 @@
 namespace muster {
 namespace {
 
-// As long as supervisors give what they kill; what is left then sits in the kernel.
-constexpr auto kLimit = std::chrono::seconds(10);
-constexpr auto kPause = std::chrono::milliseconds(10);
+constexpr std::chrono::milliseconds kPause(10);
+constexpr std::chrono::milliseconds kLongestPause(320);
 constexpr int kClean = 2;  // see KillLeftBehind
+
+int64_t Ms(Loop::Time time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -40,7 +43,8 @@ void LocalGang::SupervisorDied(uint32_t task, Member& member) {
   if (!left_) left_.emplace();
   left_->tasks.insert(task);
   left_->seen_ns = BoottimeNs();
-  left_->until = context_.loop.Now() + kLimit;
+  left_->watch.Begin(Ms(context_.loop.Now()), context_.config.unkillable_after_ms);
+  left_->pause = kPause;
   left_->clean = 0;
   if (left_timer_ == 0)
     left_timer_ = context_.loop.After(std::chrono::milliseconds(0), [this] { KillLeft(); });
@@ -52,36 +56,42 @@ void LocalGang::KillLeft() {
   supervisors.step = fmt::format("{}", job_.step_id);
   supervisors.variable = "MUSTER_TOKEN=" + HexEncode(token_);
   supervisors.seen_ns = left_->seen_ns;
+  supervisors.known = left_->known;
   for (const auto& [task, member] : members_) {
     if (member.supervisor > 0)
       (left_->tasks.contains(task) ? supervisors.dead : supervisors.alive).insert(member.supervisor);
   }
   context_.sampler.Do(
       [weak = weak_from_this(), mailbox = context_.loop.mailbox(), supervisors = std::move(supervisors)] {
-        mailbox->Post([weak, found = KillLeftBehind(supervisors)] {
-          if (const auto self = weak.lock()) self->LeftKilled(found);
+        mailbox->Post([weak, found = KillLeftBehind(supervisors)]() mutable {
+          if (const auto self = weak.lock()) self->LeftKilled(std::move(found));
         });
       });
 }
 
-void LocalGang::LeftKilled(size_t found) {
-  left_->clean = found == 0 ? left_->clean + 1 : 0;
+void LocalGang::LeftKilled(StillThere found) {
+  const int count = found.exiting.count;
+  left_->clean = count == 0 ? left_->clean + 1 : 0;
+  left_->known.merge(found.known);
   const bool all = left_->clean >= kClean;
-  if (!all && context_.loop.Now() < left_->until) {
-    left_timer_ = context_.loop.After(kPause, [this] { KillLeft(); });
+  const int64_t now = Ms(context_.loop.Now());
+  if (left_->watch.LookDue(now)) left_->watch.Look(found.exiting, now);
+  if (!all && (count == 0 || now < left_->watch.stuck_at())) {
+    left_timer_ = context_.loop.After(left_->pause, [this] { KillLeft(); });
+    left_->pause = count == 0 ? kPause : std::min(2 * left_->pause, kLongestPause);
     return;
   }
   left_timer_ = 0;
   if (!all) {
     spdlog::error("gang {}: {} processes of a program whose supervisor has died survive SIGKILL", job_.Id(),
-                  found);
+                  count);
   }
   const std::set<uint32_t> tasks = std::move(left_->tasks);
   left_.reset();
   for (const uint32_t task : tasks) {
     Member& member = members_[task];
     member.state = wire::MemberState::kStopped;
-    member.unkillable = task == *tasks.begin() ? static_cast<uint32_t>(found) : 0;
+    member.unkillable = task == *tasks.begin() ? static_cast<uint32_t>(count) : 0;
   }
   MaybeNodeStopped();
   MaybeOver();

@@ -137,6 +137,10 @@ std::vector<Key> Keys(Config& config) {
       NumberKey("reconnect", KeyKind::kDuration, &config.reconnect_ms, 1'000, 3'600'000,
                 "How long members run on without musterd, and a gang waits for a node's musterd."),
       NumberKey(
+          "unkillable_after", KeyKind::kDuration, &config.unkillable_after_ms, 1'000, 3'600'000,
+          "A process that SIGKILL has ended counts as stuck in the kernel when nothing of it has gone for so "
+          "long, or after five times as long; then the gang leaves its node, and drains it in Slurm."),
+      NumberKey(
           "stranded_after", KeyKind::kDuration, &config.stranded_after_ms, 1'000, 86'400'000,
           "How long a new coordinator waits for nodes when too few are left to tell whether the others are "
           "dead; then the job is requeued, or ends. At least reconnect and twice silence."),

@@ -38,6 +38,7 @@ struct Config {
   int64_t chunk_bytes = 4 << 20;
   int64_t max_shard_bytes = 64LL << 30;
   int64_t reconnect_ms = 30'000;
+  int64_t unkillable_after_ms = 60'000;
   int64_t stranded_after_ms = 60'000;
   int64_t progress_after_ms = 60'000;
   int64_t forgive_after_ms = 86'400'000;

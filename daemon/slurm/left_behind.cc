@@ -73,7 +73,9 @@ class Search {
     if (first) {
       const bool by_cgroup =
           process.began_ticks < seen_ticks_ && InJobCgroup(process, supervisors_.job_id, supervisors_.step);
-      known->second = by_cgroup || has_variable_(pid);
+      const auto before = supervisors_.known.find(pid);
+      const bool was_left = before != supervisors_.known.end() && before->second == process.began_ticks;
+      known->second = was_left || by_cgroup || has_variable_(pid);
     }
     return known->second;
   }
@@ -100,13 +102,20 @@ LeftBehind FindLeftBehind(const DeadSupervisors& supervisors, const LocalProcess
   return found;
 }
 
-size_t KillLeftBehind(const DeadSupervisors& supervisors) {
+StillThere KillLeftBehind(const DeadSupervisors& supervisors) {
   const LocalProcesses all = ListLocalProcesses();
   const LeftBehind left = FindLeftBehind(supervisors, all, [&](pid_t pid) {
     return pid != ::getpid() && HasVariable(pid, supervisors.variable);
   });
-  for (const pid_t pid : left.processes) KillLocalProcess(pid, all.at(pid));
-  return left.processes.size() + left.uncertain;
+  StillThere there;
+  for (const pid_t pid : left.processes) {
+    const LocalProcess& process = all.at(pid);
+    KillLocalProcess(pid, process);
+    there.exiting += process.exiting;
+    there.known.emplace(pid, process.began_ticks);
+  }
+  there.exiting.count += static_cast<int>(left.uncertain);
+  return there;
 }
 
 }  // namespace muster

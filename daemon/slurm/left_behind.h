@@ -7,10 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/exiting.h"
 #include "daemon/slurm/local_processes.h"
 
 namespace muster {
@@ -22,6 +24,8 @@ struct DeadSupervisors {
   std::set<pid_t> dead;   // the supervisors
   std::set<pid_t> alive;  // the step's others here: what is below these is theirs
   int64_t seen_ns = 0;    // CLOCK_BOOTTIME, when the last of them was found dead
+  // Processes that were found to be left behind, and when they began (LocalProcess): the variables of a process go before it does.
+  std::map<pid_t, uint64_t> known;
 };
 
 // Which of the processes are left behind: those that have the variable, those in the step's cgroup that had begun by then (a
@@ -34,9 +38,12 @@ struct LeftBehind {
 LeftBehind FindLeftBehind(const DeadSupervisors& supervisors, const LocalProcesses& all,
                           const std::function<bool(pid_t)>& has_variable);
 
-// Sends SIGKILL to them, once. Gives how many were there, uncertain ones too: a list is no snapshot, so that nothing is left
-// when this has given 0 twice. Blocks, as it reads four files a process: for a worker thread. Needs root and CAP_KILL, and
-// CAP_SYS_PTRACE for environments.
-size_t KillLeftBehind(const DeadSupervisors& supervisors);
+struct StillThere {
+  Exiting exiting;                  // its count has uncertain processes too
+  std::map<pid_t, uint64_t> known;  // see DeadSupervisors
+};
+// Sends SIGKILL to them, once. Gives what was there: a list is no snapshot, so that nothing is left when the count was 0 twice.
+// Blocks, as it reads four files a process: for a worker thread. Needs root and CAP_KILL, and CAP_SYS_PTRACE for environments.
+StillThere KillLeftBehind(const DeadSupervisors& supervisors);
 
 }  // namespace muster

@@ -34,6 +34,7 @@ std::optional<LocalProcess> ReadStat(const std::string& directory) {
   fields >> threads >> skipped >> process.began_ticks;
   // The first thread of a process may have ended before the others.
   if (!fields || state == 'X' || (state == 'Z' && threads <= 1)) return std::nullopt;
+  process.exiting.Add(stat.c_str());
   return process;
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/exiting.h"
+
 namespace muster {
 
 struct LocalProcess {
@@ -17,6 +19,7 @@ struct LocalProcess {
   std::string title;  // its command line, up to the first NUL
   bool root = false;  // its user, real, effective and saved
   std::string cgroups;
+  Exiting exiting;  // what is left of the process, once SIGKILL has ended it
 };
 using LocalProcesses = std::map<pid_t, LocalProcess>;
 

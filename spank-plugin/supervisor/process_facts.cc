@@ -27,13 +27,6 @@ bool ReadOf(int proc_fd, pid_t pid, const char* file, char* text, size_t size) {
   return ReadText(proc_fd, path, text, size);
 }
 
-// Field `number` (from 1, as proc(5) counts) of /proc/PID/stat, which must be behind the name in parentheses.
-const char* StatField(const char* stat, int number) {
-  const char* at = strrchr(stat, ')');
-  for (int field = 2; at != nullptr && field < number; ++field) at = strchr(at + 1, ' ');
-  return at != nullptr ? at + 1 : "0";
-}
-
 }  // namespace
 
 ProgramName NameOf(int proc_fd, pid_t pid) {
@@ -106,27 +99,14 @@ int Children::Count(pid_t spared) const {
   return Visit(spared, [](pid_t /*pid*/) {});
 }
 
-Children::Left Children::Look(int proc_fd, pid_t spared) const {
-  constexpr int kUserTime = 14;
-  constexpr int kKernelTime = 15;
-  constexpr int kThreads = 20;
-  constexpr int kResident = 24;
-  Left left;
-  left.count = Visit(spared, [&](pid_t pid) {
+Exiting Children::Look(int proc_fd, pid_t spared) const {
+  Exiting left;
+  Visit(spared, [&](pid_t pid) {
     char stat[1024] = "";
     ReadOf(proc_fd, pid, "stat", stat, sizeof(stat));
-    const auto field = [&](int number) { return strtoull(StatField(stat, number), nullptr, 10); };
-    left.ticks += field(kUserTime) + field(kKernelTime);
-    left.threads += field(kThreads);
-    left.pages += field(kResident);
+    left.Add(stat);
   });
   return left;
-}
-
-bool Children::Left::GoesOnFrom(const Left& before, int64_t ms) const {
-  if (count < before.count || threads < before.threads || pages < before.pages) return true;
-  const auto ticks_a_second = static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
-  return ticks >= before.ticks + ticks_a_second * static_cast<uint64_t>(ms) / 1000 / 10 + 1;
 }
 
 void OomCounter::Open(int proc_fd, int cgroups_fd) {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
 
+#include "base/exiting.h"
 #include "base/unique_fd.h"
 
 namespace muster::supervisor {
@@ -37,18 +37,7 @@ class Children {
   // is read, and no child goes that this process, the one who reads, has not reaped.
   [[nodiscard]] int Count(pid_t spared) const;
   // What is left of all children but `spared`.
-  struct Left {
-    int count = 0;
-    uint64_t ticks = 0;  // of processor time, clock ticks
-    uint64_t threads = 0;
-    uint64_t pages = 0;  // resident
-
-    // Whether the children are on their way out, given what was left `ms` earlier. They are if the number of children, threads or
-    // pages has fallen. They also are if the kernel has worked for them for a tenth of the time, as it does while it frees memory
-    // that it counts as theirs no more. A driver that waits for dead hardware looks only now and then, which is less.
-    [[nodiscard]] bool GoesOnFrom(const Left& before, int64_t ms) const;
-  };
-  [[nodiscard]] Left Look(int proc_fd, pid_t spared) const;
+  [[nodiscard]] Exiting Look(int proc_fd, pid_t spared) const;
 
  private:
   template <typename Each>

@@ -16,7 +16,6 @@ namespace {
 
 constexpr int64_t kRescanMs = 20;
 constexpr int64_t kSlowRescanMs = 500;  // for what SIGKILL has not removed in time
-constexpr int64_t kLooks = 10;          // at what is left, in sweep_ms
 constexpr uint32_t kMaxEnvironment = 16 * 1024 * 1024;
 constexpr int kFlushMs = 5000;
 
@@ -88,6 +87,7 @@ void Supervisor::OnWelcome(const wire::Welcome& welcome) {
   memcpy(token_, welcome.token, sizeof(token_));
   lease_ms_ = welcome.lease_ms;
   reconnect_ms_ = welcome.reconnect_ms;
+  unkillable_ms_ = welcome.unkillable_ms;
   known_ = true;
   welcomed_ = true;
   disconnected_ = false;
@@ -306,30 +306,24 @@ void Supervisor::Sweep() {
   EndDrain(fencing_ ? SIGKILL : 0);
   const int64_t now = MonotonicMs();
   // A stop that is ordered again while something is still there gets a new answer, and a new count.
-  if (!sweeping_ || (stop_asked_ && !sweep_end_.IsSet())) {
-    sweep_end_.Set(now + settings_.sweep_ms);
-    sweep_last_.Set(now + settings_.sweep_most_ms);
-    look_at_.Set(now + settings_.sweep_ms / kLooks);
-    left_ = {};
-  }
+  if (!sweeping_ || (stop_asked_ && !sweep_end_.IsSet())) BeginWatch(now);
   sweeping_ = true;
   if (child_ > 0 && !terminal_.valid()) kill(-child_, SIGKILL);
   warm_.Cancel();
   children_.Kill(Spared());
   // SIGCHLD tells what goes; this is for a child that the kernel's list has missed.
   rescan_.Set(now + (sweep_end_.IsSet() ? kRescanMs : kSlowRescanMs));
-  if (sweep_end_.IsSet() && look_at_.Passed(now)) PutOffSweepEnd(now);
+  // A process of hundreds of GB is not stuck because the kernel frees its memory for half a minute.
+  if (sweep_end_.IsSet() && watch_.LookDue(now)) {
+    watch_.Look(children_.Look(settings_.proc_fd, Spared()), now);
+    sweep_end_.Set(watch_.stuck_at());
+  }
   Reap();
 }
 
-// A process of hundreds of GB is not stuck because the kernel frees its memory for half a minute.
-void Supervisor::PutOffSweepEnd(int64_t now) {
-  const int64_t interval = settings_.sweep_ms / kLooks;
-  look_at_.Set(now + interval);
-  const Children::Left left = children_.Look(settings_.proc_fd, Spared());
-  if (left_.count > 0 && left.GoesOnFrom(left_, interval) && !sweep_last_.Passed(now))
-    sweep_end_.Set(now + settings_.sweep_ms);
-  left_ = left;
+void Supervisor::BeginWatch(int64_t now) {
+  watch_.Begin(now, unkillable_ms_);
+  sweep_end_.Set(watch_.stuck_at());
 }
 
 void Supervisor::OnSwept() {

@@ -34,14 +34,12 @@ struct Settings {
   // Whether Slurm's signals reach this process only (proctrack/cgroup), and so must be passed on.
   bool forward_signals = true;
   // Times, in milliseconds. Tests shorten them.
-  int64_t welcome_ms = 10'000;      // for musterd to answer a hello
-  int64_t sweep_ms = 10'000;        // in which nothing gets on with going, until it counts as unkillable
-  int64_t sweep_most_ms = 300'000;  // even if something does
-  int64_t give_up_ms = 300'000;     // without musterd until the task fails
-  int64_t leave_ms = 2'000;         // after SIGTERM and the program's end, for musterd's Finish
-  int64_t core_poll_ms = 500;       // between two looks for a core dump in progress
-  int64_t drain_ms = 600'000;       // after the program's end, until its last directory is a checkpoint
-  int64_t remove_ms = 10'000;       // at the end, for removing that directory
+  int64_t welcome_ms = 10'000;   // for musterd to answer a hello
+  int64_t give_up_ms = 300'000;  // without musterd until the task fails
+  int64_t leave_ms = 2'000;      // after SIGTERM and the program's end, for musterd's Finish
+  int64_t core_poll_ms = 500;    // between two looks for a core dump in progress
+  int64_t drain_ms = 600'000;    // after the program's end, until its last directory is a checkpoint
+  int64_t remove_ms = 10'000;    // at the end, for removing that directory
   const char* const* arguments =
       nullptr;  // what Slurm executes as the program, nullptr at the end; nullptr: not known
   WarmSettings warm;
@@ -75,7 +73,7 @@ class Supervisor {
   void LookForCoreDump();
   void Fence(const char* why);
   void Sweep();
-  void PutOffSweepEnd(int64_t now);
+  void BeginWatch(int64_t now);
   void OnSwept();
   void Report();
   void Say(const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -137,6 +135,7 @@ class Supervisor {
   uint8_t token_[wire::kTokenBytes] = {};
   int64_t lease_ms_ = 0;
   int64_t reconnect_ms_ = 30'000;
+  int64_t unkillable_ms_ = 60'000;
   int64_t backoff_ms_ = 0;
 
   // The member.
@@ -184,9 +183,7 @@ class Supervisor {
   Deadline fence_at_;  // musterd gone for reconnect_ms
   Deadline give_up_;
   Deadline sweep_end_;
-  Deadline sweep_last_;  // sweep_end_ is put off until then
-  Deadline look_at_;     // at what is left, while it is swept
-  Children::Left left_;  // at the last look
+  ExitWatch watch_;  // says when that is
   Deadline rescan_;
   Deadline core_poll_;
   Deadline leave_at_;

@@ -169,10 +169,7 @@ void Supervisor::RestartTimers(int64_t now) {
   if (welcome_.IsSet()) welcome_.Set(now + settings_.welcome_ms);
   if (fence_at_.IsSet()) fence_at_.Set(now + reconnect_ms_);
   if (give_up_.IsSet()) give_up_.Set(now + settings_.give_up_ms);
-  if (sweep_end_.IsSet()) {
-    sweep_end_.Set(now + settings_.sweep_ms);
-    sweep_last_.Set(now + settings_.sweep_most_ms);
-  }
+  if (sweep_end_.IsSet()) BeginWatch(now);
   if (drain_end_.IsSet()) drain_end_.Set(now + settings_.drain_ms);
   warm_.RestartTimers(now);
 }

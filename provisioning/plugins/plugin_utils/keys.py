@@ -119,8 +119,8 @@ MUSTER_YAML = frozenset(
     """
     store ceph_conf ceph_user store_timeout socket state_dir listen_address port servers cluster node_name service_user master_ports_first
     master_ports_last keep_checkpoints keep_every user_storage_limit incremental compression recovery_memory partner_memory
-    partner_group partner_port slurm_topology collect_pause chunk_size max_shard_size reconnect stranded_after progress_after forgive_after beat lease
-    silence hang_report loop_stall slurm_helper preflight_age fabric_settings metrics_file metrics_port metrics_address slurm_timeout
+    partner_group partner_port slurm_topology collect_pause chunk_size max_shard_size reconnect unkillable_after stranded_after progress_after
+    forgive_after beat lease silence hang_report loop_stall slurm_helper preflight_age fabric_settings metrics_file metrics_port metrics_address slurm_timeout
     slurm_requeue_timeout slurm_node_downs_per_minute time_limit_margin enabled
     exit_codes health_timeout health_nics health_disks health_memory_min health_disk_free memlock_limit nvml_library kernel_log log_level
     """.split()

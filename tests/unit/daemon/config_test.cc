@@ -41,7 +41,8 @@ TEST(Config, SaysWhichCheckpointsAreKept) {
 
 TEST(Config, ReadsTextsCountsDurationsAndSizes) {
   const auto config = ParseConfig(
-      "store: rados:muster\nport: 7000\nreconnect: 5s\nstore_timeout: 1500ms\nprogress_after: 2m\nlease: "
+      "store: rados:muster\nport: 7000\nreconnect: 5s\nstore_timeout: 1500ms\nprogress_after: "
+      "2m\nunkillable_after: 90s\nlease: "
       "1m\nsilence: 2m\n"
       "chunk_size: 8MiB\nmax_shard_size: 1TiB\n",
       "muster.yaml");
@@ -49,6 +50,7 @@ TEST(Config, ReadsTextsCountsDurationsAndSizes) {
   EXPECT_EQ(config->store, "rados:muster");
   EXPECT_EQ(config->port, 7000);
   EXPECT_EQ(config->reconnect_ms, 5'000);
+  EXPECT_EQ(config->unkillable_after_ms, 90'000);
   EXPECT_EQ(config->store_timeout_ms, 1'500);
   EXPECT_EQ(config->progress_after_ms, 120'000);
   EXPECT_EQ(config->lease_ms, 60'000);

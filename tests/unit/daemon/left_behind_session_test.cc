@@ -1,5 +1,7 @@
 // A supervisor that is killed leaves processes of its program behind: through two musterds.
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 
 #include <memory>
 #include <string>
@@ -11,6 +13,30 @@ namespace muster {
 namespace {
 
 using wire::Type;
+
+// Holds a process in the kernel when SIGKILL has ended it, as a driver does that waits for its hardware.
+class HeldAtItsEnd {
+ public:
+  explicit HeldAtItsEnd(const Orphan& process) : pid_(process.pid()) {
+    const long held = ::ptrace(PTRACE_SEIZE, pid_, nullptr, PTRACE_O_TRACEEXIT);
+    EXPECT_EQ(held, 0);
+  }
+  ~HeldAtItsEnd() { LetGo(); }
+  HeldAtItsEnd(const HeldAtItsEnd&) = delete;
+  HeldAtItsEnd& operator=(const HeldAtItsEnd&) = delete;
+
+  void LetGo() {
+    if (pid_ == 0) return;
+    ::kill(pid_, SIGKILL);
+    EXPECT_EQ(::waitpid(pid_, nullptr, __WALL), pid_);
+    EXPECT_EQ(::ptrace(PTRACE_CONT, pid_, nullptr, nullptr), 0);
+    EXPECT_EQ(::waitpid(pid_, nullptr, __WALL), pid_);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_;
+};
 
 // Two tasks on n1 and one on n2, which goes on alone.
 class LeftBehindSession : public TwoDaemons {
@@ -58,6 +84,31 @@ TEST_F(LeftBehindSession, IsKilledBeforeTheNextGenerationStarts) {
   ExpectNextGeneration(2);
   EXPECT_FALSE(grandchild.Alive());
   EXPECT_TRUE(of_another_gang.Alive());
+}
+
+constexpr std::chrono::minutes kUnkillableAfter(1);
+
+TEST_F(LeftBehindSession, IsWaitedForWhileTheKernelHasNotDoneWithIt) {
+  const Orphan grandchild(tokens_[1]);
+  HeldAtItsEnd held(grandchild);
+  members_[1].Leave();
+  ExpectStop(0);
+  ExpectStop(2);
+  clock_.Move(kUnkillableAfter - std::chrono::seconds(30));
+  EXPECT_TRUE(members_[2].Silent(200));
+  held.LetGo();
+  ExpectNextGeneration(2);
+}
+
+TEST_F(LeftBehindSession, IsNotWaitedForWhenItIsStuckInTheKernel) {
+  const Orphan grandchild(tokens_[1]);
+  const HeldAtItsEnd held(grandchild);
+  members_[1].Leave();
+  ExpectStop(0);
+  ExpectStop(2);
+  clock_.Move(kUnkillableAfter);
+  ExpectNextGeneration(2);
+  EXPECT_TRUE(grandchild.Alive());
 }
 
 // Neither musterd nor supervisor was there to see it.

@@ -15,6 +15,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Key;
+using ::testing::UnorderedElementsAre;
 
 constexpr uint64_t kBefore = 100;  // ticks
 constexpr char kStep[] = "0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_1\n";
@@ -40,7 +42,8 @@ class LeftBehindTest : public testing::Test {
     return FindLeftBehind(supervisors_, all_, [this](pid_t pid) { return variable_.contains(pid); });
   }
 
-  DeadSupervisors supervisors_{.job_id = 12, .step = "0", .variable = "", .dead = {20}, .alive = {21}};
+  DeadSupervisors supervisors_{
+      .job_id = 12, .step = "0", .variable = "", .dead = {20}, .alive = {21}, .known = {}};
   LocalProcesses all_;
   std::set<pid_t> variable_;  // those that have it
 };
@@ -78,6 +81,13 @@ TEST_F(LeftBehindTest, IsNotATaskEpilogNorSlurmsOwnNorASupervisorWithItsProgram)
   EXPECT_EQ(Find().uncertain, 0U);
 }
 
+TEST_F(LeftBehindTest, IsWhatWasLeftBeforeThoughItsVariablesHaveGoneWithItsMemory) {
+  Add(30, 1);
+  Add(31, 1).began_ticks = kBefore + 1;  // a later process of that number
+  supervisors_.known = {{30, kBefore}, {31, kBefore}};
+  EXPECT_THAT(Find().processes, ElementsAre(30));
+}
+
 // They may be a living supervisor's: they are asked about again.
 TEST_F(LeftBehindTest, IsNotCertainOfAProcessWhoseParentIsNotListed) {
   Add(30, 29);
@@ -108,10 +118,15 @@ TEST(KillLeftBehindTest, KillsWhatHasTheVariable) {
                                     .variable = variable,
                                     .dead = {},
                                     .alive = {},
-                                    .seen_ns = BoottimeNs()};
+                                    .seen_ns = BoottimeNs(),
+                                    .known = {}};
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  EXPECT_EQ(KillLeftBehind(supervisors), 2U);
-  while (KillLeftBehind(supervisors) != 0 && std::chrono::steady_clock::now() < end)
+  const StillThere there = KillLeftBehind(supervisors);
+  EXPECT_EQ(there.exiting.count, 2);
+  EXPECT_EQ(there.exiting.threads, 2U);
+  EXPECT_GT(there.exiting.pages, 0U);
+  EXPECT_THAT(there.known, UnorderedElementsAre(Key(first.pid()), Key(second.pid())));
+  while (KillLeftBehind(supervisors).exiting.count != 0 && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_FALSE(first.Alive());
   EXPECT_FALSE(second.Alive());

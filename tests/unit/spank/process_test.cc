@@ -93,7 +93,7 @@ TEST_F(Process, ChildrenThatWorkOrGoAreSeen) {
   const pid_t idle = start(false);
   const pid_t busy = start(true);
   const auto look = [&](pid_t spared = 0) { return children.Look(proc.get(), spared); };
-  const Children::Left first = look();
+  const Exiting first = look();
   EXPECT_EQ(first.count, 2);
   EXPECT_EQ(first.threads, 2U);
   EXPECT_GT(first.pages, 0U);
@@ -103,7 +103,7 @@ TEST_F(Process, ChildrenThatWorkOrGoAreSeen) {
     siginfo_t info{};
     ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOWAIT), 0);
   }
-  const Children::Left still = look();
+  const Exiting still = look();
   for (int i = 0; i < 100; ++i) ASSERT_FALSE(look().GoesOnFrom(still, 0));
   EXPECT_EQ(look(busy).count, 1);
   kill(busy, SIGKILL);
@@ -111,18 +111,6 @@ TEST_F(Process, ChildrenThatWorkOrGoAreSeen) {
   EXPECT_TRUE(look().GoesOnFrom(still, 1000));
   kill(idle, SIGKILL);
   EXPECT_EQ(waitpid(idle, nullptr, 0), idle);
-}
-
-TEST(Left, GoesOnWhenMemoryThreadsOrChildrenGoOrTheKernelWorksATenthOfTheTime) {
-  const Children::Left before{.count = 2, .ticks = 100, .threads = 8, .pages = 1000};
-  const auto goes_on = [&](const Children::Left& now) { return now.GoesOnFrom(before, 1000); };
-  const auto tenth = static_cast<uint64_t>(sysconf(_SC_CLK_TCK)) / 10;
-  EXPECT_FALSE(goes_on(before));
-  EXPECT_TRUE(goes_on({.count = 1, .ticks = 100, .threads = 8, .pages = 1000}));
-  EXPECT_TRUE(goes_on({.count = 2, .ticks = 100, .threads = 7, .pages = 1000}));
-  EXPECT_TRUE(goes_on({.count = 2, .ticks = 100, .threads = 8, .pages = 999}));
-  EXPECT_FALSE(goes_on({.count = 2, .ticks = 100 + tenth, .threads = 8, .pages = 1000}));
-  EXPECT_TRUE(goes_on({.count = 2, .ticks = 101 + tenth, .threads = 8, .pages = 1000}));
 }
 
 TEST_F(Process, MayDumpCoreFollowsTheLimitUnlessAProgramTakesTheCores) {

@@ -183,12 +183,13 @@ void Rig::Send(const void* bytes, size_t size, int fd) {
   EXPECT_EQ(sendmsg(connection.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(size)) << strerror(errno);
 }
 
-void Rig::Welcome(uint32_t lease_ms, uint32_t reconnect_ms) {
+void Rig::Welcome(uint32_t lease_ms, uint32_t reconnect_ms, uint32_t unkillable_ms) {
   wire::Welcome body{};
   wire::SetHeader(&body, wire::Type::kWelcome);
   memcpy(body.token, kToken, sizeof(kToken));
   body.lease_ms = lease_ms;
   body.reconnect_ms = reconnect_ms;
+  body.unkillable_ms = unkillable_ms;
   Send(&body, sizeof(body));
 }
 

@@ -51,7 +51,7 @@ class Rig {
   // Starts the task: stdin, stdout and stderr are pipes to the members below. Accepts its connection and
   // reads the hello.
   wire::SupervisorHello Launch();
-  void Welcome(uint32_t lease_ms = 0, uint32_t reconnect_ms = 30'000);
+  void Welcome(uint32_t lease_ms = 0, uint32_t reconnect_ms = 30'000, uint32_t unkillable_ms = 60'000);
   // Starts a generation whose program is `sh -c script`, or the words of PROGRAM; `more` are further entries of the environment.
   void Start(uint64_t generation, const std::string& script, const std::vector<std::string>& more = {});
   void Stop(uint64_t generation);

@@ -15,6 +15,8 @@ namespace {
 using wire::FinishAs;
 using wire::Type;
 
+constexpr uint32_t kUnkillableMs = 100;
+
 // The numbers that a script has printed, up to the line "ready".
 std::vector<pid_t> Pids(const std::string& text) {
   std::istringstream lines(text);
@@ -135,9 +137,8 @@ TEST(Sweep, DoesNotReportADeathThatWasOrdered) {
 
 TEST(Sweep, CountsWhatSigkillDoesNotRemove) {
   Rig rig;
-  rig.settings.sweep_ms = 100;
   rig.Launch();
-  rig.Welcome();
+  rig.Welcome(0, 30'000, kUnkillableMs);
   rig.Start(1, "sleep 60");
   const pid_t pid = rig.ExpectExecuted(1);
   // A traced process stays a zombie that its parent cannot see until the tracer has taken it.
@@ -153,11 +154,34 @@ TEST(Sweep, CountsWhatSigkillDoesNotRemove) {
   }));
 }
 
+// Two processes that SIGKILL has ended and that go one after the other, together later than one may stand still.
+TEST(Sweep, WaitsForProcessesAsLongAsTheyGo) {
+  constexpr std::chrono::milliseconds kUnkillable(2'000);
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(0, 30'000, static_cast<uint32_t>(kUnkillable.count()));
+  rig.Start(1, "sleep 60 & echo $!; sleep 60 & echo $!; echo ready; wait");
+  rig.ExpectExecuted(1);
+  const std::vector<pid_t> pids = Pids(rig.ReadStdout("ready\n"));
+  ASSERT_EQ(pids.size(), 2U);
+  for (const pid_t pid : pids) ASSERT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, PTRACE_O_TRACEEXIT), 0);
+  const auto let_go = [](pid_t pid) {
+    EXPECT_EQ(waitpid(pid, nullptr, __WALL), pid);  // it stops at its end
+    EXPECT_EQ(ptrace(PTRACE_CONT, pid, nullptr, nullptr), 0);
+    EXPECT_EQ(waitpid(pid, nullptr, __WALL), pid);
+  };
+  rig.Stop(1);
+  EXPECT_FALSE(rig.Next(kUnkillable * 6 / 10));
+  let_go(pids[0]);
+  EXPECT_FALSE(rig.Next(kUnkillable * 6 / 10));
+  let_go(pids[1]);
+  EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).unkillable, 0U);
+}
+
 TEST(Sweep, AtTheEndDoesNotWaitForEverForWhatCannotBeKilled) {
   Rig rig;
-  rig.settings.sweep_ms = 100;
   rig.Launch();
-  rig.Welcome();
+  rig.Welcome(0, 30'000, kUnkillableMs);
   rig.Start(1, "sleep 60");
   const pid_t pid = rig.ExpectExecuted(1);
   ASSERT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0);
