@@ -1,11 +1,14 @@
 #include "spank-plugin/supervisor/process_facts.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace muster::supervisor {
 namespace {
@@ -25,6 +28,56 @@ bool ReadOf(int proc_fd, pid_t pid, const char* file, char* text, size_t size) {
   char path[64];
   snprintf(path, sizeof(path), "%d/%s", pid, file);
   return ReadText(proc_fd, path, text, size);
+}
+
+// Each process in one of the kernel's lists of children.
+template <typename Each>
+void EachListed(int list_fd, Each each) {
+  char text[4096];
+  off_t at = 0;
+  for (;;) {
+    const ssize_t got = pread(list_fd, text, sizeof(text) - 1, at);
+    if (got <= 0) return;
+    text[got] = '\0';
+    // Each number is followed by a space; one that is cut off at the buffer's end is read again.
+    const char* last = strrchr(text, ' ');
+    if (last == nullptr) return;
+    for (char* number = text; number < last;) {
+      const long pid = strtol(number, &number, 10);
+      ++number;
+      if (pid > 0) each(static_cast<pid_t>(pid));
+    }
+    at += last + 1 - text;
+  }
+}
+
+// Sends SIGKILL to a process if `parent` is its parent. The number may be another process's by now: the handle is of the process that
+// is looked at.
+void KillChildOf(int proc_fd, pid_t parent, pid_t pid) {
+  const UniqueFd handle(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  char stat[1024];
+  if (handle.valid() && ReadOf(proc_fd, pid, "stat", stat, sizeof(stat)) &&
+      atoi(StatField(stat, 4)) == parent)
+    syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
+}
+
+void KillBelowProcess(int proc_fd, pid_t parent, int depth) {
+  char path[64];
+  snprintf(path, sizeof(path), "%d/task", parent);
+  UniqueFd threads(openat(proc_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  DIR* directory = threads.valid() ? fdopendir(threads.get()) : nullptr;
+  if (directory == nullptr) return;
+  const int fd = threads.release();
+  while (const dirent* thread = readdir(directory)) {
+    snprintf(path, sizeof(path), "%.20s/children", thread->d_name);
+    const UniqueFd list(openat(fd, path, O_RDONLY | O_CLOEXEC));
+    if (!list.valid()) continue;
+    EachListed(list.get(), [&](pid_t pid) {
+      KillChildOf(proc_fd, parent, pid);
+      if (depth > 1) KillBelowProcess(proc_fd, pid, depth - 1);
+    });
+  }
+  closedir(directory);
 }
 
 }  // namespace
@@ -70,29 +123,22 @@ bool Children::Open(int proc_fd) {
 
 template <typename Each>
 int Children::Visit(pid_t spared, Each each) const {
-  char text[4096];
-  off_t at = 0;
   int count = 0;
-  for (;;) {
-    const ssize_t got = pread(list_.get(), text, sizeof(text) - 1, at);
-    if (got <= 0) return count;
-    text[got] = '\0';
-    // Each number is followed by a space; one that is cut off at the buffer's end is read again.
-    const char* last = strrchr(text, ' ');
-    if (last == nullptr) return count;
-    for (char* number = text; number < last;) {
-      const long pid = strtol(number, &number, 10);
-      ++number;
-      if (pid <= 0 || pid == spared) continue;
-      ++count;
-      each(static_cast<pid_t>(pid));
-    }
-    at += last + 1 - text;
-  }
+  EachListed(list_.get(), [&](pid_t pid) {
+    if (pid == spared) return;
+    ++count;
+    each(pid);
+  });
+  return count;
 }
 
 int Children::Kill(pid_t spared) const {
   return Visit(spared, [](pid_t pid) { kill(pid, SIGKILL); });
+}
+
+void Children::KillBelow(int proc_fd, pid_t spared) const {
+  constexpr int kDepth = 32;
+  Visit(spared, [proc_fd](pid_t pid) { KillBelowProcess(proc_fd, pid, kDepth); });
 }
 
 int Children::Count(pid_t spared) const {

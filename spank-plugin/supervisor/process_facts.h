@@ -33,6 +33,8 @@ class Children {
   bool Open(int proc_fd);
   // Sends SIGKILL to all of them but `spared`, 0: to all; returns how many there were.
   int Kill(pid_t spared) const;
+  // Sends SIGKILL to all that is below them: a process that the kernel does not let go keeps its children, and these run on.
+  void KillBelow(int proc_fd, pid_t spared) const;
   // How many there are but `spared`, zombies included. It is exact: the kernel's list is cut off only where a child goes while it
   // is read, and no child goes that this process, the one who reads, has not reaped.
   [[nodiscard]] int Count(pid_t spared) const;

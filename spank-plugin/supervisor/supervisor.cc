@@ -300,7 +300,8 @@ void Supervisor::Fence(const char* why) {
 
 // Kills everything that descends from this process; comes back from Reap until nothing is left. Each death
 // makes the orphans this process's own children, so its own children are all that need be looked at, and no
-// pid that it has not reaped can have gone to another process.
+// pid that it has not reaped can have gone to another process. What is below a child that does not go is
+// killed when the rescan is due.
 void Supervisor::Sweep() {
   // Whoever is fenced cannot save any more, and has not ended well then.
   EndDrain(fencing_ ? SIGKILL : 0);

@@ -176,7 +176,10 @@ void Supervisor::RestartTimers(int64_t now) {
 
 void Supervisor::OnTimers(int64_t now) {
   if (redial_.Passed(now)) Reconnect(now);
-  if (rescan_.Passed(now)) Sweep();
+  if (rescan_.Passed(now)) {
+    children_.KillBelow(settings_.proc_fd, Spared());
+    Sweep();
+  }
   if (leave_at_.Passed(now)) {
     leave_at_.Clear();
     leaving_ = true;

@@ -178,6 +178,24 @@ TEST(Sweep, WaitsForProcessesAsLongAsTheyGo) {
   EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).unkillable, 0U);
 }
 
+// A helper in a session of its own, whose parent has not gone yet: it is nobody's orphan.
+TEST(Sweep, TakesWhatIsBelowAProcessThatTheKernelDoesNotLetGo) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "setsid sh -c 'sleep 60 & echo $!; echo $$; echo ready; wait' & wait");
+  const pid_t program = rig.ExpectExecuted(1);
+  const std::vector<pid_t> pids = Pids(rig.ReadStdout("ready\n"));
+  ASSERT_EQ(pids.size(), 2U);
+  ASSERT_EQ(ptrace(PTRACE_SEIZE, program, nullptr, PTRACE_O_TRACEEXIT), 0);
+  rig.Stop(1);
+  for (const pid_t pid : pids) EXPECT_TRUE(Until([pid] { return !IsAlive(pid); })) << pid;
+  EXPECT_EQ(waitpid(program, nullptr, __WALL), program);  // it stops at its end
+  EXPECT_EQ(ptrace(PTRACE_CONT, program, nullptr, nullptr), 0);
+  EXPECT_EQ(waitpid(program, nullptr, __WALL), program);
+  EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).unkillable, 0U);
+}
+
 TEST(Sweep, AtTheEndDoesNotWaitForEverForWhatCannotBeKilled) {
   Rig rig;
   rig.Launch();
