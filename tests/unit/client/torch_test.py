@@ -11,6 +11,7 @@ import sys
 import threading
 import unittest
 from collections import Counter, OrderedDict, defaultdict, namedtuple
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -281,8 +282,34 @@ class DcpTest(MemberCase):
             self.assertEqual(reader.step, 7)
             with self.assertRaisesRegex(ValueError, "'last' does not end in the number of a step"):
                 reader.reset("last")
+            for ended in ("runs/step-8/", Path("runs/step-8")):  # the steps of one reader or writer, one after the other
+                reader.reset(ended)
+                self.assertEqual(reader.step, 8)
+            writer.reset()
+            with self.assertRaisesRegex(ValueError, "which step"):
+                writer.set_up_storage_writer(True)
         self.assertTrue(muster.torch.StorageWriter.validate_checkpoint_id("step-1"))
         self.assertFalse(muster.torch.StorageReader.validate_checkpoint_id("latest"))
+
+
+    def test_a_checkpoint_id_never_overrides_the_step_that_is_given(self) -> None:
+        state, got = {"w": torch.ones(2)}, {"w": torch.zeros(2)}
+        with muster.init() as gang:
+            writer = muster.torch.StorageWriter(gang, 500)
+            for wrong in ("runs/exp3", "step-0", "499/"):
+                with self.assertRaisesRegex(ValueError, f"checkpoint_id '{wrong}' ends in .*, and the step that is given is 500"):
+                    dcp.save(state, checkpoint_id=wrong, storage_writer=writer)
+            self.assertEqual(self.musterd.shards, {})
+            for step, checkpoint_id in ((500, "runs/experiment"), (501, "runs/step-501"), (502, Path("step-0502")), (503, None)):
+                dcp.save(state, checkpoint_id=checkpoint_id, storage_writer=muster.torch.StorageWriter(gang, step))
+                gang.wait(step, timeout=10)
+            self.assertEqual(list(self.musterd.shards), [500, 501, 502, 503])
+            reader = muster.torch.StorageReader(gang, 500)
+            with self.assertRaisesRegex(ValueError, "checkpoint_id 'exp3' ends in 3, and the step that is given is 500"):
+                dcp.load(got, checkpoint_id="exp3", storage_reader=reader)
+            self.assertEqual(got["w"].tolist(), [0, 0])
+            dcp.load(got, checkpoint_id="runs/experiment", storage_reader=reader)
+            self.assertEqual(got["w"].tolist(), [1, 1])
 
 
 class ImportTest(unittest.TestCase):

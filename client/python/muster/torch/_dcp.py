@@ -27,23 +27,31 @@ _AT_ONCE = 1 << 30  # bytes of tensors that are not in the CPU's memory, or not 
 
 
 class _Storage:
-    """Of which step, as both ask for it."""
+    """Of which step, as both ask for it: the one that is given, or the one in which the checkpoint_id of this call ends."""
 
     def __init__(self, gang: Gang, step: int | None = None) -> None:
         super().__init__()
         self.gang = gang
-        self.step = step
+        self._given = step
+        self._named: int | None = None
+
+    @property
+    def step(self) -> int | None:
+        return self._named if self._given is None else self._given
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        if checkpoint_id is not None:
-            found = re.search(r"\d+$", os.fspath(checkpoint_id))
-            if found is None:
-                raise ValueError(f"checkpoint_id {os.fspath(checkpoint_id)!r} does not end in the number of a step")
-            self.step = int(found[0])
+        self._named = None if checkpoint_id is None else _step_in(checkpoint_id)
+        if checkpoint_id is None:
+            return
+        shown = f"checkpoint_id {os.fspath(checkpoint_id)!r}"
+        if self._named is None and self._given is None:
+            raise ValueError(f"{shown} does not end in the number of a step")
+        if None not in (self._named, self._given) and self._named != self._given:
+            raise ValueError(f"{shown} ends in {self._named}, and the step that is given is {self._given}: they must be the same")
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return re.search(r"\d+$", os.fspath(checkpoint_id)) is not None
+        return _step_in(checkpoint_id) is not None
 
     def prepare_local_plan(self, plan: Any) -> Any:
         return plan
@@ -53,8 +61,9 @@ class _Storage:
 
 
 class StorageWriter(_Storage, storage.StorageWriter):
-    """Writes a checkpoint of `step`, which may also be given as a checkpoint_id that ends in it ("step-100").
+    """Writes a checkpoint of `step`, or of the step in which the checkpoint_id of a save ends ("step-100").
 
+    Where both are given they are the same, and ValueError says so if not. An id without a number at its end is of no account then.
     All members of the gang must take part. dcp.save returns when they have handed over what they save, and waits for no
     store: Gang.wait tells when the checkpoint is committed, or why it is not.
     """
@@ -108,7 +117,7 @@ class StorageWriter(_Storage, storage.StorageWriter):
 
 
 class StorageReader(_Storage, storage.StorageReader):
-    """Reads the checkpoint that this generation starts from, or that of `step` (or of a checkpoint_id that ends in it)."""
+    """Reads the checkpoint that this generation starts from, or that of a step, which is said as to StorageWriter."""
 
     _metadata: md.Metadata
     _ranks: dict[Any, int]
@@ -181,6 +190,11 @@ class StorageReader(_Storage, storage.StorageReader):
 
 def _name(fqn: str) -> str:
     return tree.name_of(tree.join("", fqn))
+
+
+def _step_in(checkpoint_id: str | os.PathLike[str]) -> int | None:
+    found = re.search(r"(\d+)/*$", os.fspath(checkpoint_id))
+    return None if found is None else int(found[1])
 
 
 def _done(value: Any) -> Future[Any]:
