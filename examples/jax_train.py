@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a small model on bytes with JAX, data parallel over all processes. Every member saves the same state with Muster.
+"""Trains a small model on bytes with JAX, data parallel over all processes. Each array of the state is saved by one of them.
 
     srun --gang --nodes=2 --ntasks-per-node=8 python3 examples/jax_train.py --text FILE       (without Muster: --checkpoints DIRECTORY)
 """
@@ -38,10 +38,10 @@ def train(params, momentum, batch):
 
 draw = np.random.default_rng(1).normal
 params = {name: np.float32(draw(0, 0.05, size)) for name, size in {"embed": (256, 16), "in": (16 * 32, 128), "out": (128, 256)}.items()}
-state, first = gang.restore() or ((params, jax.tree.map(np.zeros_like, params)), 0)
+state = jax.device_put((params, jax.tree.map(np.zeros_like, params)), same)
+(params, momentum), first = gang.restore(into=state) or (state, 0)
 if first and gang.rank == 0:
     print(f"rank 0 of {gang.world_size} resumed from step {first}", flush=True)
-params, momentum = jax.device_put(state, same)
 windows = np.lib.stride_tricks.sliding_window_view(np.fromfile(options.text, np.uint8), 33)
 for step in range(first + 1, options.steps + 1):
     mine = windows[np.random.default_rng((step, gang.rank)).integers(len(windows), size=32)]
@@ -50,7 +50,7 @@ for step in range(first + 1, options.steps + 1):
     if gang.rank == 0 and step % 5 == 0:
         print(f"step {step} loss {loss:.6f}", flush=True)
     if wish.save or step % options.checkpoint_every == 0 or step == options.steps:
-        gang.save(jax.tree.map(np.asarray, (params, momentum)), step)
+        gang.save((params, momentum), step)
     if wish.exit:
         break
 gang.wait()

@@ -18,11 +18,13 @@ constexpr size_t kMaxShown = 120;  // bytes of a name in a sentence
 
 struct Type {
   const char* name;
-  uint64_t bytes;
+  uint64_t bits;
 };
-constexpr Type kTypes[] = {{"F64", 8},  {"F32", 4}, {"F16", 2},     {"BF16", 2},   {"I64", 8}, {"I32", 4},
-                           {"I16", 2},  {"I8", 1},  {"U64", 8},     {"U32", 4},    {"U16", 2}, {"U8", 1},
-                           {"BOOL", 1}, {"C64", 8}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+constexpr Type kTypes[] = {
+    {"F64", 64},        {"F32", 32},    {"F16", 16},    {"BF16", 16},   {"I64", 64},    {"I32", 32},
+    {"I16", 16},        {"I8", 8},      {"U64", 64},    {"U32", 32},    {"U16", 16},    {"U8", 8},
+    {"BOOL", 8},        {"C64", 64},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+    {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
 
 Error NotSafeTensors(const std::string& what) {
   return {Errc::kInvalid, "it is not a good safetensors file: " + what};
@@ -81,16 +83,17 @@ Result<SafeTensor> ReadTensor(const std::string& name, const json& from, uint64_
   const json offsets = member("data_offsets");
   if (!dtype.is_string()) return wrong("has no dtype");
   tensor.dtype = dtype.get<std::string>();
-  const auto element = SafeTensorsElement(tensor.dtype);
+  const auto element = SafeTensorsBits(tensor.dtype);
   if (!element) return wrong("has the dtype " + Shown(tensor.dtype) + "; known are " + SafeTensorsTypes());
   if (!shape.is_array()) return wrong("has no shape");
-  uint64_t bytes = *element;
+  uint64_t bits = *element;
   for (const json& size : shape) {
     if (!size.is_number_unsigned()) return wrong("has a shape that is no list of sizes");
     tensor.shape.push_back(size.get<uint64_t>());
-    if (__builtin_mul_overflow(bytes, tensor.shape.back(), &bytes))
+    if (__builtin_mul_overflow(bits, tensor.shape.back(), &bits))
       return wrong("has a shape that is too large");
   }
+  if (bits % kBitsPerByte != 0) return wrong("ends within a byte, by its shape and dtype");
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
     return wrong("has no data_offsets");
@@ -101,18 +104,18 @@ Result<SafeTensor> ReadTensor(const std::string& name, const json& from, uint64_
     return wrong("lies outside of the data (" + std::to_string(tensor.begin) + " to " +
                  std::to_string(tensor.end) + " of " + std::to_string(data_bytes) + " bytes)");
   }
-  if (tensor.end - tensor.begin != bytes) {
+  if (tensor.end - tensor.begin != bits / kBitsPerByte) {
     return wrong("has " + std::to_string(tensor.end - tensor.begin) + " bytes, its shape and dtype need " +
-                 std::to_string(bytes));
+                 std::to_string(bits / kBitsPerByte));
   }
   return tensor;
 }
 
 }  // namespace
 
-std::optional<uint64_t> SafeTensorsElement(std::string_view dtype) {
+std::optional<uint64_t> SafeTensorsBits(std::string_view dtype) {
   for (const Type& type : kTypes) {
-    if (dtype == type.name) return type.bytes;
+    if (dtype == type.name) return type.bits;
   }
   return std::nullopt;
 }

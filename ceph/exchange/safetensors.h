@@ -16,6 +16,7 @@ namespace muster {
 
 inline constexpr uint64_t kMaxSafeTensorsHeader = 100'000'000;  // bytes, as the safetensors library has it
 inline constexpr size_t kSafeTensorsLengthBytes = 8;
+inline constexpr uint64_t kBitsPerByte = 8;
 
 struct SafeTensor {
   std::string name;
@@ -31,8 +32,8 @@ struct SafeTensorsHeader {
   uint64_t data_offset = 0;         // in the file
 };
 
-// Bytes of one element; nothing for a type that is not known.
-std::optional<uint64_t> SafeTensorsElement(std::string_view dtype);
+// Bits of one element; nothing for a type that is not known. Elements of less than a byte lie side by side, without a gap.
+std::optional<uint64_t> SafeTensorsBits(std::string_view dtype);
 // The types that are known, between commas.
 std::string SafeTensorsTypes();
 

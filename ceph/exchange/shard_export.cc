@@ -87,7 +87,7 @@ Result<ShardExport> PlanExport(const ShardOrigin& origin, const std::vector<Shar
   std::vector<size_t> order(entries.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return SafeTensorsElement(shown[a].dtype) > SafeTensorsElement(shown[b].dtype);
+    return SafeTensorsBits(shown[a].dtype) > SafeTensorsBits(shown[b].dtype);
   });
   ShardExport out;
   std::vector<SafeTensor> tensors;

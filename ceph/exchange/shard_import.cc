@@ -61,8 +61,10 @@ Result<ShardImport> PlanForeign(const SafeTensorsHeader& header) {
   for (const SafeTensor& tensor : header.tensors) {
     const auto leaf = LeafOfType({tensor.dtype, tensor.shape});
     if (!leaf) {
-      return Error{Errc::kInvalid, "neither torch nor numpy has the dtype " + tensor.dtype + ", or in " +
-                                       std::to_string(tensor.shape.size()) + " dimensions"};
+      return Error{Errc::kInvalid,
+                   "tensor " + PrintableText(tensor.name.substr(0, 120)) + " has the dtype " + tensor.dtype +
+                       " and the shape " + json(tensor.shape).dump() +
+                       ", which torch or numpy do not have, or only in more than 8 dimensions"};
     }
     const std::string name = EntryName(tensor.name, entries.size());
     pairs.push_back({tensor.name, {{leaf->kind, {name, json()}}}});

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # its types
 import numpy
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -18,8 +19,11 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 DTYPES = [
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.float8_e8m0fnu, torch.float4_e2m1fn_x2, torch.uint16),
     *(torch.complex64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool),
 ]
+# Of NumPy's and ml_dtypes' arrays, as JAX has them; one in each case.
+ARRAYS = [numpy.dtype(name) for name in ("int16", "bfloat16", "float8_e4m3b11fnuz", "float8_e5m2", "int4", "float4_e2m1fn", "complex128")]
 # pp: one rank has the name. ep: some have. pp+fsdp: some have parts of it.
 PLACEMENTS = ["plain", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "ep", "pp+fsdp"]
 EVERYWHERE = PLACEMENTS[:5]  # on all ranks
@@ -210,6 +214,19 @@ def bits_of(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tens
     return torch.from_numpy(raw).view(dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
 
 
+def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Also of types that PyTorch fills with nothing."""
+    memory = torch.empty(shape, dtype=dtype)
+    memory.view(-1).view(torch.uint8).zero_()
+    return memory
+
+
+def array(case: Case, save: int) -> Any:
+    """What all ranks have: random bits."""
+    dtype = ARRAYS[case.number % len(ARRAYS)]
+    return numpy.frombuffer(case.random("array", save).randbytes(6 * dtype.itemsize), dtype).reshape(2, 3)
+
+
 def raw(tensor: torch.Tensor) -> torch.Tensor:
     flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
     flat.view(tensor.shape).copy_(tensor.detach())
@@ -232,16 +249,16 @@ def laid_out(tensor: torch.Tensor, layout: str) -> tuple[torch.Tensor, torch.Ten
     if not tensor.shape or not tensor.numel():
         layout = "dense"
     if layout == "gaps":
-        memory = torch.zeros((*tensor.shape, 2), dtype=tensor.dtype)
+        memory = zeros((*tensor.shape, 2), tensor.dtype)
         view = memory[..., 0]
     elif layout == "transposed":
-        memory = torch.zeros(tuple(reversed(tensor.shape)), dtype=tensor.dtype)
+        memory = zeros(tuple(reversed(tensor.shape)), tensor.dtype)
         view = memory.permute(*reversed(range(tensor.dim())))
     elif layout == "offset":
-        memory = torch.zeros(tensor.numel() + 2, dtype=tensor.dtype)
+        memory = zeros((tensor.numel() + 2,), tensor.dtype)
         view = memory[1:-1].view(tensor.shape)
     else:
-        memory = torch.zeros(tensor.shape, dtype=tensor.dtype)
+        memory = zeros(tuple(tensor.shape), tensor.dtype)
         view = memory
     view.copy_(tensor)
     return view, memory

@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from .slices import Slice, is_of
+from . import _jax
+from .slices import Slice, is_jax_array, is_of
 from .tree import Leaf
 
 
@@ -22,7 +23,9 @@ def chunks(leaves: dict[str, Leaf]) -> Iterator[tuple[str, Slice]]:
 
 
 def parts(name: str, value: Any) -> list[Slice]:
-    """The local parts of a ShardedTensor or a DTensor; another tensor (or array, or bytes) as a whole."""
+    """The local parts of a ShardedTensor, a DTensor or an array of JAX; another tensor (or array, or bytes) as a whole."""
+    if is_jax_array(value):
+        return _jax.parts(name, value)
     if _is_sharded(value):
         whole = tuple(value.size())
         return [Slice(shard.tensor, whole, tuple(shard.metadata.shard_offsets)) for shard in value.local_shards()]

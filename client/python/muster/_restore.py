@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Optional
 
-from . import tree
+from . import _jax, tree
 from ._library import Entry
 from ._parts import parts
 from .errors import Invalid, NotFound
-from .slices import Described, Slice, SliceInfo, dtype_of, is_array, is_tensor, numpy_dtype, to_restore, torch_dtype
+from .slices import Described, Slice, SliceInfo, check_jax_type, dtype_of, is_array, is_tensor, numpy_dtype, to_restore, torch_dtype
 
 _NOTHING: Any = object()  # in place of a target that is not there, or of a node that the structure does not have
 _MOST_NAMED = 20
@@ -36,6 +36,7 @@ class Reading:
         self._wanted: list[tuple[str, Described]] = []
         self._missing: list[str] = []
         self._wrong: list[str] = []
+        self._has_targets = False
 
     def structure(self, rank: int | None) -> Any:
         """That of the open shard, else of whoever has one: `rank` first (None: the member in this one's place)."""
@@ -56,10 +57,10 @@ class Reading:
             text = f"the checkpoint of step {self._step} does not have what is to be restored: {'; '.join(failed[:_MOST_NAMED])}{more}"
             raise Invalid(text) if self._wrong else NotFound(text)
         self._fill(self._wanted)
-        return state
+        return _made(state) if self._has_targets else state
 
     def _state(self, node: Any, into: Any, path: str) -> Any:
-        if is_tensor(into) or is_array(into):
+        if is_tensor(into) or is_array(into) or _jax.is_target(into):
             return self._target(node, into, path)
         if isinstance(into, dict):
             return self._dict(node, into, path)
@@ -95,8 +96,10 @@ class Reading:
         return into
 
     def _target(self, node: Any, into: Any, path: str) -> Any:
-        """A tensor or an array of `into` is to be filled, whoever has saved it."""
+        """A tensor or an array of `into` is to be filled, whoever has saved it. One of JAX, which never changes, is made anew."""
         name, rank = tree.name_of(path), self._rank
+        if _jax.is_target(into):
+            check_jax_type(name, into)
         if node is not _NOTHING:
             kind, value = tree.kind_of(node)
             if kind not in tree.LEAVES:
@@ -109,7 +112,11 @@ class Reading:
             was = f"is {info.dtype} of shape {info.global_shape} in the checkpoint"
             self._wrong.append(f"{name!r} {was}, {dtype_of(into)} of shape {tuple(into.shape)} here")
         else:
-            self._wanted += [(name, to_restore(name, replace(p, first_rank=rank))) for p in parts(name, into)]
+            target = _jax.Target(name, into) if _jax.is_target(into) else None
+            here = parts(name, into) if target is None else target.slices
+            self._wanted += [(name, to_restore(name, replace(p, first_rank=rank))) for p in here]
+            self._has_targets = self._has_targets or target is not None
+            return target or into
         return into
 
     def leaf(self, kind: str, name: str, rank: int | None) -> Any:
@@ -153,3 +160,15 @@ class Reading:
         for _, part in wanted:
             if part.done is not None:
                 part.done()
+
+
+def _made(state: Any) -> Any:
+    """The state with its arrays of JAX. Its dicts and lists are of this restore."""
+    if isinstance(state, _jax.Target):
+        return state.make()
+    if isinstance(state, tuple):
+        return tuple(_made(item) for item in state)
+    if isinstance(state, (dict, list)):
+        for key, item in state.items() if isinstance(state, dict) else enumerate(state):
+            state[key] = _made(item)
+    return state

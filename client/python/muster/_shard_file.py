@@ -19,10 +19,12 @@ from .slices import SliceInfo
 
 _LENGTH = 8  # bytes of the header's length
 _VERSION = 1
+_PACKED = "float4_e2m1fn_x2"  # of which safetensors counts the two numbers in each byte
 _DTYPES = {
     **{name: name.upper()[0] + re.sub(r"\D", "", name) for name in ("float64", "float32", "float16", "int64", "int32", "int16", "int8")},
     **{name: "U" + name[4:] for name in ("uint64", "uint32", "uint16", "uint8")},
     **{"bfloat16": "BF16", "bool": "BOOL", "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"},
+    **{"float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ", _PACKED: "F4"},
 }
 Box = tuple[range, ...]  # one for each dimension
 
@@ -91,7 +93,10 @@ def lay_out(step: int, rank: int, members: int, entries: dict[str, tuple[str, by
         unique = next(one for one in taken if one not in tensors and one not in ("", "__metadata__"))
         _, dtype, *_, shape = meta.split()
         lengths = [int(n) for n in re.findall(r"\d+", shape)]
-        tensors[unique] = (_DTYPES[dtype], lengths, data) if dtype in _DTYPES else ("U8", [len(data)], data)
+        if dtype == _PACKED and lengths:
+            lengths[-1] *= 2
+        known = dtype in _DTYPES and (dtype != _PACKED or lengths)
+        tensors[unique] = (_DTYPES[dtype], lengths, data) if known else ("U8", [len(data)], data)
         listed.append((name, meta, unique))
     header: dict[str, Any] = {}
     at, ordered = 0, []

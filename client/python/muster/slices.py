@@ -20,6 +20,8 @@ from .errors import Corrupt, Invalid
 
 DIMS_MAX = 8
 ANY_RANK = 2**32 - 1
+_KINDS = "biufcmMSU"  # of numpy's types: not objects, and not records
+_ADDED = 2  # dtype.isbuiltin of a type that a package has added
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a named tensor: a torch tensor, numpy array or bytes, and where it lies in the whole.
+    """A part of a named tensor: a torch tensor, a numpy array, one of JAX (to save it) or bytes, and where it lies in the whole.
 
     Without `global_shape` it is all of it; without `offset` it begins at the first element. `first_rank` says, when it is
     restored, whose shard most likely has it.
@@ -145,6 +147,13 @@ def to_save(name: str, part: Slice) -> Described:
     if is_tensor(part.data):
         tensor = _plain_tensor(name, part.data)
         return _described(name, part, dtype_of(tensor), tensor.shape, tensor.element_size(), _tensor_to_save(name, tensor))
+    if is_jax_array(part.data):
+        jax_array = check_jax_array(name, part.data)
+        if not jax_array.is_fully_addressable:
+            raise TypeError(f"{name!r} is a jax.Array of several processes: give Slice one of its addressable_shards, or save it in the state")
+        size = jax_array.size * jax_array.dtype.itemsize
+        buffer = Buffer(jax_array, 0, size, copy=lambda: _jax_buffer(jax_array))
+        return _described(name, part, dtype_of(jax_array), jax_array.shape, jax_array.dtype.itemsize, buffer)
     array = _array(name, part.data)
     dense = array.flags.c_contiguous
     buffer = _array_buffer(array) if dense else Buffer(array, 0, array.nbytes, copy=lambda: _array_buffer(array.copy(order="C")))
@@ -159,6 +168,8 @@ def to_restore(name: str, part: Slice) -> Described:
         return _described(name, part, "bytes", (size,), 1, Buffer(part.data, address, size))
     if is_tensor(part.data):
         return _tensor_to_restore(name, part)
+    if is_jax_array(part.data):
+        raise TypeError(f"{name!r} cannot be restored into a jax.Array, which never changes: give Slice a numpy array")
     array = _array(name, part.data)
     if not array.flags.writeable:
         raise ValueError(f"{name!r} cannot be restored into an array that is read-only")
@@ -184,13 +195,32 @@ def _tensor_to_save(name: str, plain: Any) -> Buffer:
 
     def copy() -> Buffer:
         # To the CPU first: a GPU may be full.
-        return _tensor_buffer(name, plain.cpu().resolve_conj().resolve_neg().contiguous())
+        dense = _as_bytes(plain).cpu().resolve_conj().resolve_neg().contiguous()
+        return _tensor_buffer(name, dense.view(plain.dtype))
 
     return Buffer(plain, 0, plain.numel() * plain.element_size(), copy=copy)
 
 
+def _as_bytes(tensor: Any) -> Any:
+    """The same memory, as PyTorch can copy it: of int4 and other types of one byte it copies no tensor that has gaps."""
+    import torch
+
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+
+
 def _array_buffer(dense: Any) -> Buffer:
     return Buffer(dense, dense.ctypes.data if dense.nbytes else 0, dense.nbytes)
+
+
+def _jax_buffer(array: Any) -> Buffer:
+    """Its memory where that is the CPU's, row by row and whole bytes; else a copy."""
+    import jax
+    import numpy
+
+    # Of an array of its own: JAX keeps a copy as long as the array.
+    shards = [shard.data for shard in array.addressable_shards]
+    host = numpy.asarray(jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards))
+    return _array_buffer(host if host.flags.c_contiguous else host.copy(order="C"))
 
 
 def _tensor_to_restore(name: str, part: Slice) -> Described:
@@ -200,7 +230,7 @@ def _tensor_to_restore(name: str, part: Slice) -> Described:
     not_meta(name, tensor)
     in_place = tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
     dense = tensor if in_place else torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    done = None if in_place else lambda: tensor.copy_(dense)
+    done = None if in_place else lambda: _as_bytes(tensor).copy_(_as_bytes(dense))
     buffer = _tensor_buffer(name, dense)
     return _described(name, part, dtype_of(dense), dense.shape, dense.element_size(), buffer, done)
 
@@ -251,12 +281,39 @@ def is_array(data: Any) -> bool:
     return is_of(data, "numpy", "ndarray")
 
 
+def is_jax_array(data: Any) -> bool:
+    return is_of(data, "jax", "Array")
+
+
+def check_jax_array(name: str, array: Any) -> Any:
+    """The same, or why it has no values that can be saved."""
+    if is_of(array, "jax.core", "Tracer"):
+        raise TypeError(f"{name!r} is a jax.Array that is being traced, which has no values yet: save outside of what jax transforms")
+    check_jax_type(name, array)
+    if array.is_deleted():
+        raise ValueError(f"{name!r} is a jax.Array that was deleted, or donated to a function: save it before, or what that has given")
+    return array
+
+
+def check_jax_type(name: str, array: Any) -> None:
+    import numpy
+
+    if not isinstance(array.dtype, numpy.dtype):
+        raise TypeError(f"{name!r} is a jax.Array of {array.dtype}, which cannot be saved or restored: use jax.random.key_data(it)")
+
+
+def _is_of_ml_dtypes(dtype: Any) -> bool:
+    """Whether the package ml_dtypes, which JAX uses, has added it to numpy: bfloat16, and types of 8 bits and less."""
+    return bool(dtype.type.__module__ == "ml_dtypes")
+
+
 def dtype_of(data: Any) -> str:
     """Of a tensor or an array: torch's name where it has the type, else numpy's with the byte order."""
     dtype = data.dtype
     if is_tensor(data):
         return str(dtype).removeprefix("torch.")
-    return str(dtype.name) if dtype.kind in "biufc" and dtype.isnative else str(dtype.str)
+    named = dtype.kind in "biufc" or _is_of_ml_dtypes(dtype)
+    return str(dtype.name) if named and dtype.isnative else str(dtype.str)
 
 
 def torch_dtype(name: str, what: str) -> Any:
@@ -275,9 +332,15 @@ def numpy_dtype(name: str, what: str) -> Any:
     import numpy
 
     try:
-        dtype = numpy.dtype(name)
-    except TypeError:
-        raise Invalid(f"{what!r} is of type {name!r}, which numpy {numpy.__version__} does not have") from None
+        try:
+            dtype = numpy.dtype(name)
+        except TypeError:
+            import ml_dtypes  # noqa: F401  # adds its types
+
+            dtype = numpy.dtype(name)
+    except (TypeError, ImportError) as why:
+        more = " without the package ml_dtypes, which cannot be imported" if isinstance(why, ImportError) else ""
+        raise Invalid(f"{what!r} is of type {name!r}, which numpy {numpy.__version__} does not have{more}") from None
     if dtype.hasobject:
         raise Corrupt(f"{what!r} is an array of {name!r}, which cannot have been saved")
     return dtype
@@ -286,7 +349,10 @@ def numpy_dtype(name: str, what: str) -> Any:
 def _array(name: str, data: Any) -> Any:
     if not is_array(data) or is_of(data, "numpy.ma", "MaskedArray"):
         raise TypeError(f"{name!r} is a {type(data).__name__}, not a tensor, an array or bytes")
-    if data.dtype.hasobject or data.dtype.names is not None or data.dtype.kind == "V":
+    dtype = data.dtype
+    # Of types that other packages add to numpy, a name says nothing to a program that reads them.
+    known = dtype.kind in _KINDS and dtype.isbuiltin != _ADDED or (_is_of_ml_dtypes(dtype) and dtype.isnative)
+    if not known:
         raise TypeError(f"{name!r} is an array of {data.dtype}, which cannot be saved")
     return data
 

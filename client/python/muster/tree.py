@@ -1,10 +1,10 @@
 """States as a structure (JSON) and leaves (slices), without pickle: reading a checkpoint runs no code of it.
 
 A state consists of dicts (keys of any kind below that is hashable), OrderedDicts, Counters, defaultdicts (of a plain
-type), lists, tuples, None, bool, int, float, complex, str, bytes, torch tensors (dense, also distributed ones), numpy
-arrays and scalars (of plain types). Of exactly these types: a namedtuple, an Enum or another class made of one of them would
+type), lists, tuples, None, bool, int, float, complex, str, bytes, torch tensors (dense, also distributed ones), arrays of
+JAX (also sharded ones), numpy arrays and scalars (of plain types, and of the package ml_dtypes). Of exactly these types: a namedtuple, an Enum or another class made of one of them would
 come back as something else, and is refused. A dict's order is kept. Tensors come back on the CPU and without gradients, a
-torch.Size as a tuple. Neither torch nor numpy is imported unless such a leaf is there. A leaf is called by its path, as in
+torch.Size as a tuple, an array of JAX as numpy's. No package is imported unless such a leaf is there. A leaf is called by its path, as in
 "/model/layers.0.weight": docs/formats.md, section 6.
 """
 
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from .errors import Corrupt, Invalid
+from .slices import is_jax_array
 
 STRUCTURE = "structure"
 MARK = b"muster-tree/1\n"
@@ -105,6 +106,8 @@ def _flatten(value: Any, path: str, leaves: dict[str, Leaf]) -> Any:
         return _leaf("scalar", numpy.asarray(value), path, leaves)
     if kind is bytes:
         return _leaf("bytes", value, path, leaves)
+    if is_jax_array(value):
+        return _leaf("array", value, path, leaves)
     if value is None or kind in (bool, int, str):
         return value
     if kind is float:

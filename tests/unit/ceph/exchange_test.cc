@@ -21,6 +21,7 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 struct Sample {
   std::string name;
@@ -158,6 +159,32 @@ TEST(Export, OfSlicesHasTheirTypesAndShapes) {
   EXPECT_EQ(*Import(Export(shard)), shard);
 }
 
+// Of torch's float4_e2m1fn_x2 a byte is an element; safetensors counts both numbers in it. ml_dtypes' have a byte each.
+TEST(Export, OfEightBitsAndLessIsAsSafetensorsHasThem) {
+  const std::string shard = Pack({{"e8m0", MetaOfWhole("float8_e8m0fnu", 1, {2}), "12"},
+                                  {"e4m3fnuz", MetaOfWhole("float8_e4m3fnuz", 1, {2}), "12"},
+                                  {"e5m2fnuz", MetaOfWhole("float8_e5m2fnuz", 1, {}), "1"},
+                                  {"fours", MetaOfWhole("float4_e2m1fn_x2", 1, {3, 2}), "123456"},
+                                  {"none", MetaOfWhole("float4_e2m1fn_x2", 1, {0, 3}), ""},
+                                  {"one", MetaOfWhole("float4_e2m1fn_x2", 1, {}), "1"},
+                                  {"part", "muster-slice/1 float4_e2m1fn_x2 1 0 4,8 2,4 2,1", "12"},
+                                  {"wide", MetaOfWhole("float4_e2m1fn_x2", 1, {0, UINT64_MAX / 2 + 1}), ""},
+                                  {"ml", MetaOfWhole("float4_e2m1fn", 1, {2}), "12"},
+                                  {"int4", MetaOfWhole("int4", 1, {2}), "12"},
+                                  {"double", MetaOfWhole("float64", 8, {1}), "12345678"}});
+  const auto header = Read(Export(shard));
+  ASSERT_TRUE(header) << header.error().message;
+  std::vector<std::string> types;
+  for (const SafeTensor& tensor : header->tensors)
+    types.push_back(tensor.name + " " + tensor.dtype + " " + json(tensor.shape).dump());
+  EXPECT_THAT(types,
+              UnorderedElementsAre("double F64 [1]", "e8m0 F8_E8M0 [2]", "e4m3fnuz F8_E4M3FNUZ [2]",
+                                   "e5m2fnuz F8_E5M2FNUZ []", "fours F4 [3,4]", "none F4 [0,6]", "one U8 [1]",
+                                   "part F4 [2,2]", "wide U8 [0]", "ml U8 [2]", "int4 U8 [2]"));
+  EXPECT_EQ(header->tensors.front().name, "double");
+  EXPECT_EQ(*Import(Export(shard)), shard);
+}
+
 TEST(Export, OfAStructureKeepsItWhateverItIs) {
   for (const char* structure : {"", "{", "\xff\x80", "muster-tree/1\n{\"dcp\":{}}"}) {
     const std::string shard = Pack({Structure(structure), {"0", "{}", "data"}});
@@ -205,6 +232,25 @@ TEST(Import, MakesADictOfAnotherProgramsTensors) {
   EXPECT_EQ(shard->substr(entries->at(1).offset, 2), "90");
 }
 
+TEST(Import, OfEightBitsAndLessIsAsTorchHasThem) {
+  const std::string file = File(
+      R"({"a":{"dtype":"F8_E8M0","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"F8_E4M3FNUZ","shape":[1],"data_offsets":[2,3]},)"
+      R"("c":{"dtype":"F8_E5M2FNUZ","shape":[1],"data_offsets":[3,4]},"d":{"dtype":"F4","shape":[3,2],"data_offsets":[4,7]}})",
+      "1234567");
+  const auto shard = Import(file);
+  ASSERT_TRUE(shard) << shard.error().message;
+  const auto entries = Entries(*shard);
+  ASSERT_TRUE(entries);
+  ASSERT_THAT(*entries, SizeIs(5));
+  EXPECT_EQ(entries->at(0).meta, MetaOfWhole("float8_e8m0fnu", 1, {2}));
+  EXPECT_EQ(entries->at(1).meta, MetaOfWhole("float8_e4m3fnuz", 1, {1}));
+  EXPECT_EQ(entries->at(2).meta, MetaOfWhole("float8_e5m2fnuz", 1, {1}));
+  EXPECT_EQ(entries->at(3).meta, MetaOfWhole("float4_e2m1fn_x2", 1, {3, 1}));
+  EXPECT_EQ(shard->substr(entries->at(3).offset, 3), "567");
+  EXPECT_THAT(shard->substr(entries->at(4).offset, entries->at(4).bytes),
+              HasSubstr(R"(["d",{"tensor":["/d",null]}])"));
+}
+
 TEST(Import, CallsTensorsByTheirPathsWhereThatCanBeAName) {
   std::string header = "{";
   int at = 0;
@@ -222,7 +268,8 @@ TEST(Import, CallsTensorsByTheirPathsWhereThatCanBeAName) {
   for (const ShardEntryInfo& entry : *entries) names.push_back(entry.name);
   EXPECT_THAT(names, ElementsAre("/a~1b~0c", "/~n1", "/~n2", "structure"));
   const std::string nine = R"({"w":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})";
-  EXPECT_THAT(WhyNot(File(nine, "1")), HasSubstr("has the dtype U8, or in 9 dimensions"));
+  EXPECT_THAT(WhyNot(File(nine, "1")),
+              HasSubstr("tensor w has the dtype U8 and the shape [1,1,1,1,1,1,1,1,1], which"));
 }
 
 TEST(Import, TakesAFileWithoutTensors) {
@@ -251,6 +298,17 @@ TEST(Import, RefusesATensorThatIsNotWhatItSays) {
   EXPECT_EQ(OneTensor(R"("F32")", "[2]", "[0,8]"), "it is good");
   EXPECT_THAT(OneTensor(R"("F32")", "[3]", "[0,8]"), HasSubstr("has 8 bytes, its shape and dtype need 12"));
   EXPECT_THAT(OneTensor(R"("F33")", "[2]", "[0,8]"), HasSubstr("has the dtype \"F33\"; known are F64, F32"));
+  EXPECT_EQ(OneTensor(R"("F4")", "[4,4]", "[0,8]"), "it is good");
+  EXPECT_THAT(OneTensor(R"("F4")", "[2,4]", "[0,8]"), HasSubstr("its shape and dtype need 4"));
+  EXPECT_THAT(OneTensor(R"("F4")", "[5,3]", "[0,8]"),
+              HasSubstr("ends within a byte, by its shape and dtype"));
+  EXPECT_THAT(OneTensor(R"("F4")", "[]", "[0,1]"), HasSubstr("ends within a byte"));
+  EXPECT_THAT(OneTensor(R"("F6_E2M3")", "[9]", "[0,8]"), HasSubstr("ends within a byte"));
+  // What is good, and nobody can have.
+  EXPECT_THAT(OneTensor(R"("F4")", "[16,1]", "[0,8]"),
+              HasSubstr("tensor t has the dtype F4 and the shape [16,1], which"));
+  EXPECT_THAT(OneTensor(R"("F6_E3M2")", "[8]", "[0,6]", "123456"),
+              HasSubstr("has the dtype F6_E3M2 and the shape [8]"));
   EXPECT_THAT(OneTensor("1", "[2]", "[0,8]"), HasSubstr("has no dtype"));
   EXPECT_THAT(OneTensor(R"("F32")", "[-2]", "[0,8]"), HasSubstr("no list of sizes"));
   EXPECT_THAT(OneTensor(R"("F32")", "[4294967296,4294967296]", "[0,8]"), HasSubstr("too large"));
