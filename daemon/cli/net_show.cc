@@ -86,7 +86,9 @@ std::vector<std::string> Notes(const HostDevices& host) {
     const std::string& name = device.name;
     for (const Port& port : device.ports) {
       if (!port.Active()) {
-        notes.push_back(fmt::format("{} port {} is {} ({}).", name, port.number, port.state, port.physical));
+        notes.push_back(fmt::format("{} port {} is {} ({}): rdma link show {}/{}{}", name, port.number,
+                                    port.state, port.physical, name, port.number,
+                                    port.interface.empty() ? "" : "; ip link show dev " + port.interface));
       } else if (port.RoCe() && (!port.of_fabric || !port.gid_index)) {
         notes.push_back(fmt::format("{} port {}: {}.", name, port.number, port.gid_why));
       }

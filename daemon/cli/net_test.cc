@@ -36,6 +36,17 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+preflight::NoVerbs WhyNoVerbs(const fabric::Device& device, const fabric::Port& port) {
+  if (!port.Active())
+    return {
+        fmt::format("{} port {} is {}", device.name, port.number, port.state),
+        fmt::format("rdma link show {}/{}; ip link show dev {}", device.name, port.number, port.interface)};
+  if (!port.gid_index)
+    return {fmt::format("{} port {}: {}", device.name, port.number, port.gid_why),
+            fmt::format("muster net show {}", device.name)};
+  return {};
+}
+
 // Of the fabric's interfaces each is a rail, in the order of the settings' networks; without any, the node has one, whichever way
 // leads to the referee.
 std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings) {
@@ -53,11 +64,14 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
   for (Rail& rail : rails) {
     for (const fabric::Device& device : found.devices) {
       for (const fabric::Port& port : device.ports) {
-        if (port.interface == rail.interface && port.Active() && port.gid_index)
-          rail.verbs = {device.name, static_cast<uint8_t>(port.number), *port.gid_index,
-                        static_cast<uint8_t>(settings.TrafficClass())};
+        if (port.interface != rail.interface || rail.HasVerbs()) continue;
+        rail.verbs = {device.name, static_cast<uint8_t>(port.number), port.gid_index.value_or(0),
+                      static_cast<uint8_t>(settings.TrafficClass())};
+        rail.no_verbs = WhyNoVerbs(device, port);
       }
     }
+    if (rail.verbs.device.empty())
+      rail.no_verbs = {fmt::format("{} has no RDMA device", rail.interface), "muster net show"};
   }
   if (rails.empty()) rails.push_back({});
   return rails;
@@ -103,7 +117,7 @@ int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions&
   auto verdict = RunTest(*listening, test);
   own.wait();
   if (!verdict) return Fail(verdict.error());
-  for (const char* list : {"findings", "passing", "shared", "gone", "missing"}) {
+  for (const char* list : {"findings", "passing", "over_tcp", "shared", "gone", "missing"}) {
     json& all = verdict->at(list);
     if (all.size() <= static_cast<size_t>(kMostNamed)) continue;
     (*verdict)["left_out"][list] = all.size() - static_cast<size_t>(kMostNamed);
@@ -138,6 +152,7 @@ int TestFabric(const Common& common, const roce::Host& host, const roce::Setting
   auto agent = FromEnvironment(nodes);
   if (!agent) return Fail(agent.error());
   agent->rails = RailsOf(host, settings);
+  agent->root = host.root;
   agent->traffic_class = static_cast<uint8_t>(settings.networks.empty() ? 0 : settings.TrafficClass());
   const auto come = Clock::now() + std::chrono::seconds(words.wait_seconds);
   if (agent->node == 0) {

@@ -36,6 +36,10 @@ std::string VerdictText(const json& verdict) {
     text += fmt::format("{}\n  look: {}\n", finding.at("text").get<std::string>(),
                         finding.at("fix").get<std::string>());
   }
+  for (const json& told : verdict.at("over_tcp")) {
+    text += fmt::format("{}\n  look: {}\n", told.at("text").get<std::string>(),
+                        told.at("fix").get<std::string>());
+  }
   for (const json& node : verdict.at("missing"))
     text += fmt::format("Node {} of the gang did not come.\n", node.get<uint32_t>());
   for (const json& name : verdict.at("gone"))

@@ -38,6 +38,13 @@ const json& Array(const json& object, const char* key) {
   return found != object.end() && found->is_array() ? *found : none;
 }
 
+// What is wrong, and where to look.
+std::string Told(const json& finding) {
+  const std::string text = Text(finding, "text");
+  const std::string fix = Text(finding, "fix");
+  return text.empty() || fix.empty() ? text : fmt::format("{}; look: {}", text, fix);
+}
+
 double Number(const json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
@@ -75,7 +82,7 @@ Result<gang::LinkVerdict> ReadLinkVerdict(int status, std::string_view text,
   const json& findings = Array(said, "findings");
   for (const json& finding : findings) {
     if (!finding.is_object()) continue;
-    std::string what = Text(finding, "text");
+    std::string what = Told(finding);
     const auto node = node_of(Text(finding, "node"));
     if (!node) {
       warn(what);
@@ -89,6 +96,9 @@ Result<gang::LinkVerdict> ReadLinkVerdict(int status, std::string_view text,
     } else if (verdict.bad.size() < kMaxTexts) {
       verdict.bad.push_back({*node, what});
     }
+  }
+  for (const json& told : Array(said, "over_tcp")) {
+    if (told.is_object()) warn(Told(told));
   }
   for (const json& place : Array(said, "missing")) {
     if (place.is_number_unsigned() && place.get<size_t>() < nodes.size())

@@ -1,10 +1,12 @@
 #include "net/preflight/link_findings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 namespace muster::preflight {
 namespace {
@@ -34,6 +36,11 @@ std::string Where(const Suspect& suspect, const Places& places) {
   const std::string link =
       node.interface.empty() ? node.name : fmt::format("{} ({})", node.name, node.interface);
   return fmt::format("{} {}", Choose(suspect.direction, "from", "to", "from and to"), link);
+}
+
+// Whether it measures over TCP.
+bool Lacks(const Places::Node& node) {
+  return !node.verbs && !node.no_verbs.why.empty();
 }
 
 void PutPlace(const Suspect& suspect, const Places& places, json& finding) {
@@ -78,7 +85,7 @@ json FindingOf(const Suspect& suspect, const Places& places, const Expected& exp
     case Trouble::kNoRdma:
       put(fmt::format("RDMA fails {}, though TCP connects: {}.", where,
                       suspect.why.empty() ? "nothing says why" : suspect.why),
-          "muster net show; UDP port 4791 is open");
+          "muster net show; nft list ruleset: UDP port 4791 is to pass");
       break;
     case Trouble::kSlow:
       finding["is"] = suspect.is;
@@ -120,6 +127,49 @@ json MtuFindings(const Places& places) {
          {"fix", fmt::format("ip link set dev {} mtu {}", node.interface, usual)}});
   }
   return findings;
+}
+
+json VerbsFindings(const Places& places) {
+  json findings = json::array();
+  const auto have = std::ranges::count_if(places.nodes, &Places::Node::verbs);
+  const auto lack = std::ranges::count_if(places.nodes, Lacks);
+  if (have < lack) return findings;
+  for (const Places::Node& node : places.nodes) {
+    if (!Lacks(node) || have == 0) continue;
+    findings.push_back(
+        {{"trouble", Name(Trouble::kNoRdma)},
+         {"direction", Name(Direction::kBoth)},
+         {"node", node.name},
+         {"interface", node.interface},
+         {"text", fmt::format("{} has no RDMA, others have: {}.", Link(node), node.no_verbs.why)},
+         {"fix", node.no_verbs.fix}});
+  }
+  return findings;
+}
+
+json OverTcp(const std::vector<Places>& rails) {
+  std::map<std::pair<std::string, std::string>, std::vector<std::string>> nodes_of;
+  for (const Places& places : rails) {
+    const bool rdma =
+        std::ranges::any_of(places.nodes, [](const Places::Node& one) { return one.verbs || one.device; });
+    if (!rdma || !VerbsFindings(places).empty()) continue;
+    for (const Places::Node& node : places.nodes) {
+      if (!Lacks(node)) continue;
+      auto& names = nodes_of[{node.no_verbs.why, node.no_verbs.fix}];
+      if (std::ranges::find(names, node.name) == names.end()) names.push_back(node.name);
+    }
+  }
+  json told = json::array();
+  for (auto& [reason, names] : nodes_of) {
+    constexpr size_t kNamed = 3;
+    const size_t others = names.size() - std::min(names.size(), kNamed);
+    names.resize(names.size() - others);
+    const std::string more = others == 0 ? "" : fmt::format(" and {} more", others);
+    told.push_back(
+        {{"text", fmt::format("{}{} measured over TCP: {}.", fmt::join(names, ", "), more, reason.first)},
+         {"fix", reason.second}});
+  }
+  return told;
 }
 
 }  // namespace muster::preflight

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "net/preflight/blame.h"
+#include "net/preflight/rail.h"
 
 namespace muster::preflight {
 
@@ -16,6 +17,9 @@ struct Places {
     std::string name;
     std::string interface;  // "": unknown
     int64_t mtu = 0;        // 0: unknown
+    bool verbs = false;
+    bool device = false;
+    NoVerbs no_verbs;
   };
   std::vector<Node> nodes;
   std::vector<std::string> switches;
@@ -26,5 +30,11 @@ nlohmann::json FindingOf(const Suspect& suspect, const Places& places, const Exp
 
 // Of each node whose interface has another MTU than most.
 nlohmann::json MtuFindings(const Places& places);
+
+// Of each node that has no RDMA where half of the nodes or more have it.
+nlohmann::json VerbsFindings(const Places& places);
+
+// {text, fix}: why nodes have measured over TCP though they, or others, have RDMA devices. `rails` without those of VerbsFindings.
+nlohmann::json OverTcp(const std::vector<Places>& rails);
 
 }  // namespace muster::preflight

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "net/preflight/tcp_probe.h"
+#include "net/preflight/verbs_probe.h"
 #include "net/rendezvous/socket.h"
 
 namespace muster::preflight {
@@ -42,11 +43,12 @@ Result<Order> ParseOrder(const json& message) {
 
 class Agent {
  public:
-  Agent(const AgentOptions& options, LineStream stream)
-      : options_(options), stream_(std::move(stream)), workers_(options.rails.size()) {}
+  Agent(AgentOptions options, LineStream stream)
+      : options_(std::move(options)), stream_(std::move(stream)), workers_(options_.rails.size()) {}
 
   Status Open() {
-    for (const Rail& rail : options_.rails) {
+    for (Rail& rail : options_.rails) {
+      if (rail.HasVerbs()) rail.no_verbs = TryVerbs(rail.verbs, options_.root);
       auto sockets = ProbeSockets::Open(rail.address);
       if (!sockets) return sockets.error();
       sockets_.push_back(std::move(*sockets));
@@ -68,7 +70,10 @@ class Agent {
                        {"address", address},
                        {"port", sockets_[i].port()},
                        {"mtu", rail.mtu},
-                       {"verbs", !rail.verbs.device.empty()}});
+                       {"device", rail.verbs.device},
+                       {"verbs", rail.HasVerbs()},
+                       {"why", rail.no_verbs.why},
+                       {"fix", rail.no_verbs.fix}});
     }
     return Reply({{"hello", options_.run},
                   {"node", options_.node},
@@ -137,7 +142,7 @@ class Agent {
     (void)Reply(answer);
   }
 
-  const AgentOptions& options_;
+  AgentOptions options_;
   LineStream stream_;
   std::vector<ProbeSockets> sockets_;
   std::mutex sending_;

@@ -21,6 +21,7 @@ struct AgentOptions {
   std::string switches;  // the way to the node in the fabric's tree, as Slurm writes it: "s0.s4"; "": unknown
   std::vector<Rail> rails;
   uint8_t traffic_class = 0;
+  std::string root;  // what /sys and /dev are below
 };
 
 // Whether the fabric is good, as the referee says at the end. Blocks until then; kUnavailable when the referee cannot be reached until `deadline` or ends

@@ -106,9 +106,12 @@ Places Test::PlacesOf(uint32_t rail) const {
   Places places;
   places.switches = switch_names_;
   for (const Node& node : nodes_) {
-    const bool has = rail < node.rails.size();
-    places.nodes.push_back(
-        {node.name, has ? node.rails[rail].interface : "", has ? node.rails[rail].mtu : 0});
+    Places::Node place{.name = node.name};
+    if (rail < node.rails.size()) {
+      const RailOf& own = node.rails[rail];
+      place = {node.name, own.interface, own.mtu, own.verbs, own.device, own.no_verbs};
+    }
+    places.nodes.push_back(std::move(place));
   }
   return places;
 }
@@ -176,6 +179,7 @@ void Test::Find(uint32_t rail, Found& found) {
     other_mtu.insert(finding.at("node"));
     found.findings.push_back(std::move(finding));
   }
+  for (json& finding : VerbsFindings(places)) found.findings.push_back(std::move(finding));
   auto suspects = Judge(static_cast<uint32_t>(nodes_.size()), switches_, measured, expected);
   // Why its large packets are lost is known.
   std::erase_if(suspects, [&](const Suspect& suspect) {
@@ -218,7 +222,11 @@ json Test::Run() {
   json longest = json::array();
   if (latency.longest_us > 0) longest = {nodes_[latency.one].name, nodes_[latency.other].name};
   Found found;
-  for (uint32_t rail = 0; rail < Rails(); ++rail) Find(rail, found);
+  std::vector<Places> places;
+  for (uint32_t rail = 0; rail < Rails(); ++rail) {
+    Find(rail, found);
+    places.push_back(PlacesOf(rail));
+  }
   json gone = json::array();
   for (const Node& node : nodes_) {
     if (node.gone) gone.push_back(node.name);
@@ -241,6 +249,7 @@ json Test::Run() {
           {"longest_pair", longest},
           {"measurements", measured_.size()},
           {"packets", FewestPackets(all, nodes_.size())},
+          {"over_tcp", OverTcp(places)},
           {"findings", found.findings},
           {"passing", found.passing},
           {"shared", shared},

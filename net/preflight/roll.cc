@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr uint32_t kMaxRails = 16;
+constexpr size_t kMaxWhy = 250;  // bytes
 constexpr milliseconds kHello{500};
 constexpr milliseconds kRefusalSent{5'000};
 
@@ -32,8 +33,13 @@ std::optional<Node> ParseHello(const json& message, const std::string& run, std:
     }
     for (const json& one : message.at("rails")) {
       node.rails.push_back(
-          {one.value("interface", "").substr(0, 64), one.at("address").get<std::string>().substr(0, 64),
-           one.at("port").get<uint16_t>(), one.value("mtu", int64_t{0}), one.value("verbs", false)});
+          {one.value("interface", "").substr(0, 64),
+           one.at("address").get<std::string>().substr(0, 64),
+           one.at("port").get<uint16_t>(),
+           one.value("mtu", int64_t{0}),
+           one.value("verbs", false),
+           !one.value("device", "").empty(),
+           {one.value("why", "").substr(0, kMaxWhy), one.value("fix", "").substr(0, kMaxWhy)}});
     }
     if (node.rails.empty() || node.rails.size() > kMaxRails) {
       refused = "a node has one rail to sixteen";

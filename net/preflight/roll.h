@@ -8,6 +8,7 @@
 
 #include "base/unique_fd.h"
 #include "net/preflight/line_stream.h"
+#include "net/preflight/rail.h"
 
 namespace muster::preflight {
 
@@ -18,6 +19,8 @@ struct RailOf {
   uint16_t port = 0;
   int64_t mtu = 0;
   bool verbs = false;
+  bool device = false;  // the kernel has one, at least
+  NoVerbs no_verbs;
 };
 
 struct Node {

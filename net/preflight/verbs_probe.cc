@@ -1,8 +1,10 @@
 #include "net/preflight/verbs_probe.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/small_files.h"
+#include "base/unique_fd.h"
 #include "net/rendezvous/socket.h"
 
 namespace muster::preflight {
@@ -96,6 +100,29 @@ Status Exchange(int socket, const Wire& own, Wire& theirs) {
   return {};
 }
 
+// "uverbs0"; "": the kernel has none for it.
+std::string DeviceFile(const std::string& device, const std::string& root) {
+  const std::string directory = root + "/sys/class/infiniband_verbs";
+  for (const std::string& name : ListDirectory(directory)) {
+    if (ReadLine(directory + "/" + name + "/ibdev") == device) return name;
+  }
+  return "";
+}
+
+std::string FixOfDeviceFile(const std::string& file, int error) {
+  switch (error) {
+    case EACCES:
+      return fmt::format("chmod a+x /dev/infiniband; chmod a+rw {}", file);
+    case EPERM:
+      return fmt::format("let the cgroup of the job or the container have the device: --device={}", file);
+    case ENOENT:
+      return "let the container have /dev/infiniband: --device=/dev/infiniband; on the host: modprobe "
+             "ib_uverbs";
+    default:
+      return "rdma link show";
+  }
+}
+
 }  // namespace
 
 // In the order in which they are made; they are destroyed in the opposite one.
@@ -137,9 +164,7 @@ Status VerbsEndpoint::State::OpenDevice() {
   const auto found = std::ranges::find_if(
       devices, [&](ibv_device* one) { return port.device == ::ibv_get_device_name(one); });
   if (found == devices.end())
-    return Error{
-        Errc::kNotFound,
-        fmt::format("verbs know no device {}: are its provider and /dev/infiniband here?", port.device)};
+    return Error{Errc::kNotFound, fmt::format("libibverbs has no provider for {}", port.device)};
   context.reset(::ibv_open_device(*found));
   if (context == nullptr) return Failed("opening the device", errno);
   if (const int error = ::ibv_query_port(context.get(), port.port, &attributes); error != 0)
@@ -398,6 +423,29 @@ Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration) {
   const bool few = counted == 0;
   const std::chrono::duration<double> took = last - (few ? began : first);
   return static_cast<double>(few ? all : counted) * 8 / took.count() / 1e6;
+}
+
+NoVerbs TryVerbs(const VerbsPort& port, const std::string& root) {
+  const std::string name = DeviceFile(port.device, root);
+  if (name.empty()) return {fmt::format("the kernel has no uverbs of {}", port.device), "modprobe ib_uverbs"};
+  const std::string directory = "/dev/infiniband";
+  const std::string file = directory + "/" + name;
+  if (!UniqueFd(::open((root + file).c_str(), O_RDWR | O_CLOEXEC)).valid()) {
+    const int error = errno;
+    const bool all = error == ENOENT && ::access((root + directory).c_str(), F_OK) != 0;
+    return {fmt::format("{}: {}", all ? directory : file, std::strerror(error)),
+            FixOfDeviceFile(file, error)};
+  }
+  const auto endpoint = VerbsEndpoint::Open(port);
+  if (endpoint) return {};
+  switch (endpoint.error().code) {
+    case Errc::kNotFound:
+      return {endpoint.error().message, "apt-get install ibverbs-providers"};
+    case Errc::kDenied:
+      return {endpoint.error().message, "LimitMEMLOCK=infinity in the unit of slurmd"};
+    default:
+      return {endpoint.error().message, fmt::format("rdma link show {}/{}", port.device, port.port)};
+  }
 }
 
 void RefuseEndpoint(int socket, const std::string& why) {

@@ -38,6 +38,9 @@ class VerbsEndpoint {
   std::unique_ptr<State> state_;
 };
 
+// Opens the port and lets go of it again, as this process's user. Below `root` are /sys and /dev: "", or the copy of another host's.
+NoVerbs TryVerbs(const VerbsPort& port, const std::string& root);
+
 // Tells the other side that there will be no endpoint here, and why; for Connect there.
 void RefuseEndpoint(int socket, const std::string& why);
 

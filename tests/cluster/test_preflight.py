@@ -79,7 +79,7 @@ class Preflight(ClusterCase):
         job = self.gang(CODE, gang="preflight=quick,spares=1", nodes=4, tasks=4)
         self.assertEqual(hosts(job.wait_for_generation(1, 3)), ["n1", "n3", "n4"])
         told = self.links(job)
-        self.assertRegex(told[1], r"^node n2 is left out: .* of .* Mbit/s arrive from n2 \(eth0\)$")
+        self.assertRegex(told[1], r"^node n2 is left out: .* of .* Mbit/s arrive from n2 \(eth0\); look: ethtool eth0$")
         self.assertEqual(told[3], "the links between 3 nodes are tested")
         self.assertIn("no link is bad", told[4])
         self.assertRegex(self.node_states()["n2"], "^(alloc|mix)", "a user's word drains nothing")

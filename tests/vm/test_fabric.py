@@ -213,6 +213,11 @@ class FabricTest(unittest.TestCase):
         self.assertEqual((verdict["gone"], verdict["missing"]), ([], []), verdict)
         return [(one["trouble"], one["direction"], one["pair"]) for one in verdict["findings"]]
 
+    def without_rdma(self, verdict: Document) -> list[str]:
+        """What is said of nodes, when nothing else is wrong."""
+        self.assertEqual({(one["trouble"], one["direction"]) for one in verdict["findings"]}, {("no-rdma", "both")}, verdict)
+        return [one["text"] for one in verdict["findings"]]
+
     def test_a_gangs_nodes_measure_with_verbs_in_the_fabrics_traffic_class(self) -> None:
         self.set_up(self.a, self.b)
         with self.packets() as seen:
@@ -256,16 +261,43 @@ class FabricTest(unittest.TestCase):
         self.b.run(["rdma", "link", "delete", "rxe0"], check=True)
         try:
             verdict = self.fabric_test()
-            self.assertEqual(verdict["transport"], "tcp", "one side has no verbs")
+            self.assertEqual((verdict["transport"], verdict["over_tcp"]), ("tcp", []), "one side has no verbs")
+            self.assertEqual(self.without_rdma(verdict), ["b (eth0) has no RDMA, others have: eth0 has no RDMA device."])
         finally:
             self.b.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", self.b.interface], check=True)
             self.set_up(self.b)
+
+    def test_a_device_file_that_the_user_may_not_open_is_named_and_the_command_mends_it(self) -> None:
+        self.set_up(self.a, self.b)
+        file = "/dev/infiniband/uverbs0"
+        self.b.run(["chmod", "600", file], check=True)
+        self.addCleanup(self.b.run, ["chmod", "666", file])
+        verdict = LinkTest(self.a, self.b, root=False).verdict()
+        denied = f"{file}: Permission denied."
+        self.assertEqual((verdict["transport"], verdict["over_tcp"]), ("tcp", []), verdict)
+        self.assertEqual(self.without_rdma(verdict), [f"b (eth0) has no RDMA, others have: {denied}"])
+        [finding] = verdict["findings"]
+        # Where no node has verbs, as in a container, none is worse than the others.
+        self.a.run(["mv", "/dev/infiniband", "/dev/away"], check=True)
+        try:
+            verdict = LinkTest(self.a, self.b, root=False).verdict()
+        finally:
+            self.a.run(["mv", "/dev/away", "/dev/infiniband"], check=True)
+        self.assertEqual((verdict["ok"], verdict["transport"], verdict["findings"]), (True, "tcp", []), verdict)
+        missing = "/dev/infiniband: No such file or directory."
+        told = {one["text"] for one in verdict["over_tcp"]}
+        self.assertEqual(told, {f"a measured over TCP: {missing}", f"b measured over TCP: {denied}"})
+        self.b.run(["sh", "-c", finding["fix"]], check=True)
+        verdict = LinkTest(self.a, self.b, root=False).verdict()
+        self.assertEqual((verdict["ok"], verdict["transport"], verdict["over_tcp"]), (True, "rdma", []), verdict)
 
     def test_a_link_that_was_down_comes_back_with_its_settings(self) -> None:
         self.set_up(self.a, self.b)
         self.addCleanup(self.b.set_link, True)
         self.b.set_link(False)
         wait_until(lambda: "DOWN" in self.b.read(f"{PORT}/state"), WAIT_S, "a port that is down")
+        shown = self.b.run(["muster", "net", "show"], check=True).stdout
+        self.assertRegex(shown, r"rxe0 port 1 is DOWN \(.*\): rdma link show rxe0/1")
         self.net(self.b, "check", code=0)  # settings are what it looks at
         self.net(self.b, "set", code=0)
         self.assertNotEqual(self.large_ping(self.a, self.b, wait_s=5), 0)

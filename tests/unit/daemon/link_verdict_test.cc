@@ -88,6 +88,19 @@ TEST(LinkVerdict, AFindingWithoutATextNamesItsNodeAllTheSame) {
   EXPECT_THAT(verdict.summary, HasSubstr("6 findings"));
 }
 
+TEST(LinkVerdict, SaysWhereToLookAndWhyTcpWasMeasured) {
+  json said = Good();
+  said["findings"] = {
+      {{"node", "c"}, {"text", "Nothing arrives from c (eth0)."}, {"fix", "ip -s link show eth0"}},
+      {{"pair", {"a", "b"}}, {"text", "It is slow."}, {"fix", "ethtool eth0"}}};
+  said["over_tcp"] = {{{"text", "a measured over TCP: no file."}, {"fix", "modprobe ib_uverbs"}}, 7};
+  const gang::LinkVerdict verdict = Read(said, kNotGood);
+  ASSERT_THAT(verdict.bad, SizeIs(1));
+  EXPECT_EQ(verdict.bad[0].why, "Nothing arrives from c (eth0); look: ip -s link show eth0");
+  EXPECT_THAT(verdict.warnings, ElementsAre("It is slow; look: ethtool eth0",
+                                            "a measured over TCP: no file; look: modprobe ib_uverbs"));
+}
+
 TEST(LinkVerdict, WhoTookNoPartIsNamed) {
   json said = Good();
   said["missing"] = {1, 7, -1, "x"};

@@ -18,6 +18,7 @@ json Verdict() {
           {"longest_latency_us", 4.26},
           {"longest_pair", {"n1", "n3"}},
           {"findings", json::array()},
+          {"over_tcp", json::array()},
           {"shared", json::array()},
           {"gone", json::array()},
           {"missing", json::array()}};
@@ -33,6 +34,7 @@ TEST(VerdictText, NamesWhatIsBadFirstThenWhatMayHideMore) {
   json verdict = Verdict();
   verdict["ok"] = false;
   verdict["findings"] = {{{"text", "n2 is slow"}, {"fix", "ethtool roce0"}}};
+  verdict["over_tcp"] = {{{"text", "n1 measured over TCP: no file."}, {"fix", "modprobe ib_uverbs"}}};
   verdict["missing"] = {7};
   verdict["gone"] = {"n4"};
   verdict["shared"] = {"n1", "n3"};
@@ -41,6 +43,7 @@ TEST(VerdictText, NamesWhatIsBadFirstThenWhatMayHideMore) {
   EXPECT_EQ(
       VerdictText(verdict),
       "n2 is slow\n  look: ethtool roce0\n"
+      "n1 measured over TCP: no file.\n  look: modprobe ib_uverbs\n"
       "Node 7 of the gang did not come.\n"
       "n4 ended in the middle of the test.\n"
       "Other traffic filled links, and a bad one may hide behind it: n1, n3\n"

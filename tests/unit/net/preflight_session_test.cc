@@ -2,8 +2,12 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <span>
 #include <string>
@@ -14,6 +18,7 @@
 #include "net/preflight/line_stream.h"
 #include "net/preflight/probe_agent.h"
 #include "net/preflight/referee.h"
+#include "net/preflight/verbs_probe.h"
 #include "net/rendezvous/socket.h"
 
 namespace muster::preflight {
@@ -21,6 +26,30 @@ namespace {
 
 using nlohmann::json;
 using std::chrono::seconds;
+namespace fs = std::filesystem;
+
+// What a host with one RDMA device has below /sys and /dev.
+class Tree {
+ public:
+  Tree() {
+    std::string name = testing::TempDir() + "preflight.XXXXXX";
+    root_ = ::mkdtemp(name.data());
+    fs::permissions(root_, fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
+    Write("/sys/class/infiniband_verbs/uverbs3/ibdev", "mlx5_0\n");
+  }
+  ~Tree() { fs::remove_all(root_); }
+  Tree(const Tree&) = delete;
+  Tree& operator=(const Tree&) = delete;
+
+  void Write(const std::string& path, const std::string& text) const {
+    fs::create_directories(fs::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  [[nodiscard]] const std::string& root() const { return root_; }
+
+ private:
+  std::string root_;
+};
 
 Deadline Soon() {
   return std::chrono::steady_clock::now() + seconds(60);
@@ -142,6 +171,53 @@ TEST(Conductor, ANodeThatAnswersNoMoreIsGoneAndItsLinksAreNotJudged) {
   EXPECT_TRUE(nodes[1].gone) << "it holds its connection, and says nothing";
   EXPECT_TRUE(conductor.Measure({{0, 0, 1}}, std::chrono::milliseconds(1)).empty())
       << "nobody waits for it again";
+}
+
+TEST_F(Session, NodesWithoutDeviceFilesMeasureOverTcpAndSayWhy) {
+  const Tree tree;
+  auto verdict = Lead(2, Soon());
+  std::vector<std::future<Result<bool>>> nodes;
+  for (const uint32_t number : {0, 1}) {
+    AgentOptions options = Agent(number);
+    options.root = tree.root();
+    options.rails[0].verbs.device = "mlx5_0";
+    nodes.push_back(Come(options));
+  }
+  const auto said = verdict.get();
+  ASSERT_TRUE(said.ok()) << said.error().message;
+  EXPECT_EQ(said->at("transport"), "tcp");
+  EXPECT_GT(said->at("mbit_s"), 0) << *said;
+  for (const json& finding : said->at("findings")) EXPECT_NE(finding.at("trouble"), "no-rdma") << finding;
+  ASSERT_EQ(said->at("over_tcp").size(), 1U) << *said;
+  EXPECT_EQ(said->at("over_tcp")[0].at("text"),
+            "n0, n1 measured over TCP: /dev/infiniband: No such file or directory.");
+  EXPECT_EQ(
+      said->at("over_tcp")[0].at("fix"),
+      "let the container have /dev/infiniband: --device=/dev/infiniband; on the host: modprobe ib_uverbs");
+  for (auto& node : nodes) EXPECT_TRUE(node.get().ok());
+}
+
+TEST(TryVerbs, SaysWhatIsWrongWithADeviceFileAndWhatMendsIt) {
+  const Tree tree;
+  const VerbsPort port{.device = "mlx5_0"};
+  tree.Write("/dev/infiniband/uverbs0", "");
+  EXPECT_EQ(TryVerbs(port, tree.root()).why, "/dev/infiniband/uverbs3: No such file or directory");
+  tree.Write("/dev/infiniband/uverbs3", "");
+  fs::permissions(tree.root() + "/dev/infiniband/uverbs3", fs::perms::none);
+  std::thread([&] {
+    // This thread alone becomes another user. Root may open all.
+    if (::geteuid() == 0) {
+      ASSERT_EQ(::syscall(SYS_setresuid, 65'534, 65'534, 65'534), 0);
+    }
+    const NoVerbs denied = TryVerbs(port, tree.root());
+    EXPECT_EQ(denied.why, "/dev/infiniband/uverbs3: Permission denied");
+    EXPECT_EQ(denied.fix, "chmod a+x /dev/infiniband; chmod a+rw /dev/infiniband/uverbs3");
+  }).join();
+  fs::permissions(tree.root() + "/dev/infiniband/uverbs3", fs::perms::owner_all);
+  const NoVerbs provider = TryVerbs(port, tree.root());
+  EXPECT_EQ(provider.why, "libibverbs has no provider for mlx5_0");
+  EXPECT_EQ(provider.fix, "apt-get install ibverbs-providers");
+  EXPECT_EQ(TryVerbs({.device = "mlx5_1"}, tree.root()).why, "the kernel has no uverbs of mlx5_1");
 }
 
 TEST_F(Session, OneNodeAloneIsNoTest) {

@@ -408,5 +408,33 @@ TEST(Findings, SayWhereInOneSentence) {
   EXPECT_EQ(mtus[0].at("text"), "n2 has an MTU of 1500, the others have 9000.");
 }
 
+Places::Node WithVerbs(const std::string& name, bool verbs, const std::string& why = "") {
+  return {name, "roce0", 9000, verbs, true, {why, why.empty() ? "" : "mend " + why}};
+}
+
+TEST(Findings, ANodeWithoutRdmaAmongNodesWithItIsNamedAndSaysWhy) {
+  Places places{{WithVerbs("n0", true), WithVerbs("n1", false, "mlx5_0 port 1 is DOWN"), {"n2"}}, {}};
+  auto found = VerbsFindings(places);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].at("trouble"), "no-rdma");
+  EXPECT_EQ(found[0].at("node"), "n1");
+  EXPECT_EQ(found[0].at("text"), "n1 (roce0) has no RDMA, others have: mlx5_0 port 1 is DOWN.");
+  EXPECT_EQ(found[0].at("fix"), "mend mlx5_0 port 1 is DOWN");
+  EXPECT_TRUE(OverTcp({places}).empty()) << "it is named already";
+  // Most lack it: no spare would be better.
+  places.nodes.push_back(WithVerbs("n3", false, "no file"));
+  EXPECT_TRUE(VerbsFindings(places).empty());
+  for (const char* name : {"n4", "n5", "n6"}) places.nodes.push_back(WithVerbs(name, false, "no file"));
+  const auto told = OverTcp({places, places});
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(told[0].at("text"), "n1 measured over TCP: mlx5_0 port 1 is DOWN.");
+  EXPECT_EQ(told[1].at("text"), "n3, n4, n5 and 1 more measured over TCP: no file.");
+  EXPECT_EQ(told[1].at("fix"), "mend no file");
+  // A fabric without RDMA devices is measured over TCP, and nothing is wrong.
+  for (Places::Node& node : places.nodes) node.verbs = node.device = false;
+  EXPECT_TRUE(VerbsFindings(places).empty());
+  EXPECT_TRUE(OverTcp({places}).empty());
+}
+
 }  // namespace
 }  // namespace muster::preflight

@@ -149,7 +149,9 @@ class NetShowTest(unittest.TestCase):
         self.address("enp1s0f1np1", "10.100.216.2/24")
         self.assertEqual(self.variables()["NCCL_IB_HCA"], "=roceP2p1s0f1:1,rocep1s0f1:1")
         notes = self.document("show")["notes"]
-        self.assertEqual(notes, ["roceP2p1s0f0 port 1 is DOWN (Disabled).", "rocep1s0f0 port 1 is DOWN (Disabled)."])
+        self.assertEqual(notes, [
+            f"{name} port 1 is DOWN (Disabled): rdma link show {name}/1" for name in ("roceP2p1s0f0", "rocep1s0f0")
+        ])
 
     def test_what_makes_gpudirect_slow_is_named(self) -> None:
         self.host(fabric_shapes.slow_slot, "10.1.0.0/16")

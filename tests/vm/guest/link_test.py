@@ -11,11 +11,12 @@ Document = dict[str, Any]
 
 
 class LinkTest:
-    """A test that has begun. `address` is where the one that leads is reached, by default in the fabric."""
+    """A test that has begun. `address` is where the one that leads is reached, by default in the fabric. `root`: as which user."""
 
-    def __init__(self, leads: Guest, follows: Guest, *words: str, address: str | None = None) -> None:
+    def __init__(self, leads: Guest, follows: Guest, *words: str, address: str | None = None, root: bool = True) -> None:
         own = {"GROUP_WORLD_SIZE": "2", "MASTER_ADDR": address or leads.address, "MASTER_PORT": "29500"}
-        command = ["muster", "net", "test", "--json", "--wait=120", *words]
+        user = [] if root else ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        command = [*user, "muster", "net", "test", "--json", "--wait=120", *words]
         self._programs: list[Program] = []
         for rank, guest in enumerate((leads, follows)):
             self._programs.append(guest.start(command, env=own | {"GROUP_RANK": str(rank), "SLURMD_NODENAME": guest.name}))
