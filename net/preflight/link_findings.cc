@@ -43,6 +43,22 @@ bool Lacks(const Places::Node& node) {
   return !node.verbs && !node.no_verbs.why.empty();
 }
 
+// A command with the devices that it is about; a pair has two.
+std::string Look(const char* command, const Suspect& suspect, const Places& places) {
+  if (suspect.scope == Scope::kSwitch)
+    return fmt::format("on switch {}: state, speed and counters of its ports to other switches",
+                       places.switches[suspect.node]);
+  const Places::Node& node = places.nodes[suspect.node];
+  // No settings name the fabric's interfaces.
+  if (node.interface.empty()) return "ip -s link show";
+  if (suspect.scope == Scope::kNode) return fmt::format("{} {}", command, node.interface);
+  const Places::Node& other = places.nodes[suspect.other];
+  if (node.interface == other.interface)
+    return fmt::format("on {} and {}: {} {}", node.name, other.name, command, node.interface);
+  return fmt::format("on {}: {} {}; on {}: {} {}", node.name, command, node.interface, other.name, command,
+                     other.interface);
+}
+
 void PutPlace(const Suspect& suspect, const Places& places, json& finding) {
   const Places::Node* node = suspect.scope == Scope::kSwitch ? nullptr : &places.nodes[suspect.node];
   switch (suspect.scope) {
@@ -64,14 +80,13 @@ json FindingOf(const Suspect& suspect, const Places& places, const Expected& exp
   json finding{{"trouble", Name(suspect.trouble)}, {"direction", Name(suspect.direction)}};
   PutPlace(suspect, places, finding);
   const std::string where = Where(suspect, places);
-  const std::string device = finding.value("interface", "DEVICE");
   const auto put = [&](const std::string& text, const std::string& fix) {
     finding["text"] = text;
     finding["fix"] = fix;
   };
   switch (suspect.trouble) {
     case Trouble::kUnreachable:
-      put(fmt::format("Nothing arrives {}.", where), fmt::format("ip -s link show {}", device));
+      put(fmt::format("Nothing arrives {}.", where), Look("ip -s link show", suspect, places));
       break;
     case Trouble::kBlocked:
       put(fmt::format("Connections {} fail, but datagrams arrive: a firewall is in the way.", where),
@@ -91,13 +106,13 @@ json FindingOf(const Suspect& suspect, const Places& places, const Expected& exp
       finding["is"] = suspect.is;
       finding["should"] = expected.mbit_s;
       put(fmt::format("{:.0f} of {:.0f} Mbit/s arrive {}.", suspect.is, expected.mbit_s, where),
-          fmt::format("ethtool {}", device));
+          Look("ethtool", suspect, places));
       break;
     case Trouble::kLossy:
       finding["is"] = suspect.is;
       finding["should"] = 0;
       put(fmt::format("{:.2g} % of the packets {} are lost.", 100 * suspect.is, where),
-          fmt::format("ethtool -S {}", device));
+          Look("ethtool -S", suspect, places));
       break;
   }
   return finding;

@@ -25,7 +25,7 @@ struct Places {
   std::vector<std::string> switches;
 };
 
-// {trouble, direction, node | pair | switch, interface, is, should, text, fix}: `text` is a sentence, `fix` a command to begin with.
+// {trouble, direction, node | pair | switch, interface, is, should, text, fix}: `text` is a sentence, `fix` a command with its device to begin with.
 nlohmann::json FindingOf(const Suspect& suspect, const Places& places, const Expected& expected);
 
 // Of each node whose interface has another MTU than most.

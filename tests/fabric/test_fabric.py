@@ -126,6 +126,7 @@ class FabricTest(unittest.TestCase):
         finally:
             self.fabric.rate(1, out=MBIT_S)
         self.assertEqual((verdict.code, verdict.named()), (1, [("slow", "out", "n1-n0")]), verdict.document)
+        self.assertEqual(verdict.document["findings"][0]["fix"], "on n1 and n0: ethtool roce0")
 
     def test_without_a_gang_it_says_how_to_start_it(self) -> None:
         command = self.fabric.command(0, "env", "-u", "GROUP_RANK", str(BUILD / "bin" / "muster"), "net", "test", f"--settings={self.fabric.settings}")

@@ -403,6 +403,14 @@ TEST(Findings, SayWhereInOneSentence) {
   suspect = {Trouble::kLossy, Scope::kSwitch, 1, 0, Direction::kBoth, 3, 3, 0.012};
   EXPECT_EQ(FindingOf(suspect, places, expected).at("text"),
             "1.2 % of the packets through switch s1 are lost.");
+  EXPECT_EQ(FindingOf(suspect, places, expected).at("fix"),
+            "on switch s1: state, speed and counters of its ports to other switches");
+  suspect = {Trouble::kSlow, Scope::kNode, 1};
+  EXPECT_EQ(FindingOf(suspect, places, expected).at("fix"), "ethtool roce0");
+  suspect = {Trouble::kLossy, Scope::kPair, 1, 0};
+  EXPECT_EQ(FindingOf(suspect, places, expected).at("fix"), "on n1 and n0: ethtool -S roce0");
+  suspect = {Trouble::kUnreachable, Scope::kNode, 2};
+  EXPECT_EQ(FindingOf(suspect, places, expected).at("fix"), "ip -s link show");
   const auto mtus = MtuFindings(places);
   ASSERT_EQ(mtus.size(), 1U);
   EXPECT_EQ(mtus[0].at("text"), "n2 has an MTU of 1500, the others have 9000.");
