@@ -1,9 +1,11 @@
 #include "daemon/cli/net_test.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 #include "daemon/cli/net_test_text.h"
 #include "net/fabric/devices.h"
 #include "net/preflight/probe_agent.h"
+#include "net/preflight/rails.h"
 #include "net/preflight/referee.h"
 #include "net/rendezvous/socket.h"
 
@@ -47,17 +50,32 @@ preflight::NoVerbs WhyNoVerbs(const fabric::Device& device, const fabric::Port& 
   return {};
 }
 
-// Of the fabric's interfaces each is a rail, in the order of the settings' networks; without any, the node has one, whichever way
-// leads to the referee.
+std::string NetworkText(const roce::Network& network) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const int family = network.address.size() == sizeof(in_addr) ? AF_INET : AF_INET6;
+  (void)::inet_ntop(family, network.address.data(), text.data(), text.size());
+  return fmt::format("{}/{}", text.data(), network.prefix);
+}
+
+// Of the fabric's interfaces each is a rail, by the settings' networks and the addresses in them; without any, the node has one,
+// whichever way leads to the referee.
 std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings) {
   std::vector<Rail> rails;
-  const auto addresses = host.addresses();
+  auto addresses = host.addresses();
+  preflight::SortByAddress(addresses);
   for (const roce::Network& network : settings.networks) {
     for (const auto& [name, address] : addresses) {
       const bool known = std::ranges::find(rails, name, &Rail::interface) != rails.end();
       if (known || !network.Has(address)) continue;
       const std::string directory = host.root + "/sys/class/net/" + name;
-      rails.push_back({name, address, static_cast<int64_t>(ReadNumber(directory + "/mtu").value_or(0)), {}});
+      Rail& rail = rails.emplace_back();
+      rail.interface = name;
+      rail.address = address;
+      rail.mtu = static_cast<int64_t>(ReadNumber(directory + "/mtu").value_or(0));
+      rail.rate_mbit_s = settings.rate > 0
+                             ? settings.rate
+                             : static_cast<int64_t>(ReadNumber(directory + "/speed").value_or(0));
+      rail.network = NetworkText(network);
     }
   }
   const fabric::HostDevices found = fabric::LookAtDevices(host, settings);
@@ -73,7 +91,7 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
     if (rail.verbs.device.empty())
       rail.no_verbs = {fmt::format("{} has no RDMA device", rail.interface), "muster net show"};
   }
-  if (rails.empty()) rails.push_back({});
+  if (rails.empty()) rails.emplace_back().rate_mbit_s = settings.rate;
   return rails;
 }
 
@@ -99,13 +117,6 @@ Result<AgentOptions> FromEnvironment(uint64_t& nodes) {
   if (const size_t dot = tree.rfind('.'); dot != std::string::npos) options.switches = tree.substr(0, dot);
   nodes = *size;
   return options;
-}
-
-// What a link carries: as the settings say, else what its interface does.
-int64_t RateOf(const roce::Host& host, const roce::Settings& settings, const std::vector<Rail>& rails) {
-  if (settings.rate > 0) return settings.rate;
-  const auto speed = ReadNumber(host.root + "/sys/class/net/" + rails.front().interface + "/speed");
-  return rails.front().interface.empty() ? 0 : static_cast<int64_t>(speed.value_or(0));
 }
 
 int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions& test) {
@@ -134,9 +145,10 @@ int TestGpus(const Common& common, const roce::Host& host, const roce::Settings&
   std::vector<std::string> arguments{
       program, fmt::format("--wait={}", words.wait_seconds),
       fmt::format("--largest-mib={}", words.largest_mib),
-      fmt::format("--link-mbit={}", RateOf(host, settings, RailsOf(host, settings)))};
+      fmt::format("--link-mbit={}", RailsOf(host, settings).front().rate_mbit_s)};
   if (common.json) arguments.emplace_back("--json");
   std::vector<char*> words_of_exec;
+  words_of_exec.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) words_of_exec.push_back(argument.data());
   words_of_exec.push_back(nullptr);
   ::execv(program.c_str(), words_of_exec.data());
@@ -152,6 +164,7 @@ int TestFabric(const Common& common, const roce::Host& host, const roce::Setting
   auto agent = FromEnvironment(nodes);
   if (!agent) return Fail(agent.error());
   agent->rails = RailsOf(host, settings);
+  for (const roce::Network& network : settings.networks) agent->networks.push_back(NetworkText(network));
   agent->root = host.root;
   agent->traffic_class = static_cast<uint8_t>(settings.networks.empty() ? 0 : settings.TrafficClass());
   const auto come = Clock::now() + std::chrono::seconds(words.wait_seconds);
@@ -160,7 +173,6 @@ int TestFabric(const Common& common, const roce::Host& host, const roce::Setting
     test.run = agent->run;
     test.nodes = static_cast<uint32_t>(nodes);
     test.full = words.full;
-    test.rate_mbit_s = RateOf(host, settings, agent->rails);
     test.come = come;
     return Lead(common, *agent, test);
   }

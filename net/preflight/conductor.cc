@@ -16,7 +16,9 @@ constexpr milliseconds kOrderSent{5'000};
 }  // namespace
 
 bool Conductor::Takes(const Leg& leg) const {
-  const auto has = [&](uint32_t node) { return !nodes_[node].gone && leg.rail < nodes_[node].rails.size(); };
+  const auto has = [&](uint32_t node) {
+    return !nodes_[node].gone && leg.rail < nodes_[node].rails.size() && nodes_[node].rails[leg.rail].Here();
+  };
   return has(leg.from) && has(leg.to);
 }
 
@@ -25,16 +27,23 @@ bool Conductor::Verbs(const Leg& leg) const {
   return nodes_[leg.from].rails[leg.rail].verbs && nodes_[leg.to].rails[leg.rail].verbs;
 }
 
+// What the slower one of both links carries; 0: nobody knows.
+int64_t Conductor::Rate(const Leg& leg) const {
+  const auto [less, more] =
+      std::minmax(nodes_[leg.from].rails[leg.rail].rate_mbit_s, nodes_[leg.to].rails[leg.rail].rate_mbit_s);
+  return less > 0 ? less : more;
+}
+
 void Conductor::Order(const Leg& leg, uint64_t id, milliseconds duration, bool sends) {
   Node& node = nodes_[sends ? leg.from : leg.to];
   const RailOf& peer = nodes_[sends ? leg.to : leg.from].rails[leg.rail];
   json order{{"id", id},
              {"ms", duration.count()},
-             {"rate", rate_mbit_s_},
+             {"rate", Rate(leg)},
              {"verbs", Verbs(leg)},
              {"address", peer.address},
              {"port", peer.port}};
-  if (!node.stream->Send({{sends ? "send" : "receive", order}, {"rail", leg.rail}},
+  if (!node.stream->Send({{sends ? "send" : "receive", order}, {"rail", node.rails[leg.rail].own}},
                          Clock::now() + kOrderSent))
     node.gone = true;
 }

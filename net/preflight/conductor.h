@@ -26,9 +26,8 @@ struct MeasuredLeg {
 // Not thread-safe. A node that ends, does not obey, or does not answer is marked as gone.
 class Conductor {
  public:
-  // `rate_mbit_s`: of a link; 0: nobody knows. `late`: how much longer than its measurement a node may take to answer.
-  Conductor(std::vector<Node>& nodes, int64_t rate_mbit_s, std::chrono::milliseconds late)
-      : nodes_(nodes), rate_mbit_s_(rate_mbit_s), late_(late) {}
+  // `late`: how much longer than its measurement a node may take to answer.
+  Conductor(std::vector<Node>& nodes, std::chrono::milliseconds late) : nodes_(nodes), late_(late) {}
 
   // Of legs in which no link has two measurements of one direction; without those of which a node is gone.
   std::vector<MeasuredLeg> Measure(const std::vector<Leg>& legs, std::chrono::milliseconds duration);
@@ -44,10 +43,10 @@ class Conductor {
   void Hear(Node& node, std::map<uint64_t, Open>& open);
   [[nodiscard]] bool Takes(const Leg& leg) const;
   [[nodiscard]] bool Verbs(const Leg& leg) const;
+  [[nodiscard]] int64_t Rate(const Leg& leg) const;
   [[nodiscard]] bool Done(const std::map<uint64_t, Open>& open) const;
 
   std::vector<Node>& nodes_;
-  int64_t rate_mbit_s_;
   std::chrono::milliseconds late_;
   uint64_t next_id_ = 1;
 };

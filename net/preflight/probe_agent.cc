@@ -70,6 +70,8 @@ class Agent {
                        {"address", address},
                        {"port", sockets_[i].port()},
                        {"mtu", rail.mtu},
+                       {"rate", rail.rate_mbit_s},
+                       {"network", rail.network},
                        {"device", rail.verbs.device},
                        {"verbs", rail.HasVerbs()},
                        {"why", rail.no_verbs.why},
@@ -79,6 +81,7 @@ class Agent {
                   {"node", options_.node},
                   {"name", options_.name},
                   {"switches", options_.switches},
+                  {"networks", options_.networks},
                   {"rails", rails}});
   }
 

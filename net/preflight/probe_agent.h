@@ -19,6 +19,7 @@ struct AgentOptions {
   uint32_t node = 0;
   std::string name;
   std::string switches;  // the way to the node in the fabric's tree, as Slurm writes it: "s0.s4"; "": unknown
+  std::vector<std::string> networks;  // of the settings
   std::vector<Rail> rails;
   uint8_t traffic_class = 0;
   std::string root;  // what /sys and /dev are below

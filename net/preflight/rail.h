@@ -19,11 +19,13 @@ struct NoVerbs {
   std::string fix;
 };
 
-// Ports with the same place among their nodes' rails measure with each other.
+// Ports of a network measure with each other; of several in one network those with the same place.
 struct Rail {
-  std::string interface;  // "": whichever the kernel takes to the referee
-  std::string address;    // "" likewise
-  int64_t mtu = 0;        // bytes; 0: unknown
+  std::string interface;    // "": whichever the kernel takes to the referee
+  std::string address;      // "" likewise
+  int64_t mtu = 0;          // bytes; 0: unknown
+  int64_t rate_mbit_s = 0;  // of the link; 0: unknown
+  std::string network;      // of the settings, "10.1.0.0/16"
   VerbsPort verbs;
   NoVerbs no_verbs;
 

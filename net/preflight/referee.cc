@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "net/preflight/confirm.h"
 #include "net/preflight/link_findings.h"
 #include "net/preflight/plan.h"
+#include "net/preflight/rails.h"
 #include "net/preflight/roll.h"
 #include "net/preflight/summary.h"
 
@@ -45,13 +47,15 @@ struct Found {
 class Test {
  public:
   Test(const TestOptions& options, std::vector<Node> nodes)
-      : options_(options), nodes_(std::move(nodes)), conductor_(nodes_, options.rate_mbit_s, kLate) {}
+      : options_(options), nodes_(std::move(nodes)), rails_(AlignRails(nodes_)), conductor_(nodes_, kLate) {}
 
   json Run();
   void Tell(const json& verdict);
 
  private:
-  [[nodiscard]] uint32_t Rails() const;
+  [[nodiscard]] uint32_t Rails() const { return static_cast<uint32_t>(rails_.size()); }
+  [[nodiscard]] int64_t RateOf(uint32_t rail) const;
+  [[nodiscard]] uint64_t FewestPacketsOfRails() const;
   [[nodiscard]] json Missing() const;
   void NumberSwitches();
   [[nodiscard]] milliseconds Duration() const;
@@ -63,16 +67,30 @@ class Test {
 
   TestOptions options_;
   std::vector<Node> nodes_;  // those that came, by their number
+  std::vector<RailName> rails_;
   Conductor conductor_;
   std::vector<MeasuredLeg> measured_;
   std::vector<uint32_t> switches_;  // of each node its leaf's number; empty when one does not know its own
   std::vector<std::string> switch_names_;
 };
 
-uint32_t Test::Rails() const {
-  size_t rails = 0;
-  for (const Node& node : nodes_) rails = std::max(rails, node.rails.size());
-  return static_cast<uint32_t>(rails);
+// What the fastest link of the rail carries; 0: nobody knows.
+int64_t Test::RateOf(uint32_t rail) const {
+  int64_t rate = 0;
+  for (const Node& node : nodes_) rate = std::max(rate, node.rails[rail].rate_mbit_s);
+  return rate;
+}
+
+uint64_t Test::FewestPacketsOfRails() const {
+  std::optional<uint64_t> fewest;
+  for (uint32_t rail = 0; rail < Rails(); ++rail) {
+    std::vector<Measured> measured;
+    for (const MeasuredLeg& one : measured_) {
+      if (one.leg.rail == rail) measured.push_back(one.measured);
+    }
+    if (!measured.empty()) fewest = std::min(fewest.value_or(~uint64_t{0}), FewestPackets(measured));
+  }
+  return fewest.value_or(0);
 }
 
 json Test::Missing() const {
@@ -95,7 +113,12 @@ void Test::NumberSwitches() {
 milliseconds Test::Duration() const {
   if (!options_.full) return kQuick;
   // A packet of 1,500 bytes is the smallest that a link may have for its payload.
-  const double rate = options_.rate_mbit_s > 0 ? static_cast<double>(options_.rate_mbit_s) : 1'000;
+  int64_t slowest = 0;
+  for (uint32_t rail = 0; rail < Rails(); ++rail) {
+    const int64_t own = RateOf(rail);
+    if (own > 0 && (slowest == 0 || own < slowest)) slowest = own;
+  }
+  const double rate = slowest > 0 ? static_cast<double>(slowest) : 1'000;
   const double packets_a_second = rate * 1e6 / 8 / 1'500;
   const double others = std::max<double>(1, static_cast<double>(nodes_.size()) - 1);
   const auto needed = static_cast<int64_t>(1000 * 1.2 * kPacketsFull / others / packets_a_second);
@@ -106,12 +129,8 @@ Places Test::PlacesOf(uint32_t rail) const {
   Places places;
   places.switches = switch_names_;
   for (const Node& node : nodes_) {
-    Places::Node place{.name = node.name};
-    if (rail < node.rails.size()) {
-      const RailOf& own = node.rails[rail];
-      place = {node.name, own.interface, own.mtu, own.verbs, own.device, own.no_verbs};
-    }
-    places.nodes.push_back(std::move(place));
+    const RailOf& own = node.rails[rail];
+    places.nodes.push_back({node.name, own.interface, own.mtu, own.verbs, own.device, own.no_verbs});
   }
   return places;
 }
@@ -132,7 +151,7 @@ std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>
                                                       const std::set<uint32_t>& shared, uint32_t rail) {
   std::set<uint32_t> able;
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    if (!nodes_[i].gone && rail < nodes_[i].rails.size()) able.insert(i);
+    if (!nodes_[i].gone && nodes_[i].rails[rail].Here()) able.insert(i);
   }
   std::vector<std::pair<size_t, Leg>> todo;
   for (size_t i = 0; i < suspects.size(); ++i) {
@@ -168,8 +187,8 @@ void Test::Find(uint32_t rail, Found& found) {
   Expected expected;
   // What is faster than a link need be is no measure for others.
   expected.mbit_s = UsualRate(measured);
-  if (options_.rate_mbit_s > 0)
-    expected.mbit_s = std::min(expected.mbit_s, static_cast<double>(options_.rate_mbit_s));
+  if (const int64_t rate = RateOf(rail); rate > 0)
+    expected.mbit_s = std::min(expected.mbit_s, static_cast<double>(rate));
   expected.lossy_above = options_.full ? kLossyFull : kLossyQuick;
   const std::set<uint32_t> shared = SharedLinks(measured, nodes_.size(), expected);
   for (const uint32_t node : shared) found.shared.insert(node);
@@ -222,6 +241,7 @@ json Test::Run() {
   json longest = json::array();
   if (latency.longest_us > 0) longest = {nodes_[latency.one].name, nodes_[latency.other].name};
   Found found;
+  found.findings = RailFindings(nodes_, rails_);
   std::vector<Places> places;
   for (uint32_t rail = 0; rail < Rails(); ++rail) {
     Find(rail, found);
@@ -239,16 +259,16 @@ json Test::Run() {
           {"nodes", nodes_.size()},
           {"rails", Rails()},
           {"mode", options_.full ? "full" : "quick"},
-          {"transport", std::ranges::all_of(all, &Measured::verbs)    ? "rdma"
-                        : std::ranges::none_of(all, &Measured::verbs) ? "tcp"
-                                                                      : "rdma and tcp"},
+          {"transport", std::ranges::none_of(all, &Measured::verbs)  ? "tcp"
+                        : std::ranges::all_of(all, &Measured::verbs) ? "rdma"
+                                                                     : "rdma and tcp"},
           {"seconds", std::chrono::duration<double>(Clock::now() - began).count()},
           {"mbit_s", UsualRate(all)},
           {"latency_us", latency.usual_us},
           {"longest_latency_us", latency.longest_us},
           {"longest_pair", longest},
           {"measurements", measured_.size()},
-          {"packets", FewestPackets(all, nodes_.size())},
+          {"packets", FewestPacketsOfRails()},
           {"over_tcp", OverTcp(places)},
           {"findings", found.findings},
           {"passing", found.passing},

@@ -14,11 +14,10 @@
 namespace muster::preflight {
 
 struct TestOptions {
-  std::string run;          // nodes of another one are refused
-  uint32_t nodes = 0;       // how many take part, this one too
-  bool full = false;        // all pairs, and long enough to see one lost packet in a thousand
-  int64_t rate_mbit_s = 0;  // of a link; 0: nobody knows
-  Deadline come;            // until when nodes may come
+  std::string run;     // nodes of another one are refused
+  uint32_t nodes = 0;  // how many take part, this one too
+  bool full = false;   // all pairs, and long enough to see one lost packet in a thousand
+  Deadline come;       // until when nodes may come
 };
 
 // Runs the test over a listening socket. The document is what `muster net test --json` prints:

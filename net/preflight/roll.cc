@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr uint32_t kMaxRails = 16;
+constexpr size_t kMaxName = 64;  // bytes
 constexpr size_t kMaxWhy = 250;  // bytes
 constexpr milliseconds kHello{500};
 constexpr milliseconds kRefusalSent{5'000};
@@ -31,15 +32,19 @@ std::optional<Node> ParseHello(const json& message, const std::string& run, std:
       refused = "this node belongs to another test";
       return std::nullopt;
     }
+    node.networks = message.value("networks", std::vector<std::string>());
     for (const json& one : message.at("rails")) {
-      node.rails.push_back(
-          {one.value("interface", "").substr(0, 64),
-           one.at("address").get<std::string>().substr(0, 64),
-           one.at("port").get<uint16_t>(),
-           one.value("mtu", int64_t{0}),
-           one.value("verbs", false),
-           !one.value("device", "").empty(),
-           {one.value("why", "").substr(0, kMaxWhy), one.value("fix", "").substr(0, kMaxWhy)}});
+      RailOf& rail = node.rails.emplace_back();
+      rail.interface = one.value("interface", "").substr(0, kMaxName);
+      rail.address = one.at("address").get<std::string>().substr(0, kMaxName);
+      rail.port = one.at("port").get<uint16_t>();
+      rail.mtu = one.value("mtu", int64_t{0});
+      rail.rate_mbit_s = std::max<int64_t>(0, one.value("rate", int64_t{0}));
+      rail.network = one.value("network", "").substr(0, kMaxName);
+      rail.own = node.rails.size() - 1;
+      rail.verbs = one.value("verbs", false);
+      rail.device = !one.value("device", "").empty();
+      rail.no_verbs = {one.value("why", "").substr(0, kMaxWhy), one.value("fix", "").substr(0, kMaxWhy)};
     }
     if (node.rails.empty() || node.rails.size() > kMaxRails) {
       refused = "a node has one rail to sixteen";

@@ -18,15 +18,21 @@ struct RailOf {
   std::string address;
   uint16_t port = 0;
   int64_t mtu = 0;
+  int64_t rate_mbit_s = 0;
+  std::string network;
+  size_t own = 0;  // its place among the node's own
   bool verbs = false;
   bool device = false;  // the kernel has one, at least
   NoVerbs no_verbs;
+
+  [[nodiscard]] bool Here() const { return port != 0; }
 };
 
 struct Node {
   uint32_t number = 0;
   std::string name;
   std::string switches;
+  std::vector<std::string> networks;  // that its settings name
   std::vector<RailOf> rails;
   std::unique_ptr<LineStream> stream;
   bool gone = false;

@@ -25,14 +25,14 @@ double UsualRate(const std::vector<Measured>& measured) {
   return rates[rates.size() * 3 / 4];
 }
 
-uint64_t FewestPackets(const std::vector<Measured>& measured, size_t nodes) {
-  std::vector<uint64_t> out(nodes);
-  std::vector<uint64_t> in(nodes);
+uint64_t FewestPackets(const std::vector<Measured>& measured) {
+  std::map<std::pair<uint32_t, Direction>, uint64_t> packets;
   for (const Measured& one : measured) {
-    out[one.from] += one.packets;
-    in[one.to] += one.packets;
+    packets[{one.from, Direction::kOut}] += one.packets;
+    packets[{one.to, Direction::kIn}] += one.packets;
   }
-  return nodes == 0 ? 0 : std::min(std::ranges::min(out), std::ranges::min(in));
+  if (packets.empty()) return 0;
+  return std::ranges::min_element(packets, {}, [](const auto& one) { return one.second; })->second;
 }
 
 Latency LatencyOf(const std::vector<Measured>& measured) {

@@ -14,8 +14,8 @@ namespace muster::preflight {
 // there are such.
 double UsualRate(const std::vector<Measured>& measured);
 
-// Of the data's packets those over that direction of a node's link that had fewest.
-uint64_t FewestPackets(const std::vector<Measured>& measured, size_t nodes);
+// Of the data's packets those over that direction of a node's link that had fewest; of nodes that have measured.
+uint64_t FewestPackets(const std::vector<Measured>& measured);
 
 // Half of the shortest round trip, in us. A pair has the shorter one of its two measurements.
 struct Latency {

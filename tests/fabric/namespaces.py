@@ -125,6 +125,10 @@ class Fabric:
         """At the node's end alone."""
         run("ip", "-n", f"n{number}", "link", "set", "roce0", "mtu", str(mtu))
 
+    def address(self, number: int, *, there: bool) -> None:
+        """Of the fabric."""
+        run("ip", "-n", f"n{number}", "address", "add" if there else "del", f"{NETWORK}.0.{number + 1}/16", "dev", "roce0")
+
     def cable(self, number: int, *, plugged: bool) -> None:
         run("ip", "-n", "switch", "link", "set", f"roce0-{number}", "up" if plugged else "down")
 

@@ -128,6 +128,18 @@ class FabricTest(unittest.TestCase):
         self.assertEqual((verdict.code, verdict.named()), (1, [("slow", "out", "n1-n0")]), verdict.document)
         self.assertEqual(verdict.document["findings"][0]["fix"], "on n1 and n0: ethtool roce0")
 
+    def test_a_node_without_an_address_of_the_fabric_is_named_and_not_measured_beside_it(self) -> None:
+        self.fabric.address(2, there=False)
+        try:
+            verdict = self.fabric.test(nodes=4)
+        finally:
+            self.fabric.address(2, there=True)
+        self.assertEqual((verdict.code, verdict.named()), (1, [("no-rail", "both", "n2")]), verdict.document)
+        [finding] = verdict.document["findings"]
+        self.assertEqual(finding["text"], "n2 has no address in 10.77.0.0/16, others have (roce0).")
+        self.assertEqual(finding["fix"], "ip address show dev roce0; grep networks /etc/muster/roce.yaml")
+        self.assertEqual(verdict.document["measurements"], 6, "of three pairs, in both directions")
+
     def test_without_a_gang_it_says_how_to_start_it(self) -> None:
         command = self.fabric.command(0, "env", "-u", "GROUP_RANK", str(BUILD / "bin" / "muster"), "net", "test", f"--settings={self.fabric.settings}")
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

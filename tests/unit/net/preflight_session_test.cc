@@ -71,7 +71,8 @@ class Session : public testing::Test {
     options.port = port_;
     options.node = node;
     options.name = "n" + std::to_string(node);
-    options.rails.push_back({"", "127.0.0.1", 0, {}});
+    options.rails.emplace_back().address = "127.0.0.1";
+    options.rails.back().rate_mbit_s = 20;
     return options;
   }
 
@@ -83,7 +84,6 @@ class Session : public testing::Test {
     TestOptions options;
     options.run = "8.0/1";
     options.nodes = nodes;
-    options.rate_mbit_s = 20;
     options.come = come;
     return std::async(std::launch::async, [this, options] { return RunTest(listening_, options); });
   }
@@ -159,13 +159,13 @@ TEST(Conductor, ANodeThatAnswersNoMoreIsGoneAndItsLinksAreNotJudged) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
     node.stream = std::make_unique<LineStream>(UniqueFd(ends[0]));
-    node.rails.resize(1);
+    node.rails.emplace_back().port = 9;
     others.emplace_back(UniqueFd(ends[1]));
   }
   const json sent{{"packets", 1},    {"lost", 0},         {"connected", true}, {"mbit_s", 0},
                   {"latency_us", 0}, {"other_mbit_s", 0}, {"error", ""}};
   ASSERT_TRUE(others[0].Send({{"id", 1}, {"sent", sent}}, Soon()).ok());
-  Conductor conductor(nodes, 20, std::chrono::milliseconds(100));
+  Conductor conductor(nodes, std::chrono::milliseconds(100));
   EXPECT_TRUE(conductor.Measure({{0, 0, 1}}, std::chrono::milliseconds(1)).empty());
   EXPECT_FALSE(nodes[0].gone);
   EXPECT_TRUE(nodes[1].gone) << "it holds its connection, and says nothing";
@@ -194,6 +194,41 @@ TEST_F(Session, NodesWithoutDeviceFilesMeasureOverTcpAndSayWhy) {
   EXPECT_EQ(
       said->at("over_tcp")[0].at("fix"),
       "let the container have /dev/infiniband: --device=/dev/infiniband; on the host: modprobe ib_uverbs");
+  for (auto& node : nodes) EXPECT_TRUE(node.get().ok());
+}
+
+TEST_F(Session, ANodeThatLacksARailIsNamedAndTheOthersMeasureWithTheirLike) {
+  auto verdict = Lead(3, Soon());
+  std::vector<std::future<Result<bool>>> nodes;
+  for (const uint32_t number : {0, 1, 2}) {
+    AgentOptions options = Agent(number);
+    options.networks = {"10.1.0.0/16", "10.2.0.0/16"};
+    // Where two rails are taken for one, their MTU differs.
+    Rail& first = options.rails[0];
+    first.network = options.networks[0];
+    first.interface = "roce0";
+    first.mtu = 9'000;
+    Rail second = first;
+    second.network = options.networks[1];
+    second.interface = "roce1";
+    second.address = "127.0.0.2";
+    second.mtu = 1'500;
+    options.rails.push_back(second);
+    if (number == 1) options.rails.erase(options.rails.begin());
+    nodes.push_back(Come(options));
+  }
+  const auto said = verdict.get();
+  ASSERT_TRUE(said.ok()) << said.error().message;
+  EXPECT_EQ(said->at("rails"), 2);
+  EXPECT_EQ(said->at("measurements"), 8) << "of one pair, and of three";
+  json findings = said->at("findings");
+  std::erase_if(findings.get_ref<json::array_t&>(),
+                [](const json& one) { return one.at("trouble") == "slow" || one.at("trouble") == "lossy"; });
+  ASSERT_EQ(findings.size(), 1U) << findings;
+  EXPECT_EQ(findings[0].at("trouble"), "no-rail");
+  EXPECT_EQ(findings[0].at("node"), "n1");
+  EXPECT_EQ(findings[0].at("text"), "n1 has no address in 10.1.0.0/16, others have (roce0).");
+  EXPECT_FALSE(said->at("ok").get<bool>());
   for (auto& node : nodes) EXPECT_TRUE(node.get().ok());
 }
 

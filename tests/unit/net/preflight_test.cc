@@ -13,6 +13,7 @@
 #include "net/preflight/confirm.h"
 #include "net/preflight/link_findings.h"
 #include "net/preflight/plan.h"
+#include "net/preflight/rails.h"
 #include "net/preflight/summary.h"
 #include "tests/support/test_seed.h"
 
@@ -294,7 +295,7 @@ TEST(Shared, IsALinkThatOthersUseInMostMeasurementsOfADirection) {
   measured.push_back(Good(3, 2, 100));
   EXPECT_EQ(SharedLinks(measured, 4, {100, 0.75, 0.004}), (std::set<uint32_t>{0}));
   measured[0].packets = 7;
-  EXPECT_EQ(FewestPackets(measured, 4), 7U);
+  EXPECT_EQ(FewestPackets(measured), 7U);
   // What a link carries that others use is no measure.
   for (Measured& one : measured) one.mbit_s = one.other_in + one.other_out > 0 ? 300 : 100;
   EXPECT_EQ(UsualRate(measured), 100);
@@ -414,6 +415,83 @@ TEST(Findings, SayWhereInOneSentence) {
   const auto mtus = MtuFindings(places);
   ASSERT_EQ(mtus.size(), 1U);
   EXPECT_EQ(mtus[0].at("text"), "n2 has an MTU of 1500, the others have 9000.");
+}
+
+// A node with these interfaces, each in a network: {"roce0", "10.1.0.0/16"}.
+Node WithRails(const std::string& name, const std::vector<std::pair<std::string, std::string>>& rails) {
+  Node node;
+  node.name = name;
+  node.networks = {"10.1.0.0/16", "10.2.0.0/16"};
+  for (const auto& [interface, network] : rails) {
+    RailOf& rail = node.rails.emplace_back();
+    rail.interface = interface;
+    rail.network = network;
+    rail.own = node.rails.size() - 1;
+    rail.port = 9;
+  }
+  return node;
+}
+
+std::vector<std::string> Interfaces(const Node& node) {
+  std::vector<std::string> names;
+  for (const RailOf& rail : node.rails) names.push_back(rail.Here() ? rail.interface : "-");
+  return names;
+}
+
+TEST(Rails, OfANetworkThatANodeLacksShiftNoOthers) {
+  const std::string one = "10.1.0.0/16";
+  const std::string two = "10.2.0.0/16";
+  std::vector<Node> nodes;
+  nodes.push_back(WithRails("n0", {{"roce0", one}, {"roce1", one}, {"roce2", one}, {"roce3", two}}));
+  nodes.push_back(WithRails("n1", {{"roce0", one}, {"roce2", one}, {"roce3", two}}));
+  nodes.push_back(WithRails("n2", {{"roce0", one}, {"roce1", one}, {"roce2", one}}));
+  nodes.push_back(WithRails("n3", {{"", ""}}));
+  nodes.push_back(WithRails("n4", {{"ens1", one}, {"ens2", one}, {"ens3", one}, {"ens4", two}}));
+  nodes[2].networks = {one};
+  const auto rails = AlignRails(nodes);
+  ASSERT_EQ(rails.size(), 4U);
+  EXPECT_EQ(Interfaces(nodes[1]), (std::vector<std::string>{"roce0", "-", "roce2", "roce3"}));
+  EXPECT_EQ(nodes[1].rails[2].own, 1U);
+  EXPECT_EQ(Interfaces(nodes[2]), (std::vector<std::string>{"roce0", "roce1", "roce2", "-"}));
+  EXPECT_EQ(Interfaces(nodes[3]), (std::vector<std::string>{"-", "-", "-", "-"}));
+  EXPECT_EQ(Interfaces(nodes[4]), (std::vector<std::string>{"ens1", "ens2", "ens3", "ens4"}));
+  std::vector<std::string> texts;
+  for (const auto& finding : RailFindings(nodes, rails)) {
+    texts.push_back(finding.at("text"));
+    EXPECT_EQ(finding.at("trouble"), "no-rail");
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{
+                       "n3 has no address in 10.1.0.0/16, others have (roce0).",
+                       "n1 has 2 of 3 interfaces in 10.1.0.0/16: roce1 is missing.",
+                       "The settings of n2 do not name the network 10.2.0.0/16, those of others do.",
+                       "n3 has no address in 10.2.0.0/16, others have (roce3)."}));
+}
+
+TEST(Rails, WhereMostNodesLackANetworkNoneIsNamed) {
+  std::vector<Node> nodes;
+  nodes.push_back(WithRails("n0", {{"roce0", "10.1.0.0/16"}}));
+  for (const char* name : {"n1", "n2"}) nodes.push_back(WithRails(name, {{"", ""}}));
+  auto found = RailFindings(nodes, AlignRails(nodes));
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].at("text"), "1 of 3 nodes have an address in 10.1.0.0/16.");
+  EXPECT_FALSE(found[0].contains("node"));
+  nodes.erase(nodes.begin());
+  for (Node& node : nodes) node = WithRails(node.name, {{"", ""}});
+  found = RailFindings(nodes, AlignRails(nodes));
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].at("text"),
+            "No node has an address in 10.1.0.0/16, 10.2.0.0/16: what leads to MASTER_ADDR was measured.");
+  for (Node& node : nodes) node.networks.clear();
+  EXPECT_TRUE(RailFindings(nodes, AlignRails(nodes)).empty()) << "no settings name a fabric";
+}
+
+TEST(Rails, OfOneNetworkAreInTheOrderOfTheirAddresses) {
+  std::vector<std::pair<std::string, std::string>> addresses{
+      {"c", "10.1.10.1"}, {"d", "fd00::1"}, {"b", "10.1.2.1"}, {"a", "10.1.2.1"}};
+  SortByAddress(addresses);
+  std::string order;
+  for (const auto& one : addresses) order += one.first;
+  EXPECT_EQ(order, "abcd");
 }
 
 Places::Node WithVerbs(const std::string& name, bool verbs, const std::string& why = "") {
