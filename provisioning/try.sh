@@ -13,8 +13,8 @@ playbook makes them a Slurm cluster with Ceph and Muster. A job of a gang loses 
 machine takes the lost node's place. The first playbook runs once more and changes nothing. Another one adds a node. The exit status
 is 0 only if all of that is true.
 
-  --all           afterwards plant every fault that validate must name, and twelve pairs, and lose a database and Ceph's daemons: half
-                  an hour. What was named is in build/all-faults.json
+  --all           also plant every fault that validate must name, and twelve pairs, kill plays at five tasks, and lose a database and
+                  Ceph's daemons: half an hour. What was named is in build/all-faults.json
   --keep          leave the cluster up afterwards, and say how to use it
   --patient       a node is lost after 30 s of silence, not after the default: for a machine that is busy with something else
   --packages DIR  take Muster's packages from there and build none
@@ -78,6 +78,7 @@ export MUSTER_PACKAGES=$packages MUSTER_FAULTS=all MUSTER_FAULTS_RESULT=$root/bu
 mkdir -p "$root/build"
 rm -f "$MUSTER_FAULTS_RESULT"
 status=0
+/usr/bin/python3 -B "$root/tests/provision/test_muster_only.py" -v -k midst || status=1
 /usr/bin/python3 -B "$root/tests/provision/try.py" --packages "$packages" "${arguments[@]}" || status=1
 /usr/bin/python3 -B "$root/tests/provision/test_validate.py" -v || status=1
 /usr/bin/python3 -B "$root/tests/provision/test_site_by_hand.py" -v || status=1

@@ -26,6 +26,7 @@ forks = 20
 nocolor = true
 localhost_warning = false
 gathering = explicit
+internal_poll_interval = 0.02
 private_key_file = {key}
 
 [connection]

@@ -25,6 +25,8 @@ from .playbooks import Playbooks
 
 RUN_TIMEOUT_S = 180.0
 _SLURM_TIMEOUT_S = 180.0
+_BYTECODE = "/var/cache/bytecode"
+_PYTHON = "/usr/lib/python3/dist-packages"
 _PROGRAMS = ("systemd-nspawn", "mmdebstrap", "dpkg-scanpackages", "zstd", "ssh-keygen", "ip", "unshare")
 
 # nspawn mounts the v1 controllers read-only. Those here are the machine's own, so that slurmd may have them.
@@ -245,7 +247,7 @@ class Rack:
             self._report(f"[{time.monotonic() - began:4.1f} s] {text}")
 
         self._remove_leftovers()  # of a rack whose directory somebody deleted
-        for name in ("log", "images", "machines", "shared/home", "shared/checkpoints", "ssh"):
+        for name in ("log", "images", "machines", "shared/home", "shared/checkpoints", "shared/bytecode", "ssh"):
             (self.directory / name).mkdir(parents=True)
         # A third of a GB that is read and thrown away: not for a disk that others are waiting for.
         host.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(self.directory / "images")])
@@ -303,7 +305,7 @@ class Rack:
 
     def _power_on(self, names: list[str]) -> None:
         shared = self.directory / "shared"
-        binds = [Bind(shared / "home", "/home"), Bind(shared / "checkpoints", "/srv/checkpoints")]
+        binds = [Bind(shared / "home", "/home"), Bind(shared / "checkpoints", "/srv/checkpoints"), Bind(shared / "bytecode", _BYTECODE)]
         boots: dict[str, Boot] = {name: self._machines[name].power_on(binds) for name in names}
         leaders = {name: boot.leader() for name, boot in boots.items()}
         self.network.connect(leaders)
@@ -330,6 +332,8 @@ class Rack:
         machine.write("/etc/systemd/system/writable-cgroups.service", _CGROUPS_UNIT)
         machine.link("/etc/systemd/system/sysinit.target.wants/writable-cgroups.service", "../writable-cgroups.service")
         machine.write("/etc/systemd/system/chrony.service.d/container.conf", _CHRONY_DROP_IN)
+        machine.write(f"{_PYTHON}/rack_bytecode.py", Path(__file__).with_name("bytecode.py").read_text())
+        machine.write(f"{_PYTHON}/rack_bytecode.pth", f"import rack_bytecode; rack_bytecode.keep('{_BYTECODE}')\n")
         if has_slurm:
             slurm.install(machine, self.directory / "site")
 
