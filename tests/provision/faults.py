@@ -142,7 +142,6 @@ FAULTS = {
 }
 
 
-
 def unusual(rack: Rack) -> dict[str, tuple[str, str]]:
     """Not wrong: scripts for one host that plant it and take it away."""
     return {
