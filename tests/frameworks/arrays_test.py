@@ -21,7 +21,13 @@ DEVICES = 4
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit/client"))
+for folder in ("unit/client", "support"):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / folder))
+
+import own_network  # noqa: E402
+
+if __name__ == "__main__":
+    own_network.enter()  # before what takes seconds to import
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -301,13 +307,8 @@ SPAN = """
 
 class ProcessesTest(ArraysCase):
     def test_arrays_that_span_processes_are_saved_once_and_restored_by_any_number(self) -> None:
-        import socket
-
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{taken.getsockname()[1]}"
         environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-        command = [sys.executable, "-c", textwrap.dedent(SPAN), str(self.directory), address]
+        command = [sys.executable, "-c", textwrap.dedent(SPAN), str(self.directory), f"127.0.0.1:{own_network.PORT}"]
         members = [
             subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             for rank in range(2)
