@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ctype.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +11,8 @@
 namespace muster::wire {
 
 inline constexpr size_t kMaxName = 63;
-inline constexpr size_t kMaxOptions = 1024;  // bytes of the whole value
+inline constexpr size_t kMaxOptions = 1024;    // bytes of the whole value
+inline constexpr uint32_t kMaxLastWords = 60;  // seconds
 
 // What a role's members mean to their gang. docs/operations.md has the table.
 enum class RoleKind : uint32_t {
@@ -31,7 +33,10 @@ struct GangOptions {
   uint32_t spares = 0;         // nodes of the step whose tasks wait to replace a lost node's, 0..1024
   uint32_t min_nodes = 0;      // the gang goes on with so many when it has no spare, 1..65536; 0: it does not
   uint32_t hang_seconds = 0;   // no progress for so long is a hang, 1..86400; 0: learned from the steps
-  uint32_t grace_seconds = 30;     // how long a drain waits for a checkpoint, 0..3600
+  uint32_t grace_seconds = 30;  // how long a drain waits for a checkpoint, 0..3600
+  // How long members that live may go on when a fault ends their generation, 1..60, and the signal that tells them; 0: not at all.
+  uint32_t last_words_seconds = 0;
+  uint32_t last_words_signal = SIGTERM;
   bool hang_off = false;           // no hang is looked for
   bool grow = false;               // a gang that has shrunk takes nodes back at its next checkpoint
   bool requeue = true;             // the job may be requeued when it cannot go on in its allocation
@@ -47,7 +52,7 @@ struct GangOptions {
 };
 
 // Bytes that hold any sentence of the functions below.
-inline constexpr size_t kMaxOptionError = 768;
+inline constexpr size_t kMaxOptionError = 832;
 
 // What a role is when `kind` does not say: TensorFlow's and MXNet's names mean what they mean there.
 inline RoleKind KindOfRole(const char* role) {
@@ -200,6 +205,31 @@ inline void CopyHang(const GangOptions& from, GangOptions* to) {
   to->hang_off = from.hang_off;
   to->hang_seconds = from.hang_seconds;
 }
+inline bool ParseLastWords(const char* text, size_t size, GangOptions* out) {
+  struct Known {
+    const char* name;
+    uint32_t signal;
+  };
+  constexpr Known kKnown[] = {{"TERM", SIGTERM}, {"INT", SIGINT},   {"HUP", SIGHUP},  {"QUIT", SIGQUIT},
+                              {"ABRT", SIGABRT}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2}};
+  const auto* colon = static_cast<const char*>(memchr(text, ':', size));
+  const size_t seconds = colon != nullptr ? static_cast<size_t>(colon - text) : size;
+  if (!ParseSeconds(text, seconds, 1, kMaxLastWords, &out->last_words_seconds)) return false;
+  if (colon == nullptr) return true;
+  for (const Known& known : kKnown) {
+    out->last_words_signal = known.signal;
+    if (IsWord(colon + 1, size - seconds - 1, known.name)) return true;
+  }
+  return false;
+}
+inline bool SameLastWords(const GangOptions& one, const GangOptions& other) {
+  return one.last_words_seconds == other.last_words_seconds &&
+         one.last_words_signal == other.last_words_signal;
+}
+inline void CopyLastWords(const GangOptions& from, GangOptions* to) {
+  to->last_words_seconds = from.last_words_seconds;
+  to->last_words_signal = from.last_words_signal;
+}
 inline bool ParseOrder(const char* text, size_t size, GangOptions* out) {
   out->order_by_topology = IsWord(text, size, "topology");
   return out->order_by_topology || IsWord(text, size, "slurm");
@@ -231,6 +261,8 @@ inline constexpr GangKey kGangKeys[] = {
     {"hang", "DURATION|off", "1s..24h", detail::ParseHang, detail::SameHang, detail::CopyHang},
     {"grace", "DURATION", "0s..1h", detail::ParseSecondsKey<&GangOptions::grace_seconds, 0, 3600>,
      detail::SameField<&GangOptions::grace_seconds>, detail::CopyField<&GangOptions::grace_seconds>},
+    {"last_words", "DURATION[:SIGNAL]", "1s..60s", detail::ParseLastWords, detail::SameLastWords,
+     detail::CopyLastWords},
     {"requeue", "yes|no", "", detail::ParseYesNoKey<&GangOptions::requeue>,
      detail::SameField<&GangOptions::requeue>, detail::CopyField<&GangOptions::requeue>},
     {"role", "NAME", "", detail::ParseNameKey<&GangOptions::role>},
@@ -249,7 +281,7 @@ static_assert(sizeof(kGangKeys) / sizeof(kGangKeys[0]) <= 32, "ParseGangOptions 
 
 // All of them, for messages: "restarts=N (0..1000), ..., preflight=off|quick|full".
 struct GangKeysText {
-  char text[640] = "";
+  char text[704] = "";
 };
 inline constexpr GangKeysText kGangKeysText = [] {
   GangKeysText all;

@@ -166,7 +166,8 @@ struct Stopped {
   uint64_t generation;
   int64_t realtime_ns;
   uint32_t unkillable;  // processes that SIGKILL has ended and that are stuck in the kernel; 0: all are gone
-  uint32_t reserved;
+  // From the signal of the stop until all had gone, or SIGKILL came; 0: there was none.
+  uint32_t last_words_ms;
 };
 
 // Tail: text, why it is so; at most kMaxWarmText.
@@ -224,6 +225,12 @@ struct TestLinks {
 struct Stop {
   Header header;
   uint64_t generation;
+  // SIGKILL comes to a program that runs when nothing of it is left, or after so long; 0: at once. `signal` comes before, after
+  // signal_after_ms. A Stop that comes again with a time changes nothing, and without one it ends the time.
+  uint32_t last_words_ms;
+  uint32_t signal;
+  uint32_t signal_after_ms;
+  uint32_t reserved;
 };
 
 struct GetsOn {

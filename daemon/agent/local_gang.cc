@@ -115,7 +115,7 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
       FinishMember(hello.task_id, member);
     } else if (!orders_.MayRun(member.generation) && member.state != MemberState::kWaiting &&
                member.state != MemberState::kStopped) {
-      StopMember(member);
+      StopMember(member, member.stop.last_words);
     } else if (start_ && member.generation < start_->generation() && orders_.MayRun(start_->generation())) {
       StartMember(hello.task_id, member);
     }
@@ -184,6 +184,7 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       if (body->generation != member->generation) return;
       member->state = MemberState::kStopped;
       member->unkillable = body->unkillable;
+      member->stop.last_words_ms = body->last_words_ms;
       if (orders_.MayRun(body->generation) && !member->exit) {
         // The musterd before this one had ordered it: for the coordinator it is news.
         member->exit.emplace();
@@ -268,19 +269,24 @@ bool LocalGang::StartMember(uint32_t task, Member& member) {
   member.rank = body.rank;
   member.state = MemberState::kRunning;
   member.generation = body.generation;
-  member.stopping = false;
+  member.stop = {};
   member.unkillable = 0;
   member.executed_ns = 0;
   member.exit.reset();
   return SendBody(*member.connection, wire::Type::kStart, body, {}, memory.get());
 }
 
-void LocalGang::StopMember(Member& member) {
-  if (member.connection == nullptr || member.stopping) return;
+void LocalGang::StopMember(Member& member, bool last_words) {
+  if (member.connection == nullptr) return;
   if (member.state == MemberState::kWaiting || member.state == MemberState::kStopped) return;
-  member.stopping = true;
+  last_words &= job_.options.last_words_seconds > 0;
+  if (!member.stop.Order(last_words)) return;
   wire::Stop body{};
   body.generation = member.generation;
+  body.last_words_ms = last_words ? job_.options.last_words_seconds * 1000 : 0;
+  body.signal = job_.options.last_words_signal;
+  // Most programs end by the signal, dump or no dump.
+  if (member.stop.dump_asked) body.signal_after_ms = body.last_words_ms / 2;
   SendBody(*member.connection, wire::Type::kStop, body);
 }
 
@@ -322,10 +328,12 @@ void LocalGang::MaybeNodeExecuted() {
 void LocalGang::MaybeNodeStopped() {
   if (!orders_.OwesStopped()) return;
   uint32_t unkillable = 0;
+  uint32_t last_words_ms = 0;
   for (const auto& [task, member] : members_) {
     if (orders_.MayRun(member.generation)) return;
     if (member.state != MemberState::kStopped && member.state != MemberState::kWaiting) return;
     unkillable += member.unkillable;
+    last_words_ms = std::max(last_words_ms, member.stop.last_words_ms);
   }
   if (members_.size() < local_tasks_) return;
   orders_.SaidStopped();
@@ -334,6 +342,7 @@ void LocalGang::MaybeNodeStopped() {
   auto message = Message();
   message.mutable_stopped()->set_generation(orders_.stopped());
   message.mutable_stopped()->set_unkillable(unkillable);
+  message.mutable_stopped()->set_last_words_ms(last_words_ms);
   message.mutable_stopped()->set_lease_port(next_ports_ ? next_ports_->port() : 0);
   Up(std::move(message));
 }

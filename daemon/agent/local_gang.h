@@ -24,6 +24,7 @@
 #include "daemon/agent/local_socket.h"
 #include "daemon/agent/manifest_cache.h"
 #include "daemon/agent/member_environment.h"
+#include "daemon/agent/member_stop.h"
 #include "daemon/agent/memory_grants.h"
 #include "daemon/agent/orders.h"
 #include "daemon/agent/packets.h"
@@ -108,7 +109,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     wire::MemberState state = wire::MemberState::kWaiting;
     uint64_t generation = 0;
     bool known = false;
-    bool stopping = false;    // has been told to stop this generation
+    MemberStop stop;          // of this generation
     int64_t executed_ns = 0;  // when its program was exec'd, 0: not yet
     uint32_t unkillable = 0;
     uint64_t gets_on = 0;  // the generation of which its supervisor has been told that its program does
@@ -223,7 +224,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   // members
   Member* Find(LocalConnection& connection, uint32_t* task);
   bool StartMember(uint32_t task, Member& member);
-  void StopMember(Member& member);
+  void StopMember(Member& member, bool last_words);
   void FinishMember(uint32_t task, Member& member);
   void MaybeNodeExecuted();
   void MaybeNodeStopped();

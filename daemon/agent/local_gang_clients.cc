@@ -60,7 +60,9 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
     return refuse(wire::Refusal::kNoGang,
                   fmt::format("gang {} is not connected to its coordinator yet", job_.Id()));
   }
-  if (!start_ || other_generation || member == members_.end() || !orders_.MayRun(hello.generation)) {
+  // A coordinator that has taken over may not know of the stop yet.
+  if (!start_ || other_generation || member == members_.end() || !orders_.MayRun(hello.generation) ||
+      member->second.stop.ordered) {
     return refuse(wire::Refusal::kStaleGeneration,
                   fmt::format("generation {} of gang {} is over", hello.generation, job_.Id()));
   }

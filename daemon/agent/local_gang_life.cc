@@ -96,6 +96,7 @@ AgentEvents LocalGang::MakeAgentEvents() {
     if (term < orders_.term() || !orders_.MayRun(generation)) return;
     v1::Stop stop;
     stop.set_generation(generation);
+    stop.set_last_words(true);  // unless the coordinator's own message, which may come later, says otherwise
     OnStop(stop);
   };
   return events;
@@ -338,6 +339,7 @@ void LocalGang::OnCaptureStacks(const v1::CaptureStacks& order) {
   // The rest of the time is for the way.
   const auto deadline = std::chrono::milliseconds(context_.config.hang_report_ms * 8 / 9);
   hang::CaptureStacks(context_.loop, HelperProgram("muster-stacks"), supervisors, deadline,
+                      job_.options.last_words_seconds > 0,
                       [weak = weak_from_this(), ranks,
                        generation = order.generation()](const std::vector<hang::MemberStacks>& stacks) {
                         const auto self = weak.lock();
@@ -351,6 +353,11 @@ void LocalGang::OnCaptureStacks(const v1::CaptureStacks& order) {
                           if (!stacks[i].complete) text += "(" + stacks[i].error + ")\n";
                           member->set_text(text.substr(0, kMaxStacksText));
                           member->set_summary(hang::StacksSummary(stacks[i].lines));
+                          member->set_dump_asked(stacks[i].dump_asked);
+                          for (auto& [task, local] : self->members_) {
+                            if (local.generation == generation && local.rank == ranks[i])
+                              local.stop.dump_asked = stacks[i].dump_asked;
+                          }
                         }
                         self->Up(std::move(message));
                       });

@@ -427,7 +427,7 @@ void LocalGang::OnStop(const v1::Stop& stop) {
     if (sampler_) sampler_->Stop();
   }
   for (auto& [task, member] : members_) {
-    if (!orders_.MayRun(member.generation)) StopMember(member);
+    if (!orders_.MayRun(member.generation)) StopMember(member, stop.last_words());
   }
   MaybeNodeStopped();
 }

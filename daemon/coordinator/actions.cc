@@ -132,6 +132,7 @@ void Coordinator::BuildStart(const Starts::Prepared& prepared) {
 void Coordinator::Do(const gang::StopGeneration& action) {
   auto message = NewMessage();
   message.mutable_stop()->set_generation(action.generation);
+  message.mutable_stop()->set_last_words(action.last_words);
   for (const uint32_t node : action.nodes) Send(node, message);
   if (action.older) {
     return AddHistory("stopping",

@@ -139,6 +139,7 @@ gang::Settings Coordinator::Settings() const {
     settings.test_timeout_ms += kFullRoundMs * static_cast<int64_t>(job_.hosts.size());
   settings.join_timeout_ms = job_.options.join_seconds * 1000LL;
   settings.grace_ms = job_.options.grace_seconds * 1000LL;
+  settings.last_words_ms = job_.options.last_words_seconds * 1000LL;
   settings.progress_after_ms = config_.progress_after_ms;
   settings.forgive_after_ms = config_.forgive_after_ms;
   // After that time all leases of the coordinator before have ended, and members on nodes without musterd have ended themselves.
@@ -290,7 +291,7 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
       agents_[node].lease_port = static_cast<uint16_t>(message.stopped().lease_port());
       return Feed(gang::NodeStopped{node, message.stopped().generation(),
                                     static_cast<uint16_t>(message.stopped().lease_port()),
-                                    message.stopped().unkillable()});
+                                    message.stopped().unkillable(), message.stopped().last_words_ms()});
     case v1::AgentMessage::kTerminating:
       return OnTerminating(message.terminating());
     case v1::AgentMessage::kShardWritten:

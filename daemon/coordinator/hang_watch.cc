@@ -136,6 +136,10 @@ void HangWatch::Tell() {
       hung.report += fmt::format("rank {}: {}\n", rank, member.summary());
     hooks_.note("stack", fmt::format("rank {}: {}", rank, member.summary()));
   }
+  const auto asked = std::count_if(found.stacks.begin(), found.stacks.end(),
+                                   [](const auto& item) { return item.second.dump_asked(); });
+  if (asked > 0)
+    hooks_.note("dump", fmt::format("{} members' flight recorders are asked for their dumps", asked));
   hooks_.hung(std::move(hung), whole.front());
 }
 

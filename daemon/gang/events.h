@@ -89,8 +89,9 @@ struct MemberExited {
 struct NodeStopped {
   uint32_t node = 0;
   uint64_t generation = 0;
-  uint16_t lease_port = 0;  // 0: as before
-  uint32_t unkillable = 0;  // processes that SIGKILL did not remove
+  uint16_t lease_port = 0;     // 0: as before
+  uint32_t unkillable = 0;     // processes that SIGKILL did not remove
+  uint32_t last_words_ms = 0;  // for so long its members had last words
 };
 struct Terminating {  // Slurm's SIGTERM: cancel, time limit, preemption
   uint32_t task = 0;
@@ -180,6 +181,7 @@ struct StopGeneration {
   std::vector<uint32_t> nodes;
   // The generation runs on: these nodes are not of it, and what they have is of an older one.
   bool older = false;
+  bool last_words = false;  // members that live may have them (--gang=last_words)
 };
 // The gang is over. Without `code` a supervisor exits as its program did; with `cause`, only that task's does
 // and the others exit 0, so that srun returns the exit code of the first cause and not that of its

@@ -65,6 +65,7 @@ struct Settings {
   int64_t join_timeout_ms = 60'000;
   int64_t stranded_after_ms = 60'000;  // in kRecovering; longer than members may run without musterd
   int64_t grace_ms = 30'000;           // how long a planned stop waits for a checkpoint
+  int64_t last_words_ms = 0;           // how long members that live go on when a fault ends their generation
   int64_t progress_after_ms =
       60'000;  // a generation that has run so long has made progress even if nobody said so
   int64_t forgive_after_ms =
@@ -149,6 +150,7 @@ class Gang {
     std::string excluded;  // why nothing may run there; "": nothing speaks against it
     std::string draining;  // will be excluded at the next checkpoint: why
     uint16_t lease_port = 0;
+    uint32_t last_words_ms = 0;   // of the generation that is being stopped
     std::string links_test;       // see NodeJoined
     std::vector<uint32_t> tasks;  // in the order of their local ids
     uint32_t task_count =
@@ -273,6 +275,8 @@ class Gang {
   void GiveUp(const std::string& why, Actions& out);
   void Stop(Actions& out);
   void WhenStopped(Actions& out);
+  [[nodiscard]] bool LastWords() const;
+  void NoteLastWords(Actions& out);
   [[nodiscard]] std::string Judge(const Fault& fault);
   void Finish(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code, Actions& out);
   void OrderFinish(std::vector<uint32_t> nodes, Actions& out) const;

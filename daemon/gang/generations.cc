@@ -88,8 +88,28 @@ void Gang::Stop(Actions& out) {
   state_ = State::kStopping;
   out.emplace_back(SetTimer{Timer::kProgress, -1});
   out.emplace_back(SetTimer{Timer::kGrace, -1});
-  if (!again) out.emplace_back(StopGeneration{generation_, PresentNodes()});
+  if (!again) out.emplace_back(StopGeneration{generation_, PresentNodes(), false, LastWords()});
   WhenStopped(out);
+}
+
+// Whether members that live are told before they are killed. Whom Slurm ends, or a planned stop, has been told.
+bool Gang::LastWords() const {
+  return settings_.last_words_ms > 0 && fault_ && !fault_->planned && next_ != Next::kSucceed &&
+         !terminating_ && !requeue_for_;
+}
+
+void Gang::NoteLastWords(Actions& out) {
+  uint32_t took = 0;
+  std::string killed;
+  for (Node& node : nodes_) {
+    const uint32_t ms = std::exchange(node.last_words_ms, 0);
+    took = std::max(took, ms);
+    if (ms > 0 && ms >= settings_.last_words_ms) killed += (killed.empty() ? "" : ", ") + node.name;
+  }
+  if (took == 0) return;
+  std::string text = fmt::format("the members' last words took {:.1f} s", took / 1e3);
+  if (!killed.empty()) text += "; killed when the time was over: members on " + killed;
+  out.emplace_back(Note{"last_words", std::move(text)});
 }
 
 // Adds a user fault to those that count, and drops the user faults that are older than forgive_after, if the gang has made progress
@@ -166,6 +186,7 @@ void Gang::On(const NodeStopped& event, Actions& out) {
   if (state_ != State::kStopping && state_ != State::kTesting) return;
   if (event.unkillable > 0) Unkillable(event.node, event.unkillable, out);
   node.stopped = true;
+  node.last_words_ms = event.last_words_ms;
   WhenStopped(out);
   if (event.unkillable > 0) TestSpoiled(event.node, out);
 }
@@ -188,6 +209,7 @@ void Gang::WhenStopped(Actions& out) {
   if (state_ != State::kStopping || undecided_ || !AllStopped()) return;
   if (next_ == Next::kSucceed) return Finish(true, std::nullopt, 0, out);
   if (next_ == Next::kRestart && AnyAway(active_)) return;  // it will be back, or silent
+  NoteLastWords(out);
   const Fault fault = fault_.value_or(Fault{.what = "unknown", .cause = CauseClass::kInfrastructure});
   last_fault_ = fault;
   std::string verdict = Judge(fault);

@@ -66,7 +66,7 @@ void Gang::Reconcile(const NodeJoined& event, Actions& out) {
     if (stopped) {
       WhenStopped(out);
     } else {
-      out.emplace_back(StopGeneration{newest, {event.node}});
+      out.emplace_back(StopGeneration{newest, {event.node}, false, LastWords()});
     }
   }
 }

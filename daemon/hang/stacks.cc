@@ -27,8 +27,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
       : loop_(loop), done_(std::move(done)) {}
 
   void Begin(const std::string& program, const std::vector<pid_t>& supervisors,
-             std::chrono::milliseconds deadline) {
-    for (const pid_t supervisor : supervisors) Start(program, supervisor, deadline);
+             std::chrono::milliseconds deadline, bool ask_dump) {
+    for (const pid_t supervisor : supervisors) Start(program, supervisor, deadline, ask_dump);
     timer_ = loop_.After(deadline, [self = shared_from_this()] {
       self->timer_ = 0;
       self->GiveUp();
@@ -43,7 +43,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
     UniqueFd from;
   };
 
-  void Start(const std::string& program, pid_t supervisor, std::chrono::milliseconds deadline) {
+  void Start(const std::string& program, pid_t supervisor, std::chrono::milliseconds deadline,
+             bool ask_dump) {
     members_.emplace_back();
     Member& member = members_.back();
     member.stacks.supervisor = supervisor;
@@ -56,9 +57,10 @@ class Capture : public std::enable_shared_from_this<Capture> {
     const UniqueFd to(ends[1]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     const auto limit = std::max(deadline - kMargin, deadline / 2);
-    const auto pid =
-        StartHelper(program, {fmt::format("--deadline-ms={}", limit.count()), std::to_string(supervisor)},
-                    {{to.get(), 1}});
+    std::vector<std::string> words = {fmt::format("--deadline-ms={}", limit.count()),
+                                      std::to_string(supervisor)};
+    if (ask_dump) words.insert(words.begin(), "--ask-dump");
+    const auto pid = StartHelper(program, words, {{to.get(), 1}});
     if (!pid) {
       member.stacks.error = pid.error().message;
       member.from.reset();
@@ -95,6 +97,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
     member.from.reset();
     std::string& lines = member.stacks.lines;
     lines.erase(lines.rfind('\n') + 1);  // a half line is none
+    member.stacks.dump_asked = lines.find(R"("asked":[")") != std::string::npos;
     member.stacks.complete = lines.find(R"("complete":true)") != std::string::npos;
     if (!member.stacks.complete && member.stacks.error.empty())
       member.stacks.error = "not all of it was ready in time";
@@ -129,8 +132,9 @@ class Capture : public std::enable_shared_from_this<Capture> {
 }  // namespace
 
 void CaptureStacks(Loop& loop, const std::string& program, const std::vector<pid_t>& supervisors,
-                   std::chrono::milliseconds deadline, std::function<void(std::vector<MemberStacks>)> done) {
-  std::make_shared<Capture>(loop, std::move(done))->Begin(program, supervisors, deadline);
+                   std::chrono::milliseconds deadline, bool ask_dump,
+                   std::function<void(std::vector<MemberStacks>)> done) {
+  std::make_shared<Capture>(loop, std::move(done))->Begin(program, supervisors, deadline, ask_dump);
 }
 
 }  // namespace muster::hang

@@ -23,16 +23,19 @@ struct MemberStacks {
   pid_t supervisor = 0;
   std::string lines;  // JSON, one object a line, each whole; what was there at the deadline
   bool complete = false;
-  std::string error;  // why it is not complete; empty if it is
+  std::string error;        // why it is not complete; empty if it is
+  bool dump_asked = false;  // PyTorch's flight recorder has been
 };
 
 // Captures everything below each supervisor (never the supervisor itself, nor any process that is not its
 // descendant), all at once, and calls `done` once on the loop: as soon as the last is ready, or at the deadline with
-// what there is by then. Threads are stopped for some milliseconds each and go on unharmed. Returns at once. The
+// what there is by then. With `ask_dump` the programs' flight recorders are asked for their dumps, where the environment names their
+// FIFOs. Threads are stopped for some milliseconds each and go on unharmed. Returns at once. The
 // supervisors must be alive and unreaped until `done`. Call on the loop's thread; when the loop ends first, `done` is
 // never called.
 void CaptureStacks(Loop& loop, const std::string& program, const std::vector<pid_t>& supervisors,
-                   std::chrono::milliseconds deadline, std::function<void(std::vector<MemberStacks>)> done);
+                   std::chrono::milliseconds deadline, bool ask_dump,
+                   std::function<void(std::vector<MemberStacks>)> done);
 
 // For people: one block a process, threads with the same stack together.
 std::string StacksText(std::string_view lines);

@@ -126,6 +126,11 @@ std::string StacksText(std::string_view lines) {
       text += fmt::format(" Python of {}{}{}:\n", Get(object, "pid"), by.empty() ? "" : ", by ", by);
       for (const std::string& line : List(object, "text")) text += "  " + line + "\n";
     }
+    if (kind == "dump") {
+      const auto asked = List(object, "asked");
+      text += " dump of the flight recorder" + (asked.empty() ? "" : " asked for: " + Joined(asked, " ", 8)) +
+              "\n";
+    }
     if (const std::string error = Get(object, "error"); !error.empty()) text += "  (" + error + ")\n";
     if (object.contains("left_out")) text += fmt::format("  ({} more left out)\n", Get(object, "left_out"));
   }

@@ -6,7 +6,7 @@ namespace muster::supervisor {
 // A program that has done its work is not reported as ended before its last directory is a checkpoint: the gang might be
 // over with that. One that has failed is: what it closed last is lost, and all start again at once.
 bool Supervisor::BeginDrain(pid_t pid, int wait_status) {
-  if (files_.pid() == 0 || !executed_ || wait_status != 0 || sweeping_) return false;
+  if (files_.pid() == 0 || !executed_ || wait_status != 0 || Stopping()) return false;
   draining_ = pid;
   core_poll_.Clear();
   files_.Drain();
@@ -25,7 +25,7 @@ void Supervisor::EndDrain(int wait_status) {
 void Supervisor::OnFilesEnd(int wait_status) {
   files_.Read(&stderr_);
   files_.Gone();
-  if (sweeping_) return;
+  if (Stopping()) return;
   if (draining_ != 0) {
     if (wait_status != 0)
       Say("muster-files was killed: what the program has closed last may be no checkpoint");

@@ -110,6 +110,7 @@ bool Supervisor::OnStart(const wire::Start& start, UniqueFd environment) {
   generation_ = start.generation;
   executed_ = executed_due_ = exited_due_ = stopped_due_ = false;
   fencing_ = oom_killed_ = dumping_ = false;
+  last_words_.took_ms = 0;
   wait_status_ = 0;
   tail_size_ = 0;
   unkillable_ = 0;
@@ -169,7 +170,7 @@ void Supervisor::OnStop(const wire::Stop& stop) {
   if (stop.generation < generation_) return;  // of a generation that has ended long since
   stop_asked_ = true;
   stop_generation_ = stop.generation;
-  Sweep();
+  if (!BeginLastWords(stop)) Sweep();
 }
 
 void Supervisor::OnFinish(const wire::Finish& finish) {
@@ -230,12 +231,12 @@ void Supervisor::Reap() {
     // The dead are looked at before they are reaped: as zombies they still have their facts in /proc.
     if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0) {
       if (errno == EINTR) continue;
-      if (sweeping_) OnSwept();  // ECHILD: no descendant is left
+      if (Stopping()) OnSwept();  // ECHILD: no descendant is left
       break;
     }
     if (info.si_pid == 0) {
       // The parents are gone; those whom they had forked are this process's children now.
-      if (sweeping_ && Spared() != 0 && children_.Count(Spared()) == 0) {
+      if (Stopping() && Spared() != 0 && children_.Count(Spared()) == 0) {
         OnSwept();
       } else if (sweeping_ && reaped) {
         children_.Kill(Spared());
@@ -273,6 +274,8 @@ void Supervisor::OnMemberEnd(pid_t pid, int wait_status) {
     wait_status_ = wait_status;
     return;
   }
+  // Such an end stands for the SIGKILL that it spares.
+  if (last_words_.end.IsSet()) wait_status = SIGKILL;
   exited_ns_ = RealtimeNs();
   exited_pid_ = pid;
   wait_status_ = wait_status;
@@ -283,7 +286,7 @@ void Supervisor::OnMemberEnd(pid_t pid, int wait_status) {
   const bool killed = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL;
   oom_killed_ = oom_.Advanced() && killed;
   // A death that musterd has ordered is no news; one that came before the order reached the program is.
-  exited_due_ = !(killed && sweeping_ && !fencing_);
+  exited_due_ = !(killed && Stopping() && !fencing_);
   // musterd may have a last word on how this task is to end.
   if (terminated_) leave_at_.Set(MonotonicMs() + settings_.leave_ms);
 }
@@ -305,6 +308,7 @@ void Supervisor::Fence(const char* why) {
 void Supervisor::Sweep() {
   // Whoever is fenced cannot save any more, and has not ended well then.
   EndDrain(fencing_ ? SIGKILL : 0);
+  EndLastWords();
   const int64_t now = MonotonicMs();
   // A stop that is ordered again while something is still there gets a new answer, and a new count.
   if (!sweeping_ || (stop_asked_ && !sweep_end_.IsSet())) BeginWatch(now);
@@ -328,6 +332,7 @@ void Supervisor::BeginWatch(int64_t now) {
 }
 
 void Supervisor::OnSwept() {
+  EndLastWords();
   sweeping_ = false;
   sweep_end_.Clear();
   rescan_.Clear();
@@ -392,6 +397,7 @@ void Supervisor::Report() {
     body.generation = stop_generation_;
     body.realtime_ns = RealtimeNs();
     body.unkillable = unkillable_;
+    body.last_words_ms = last_words_.took_ms;
     put(&stopped_due_, SendBody(socket_.get(), body, wire::Type::kStopped));
   }
 }

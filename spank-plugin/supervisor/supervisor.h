@@ -1,8 +1,8 @@
 // The supervisor: stays in a task's place while its program is killed and started again on musterd's word.
 // One thread, one poll loop; nothing in it sleeps or blocks but that poll.
 //
-// supervisor.cc decides (musterd's messages, deaths, what is reported when), drain.cc when a program that has ended with 0
-// counts as ended, warm.cc how a standby becomes the program, supervisor_loop.cc waits and times, signalling.cc handles Slurm's signals.
+// supervisor.cc decides (musterd's messages, deaths, what is reported when), last_words.cc what a program may still do that is
+// stopped, drain.cc when one that has ended with 0 counts as ended, warm.cc how a standby becomes the program, supervisor_loop.cc waits and times, signalling.cc handles Slurm's signals.
 #pragma once
 
 #include <stdint.h>
@@ -45,6 +45,16 @@ struct Settings {
   WarmSettings warm;
 };
 
+// What a program that is stopped may still do.
+struct LastWords {
+  Deadline end;  // set: it may now
+  Deadline signal_at;
+  int signal = 0;
+  int64_t began_ms = 0;
+  uint32_t most_ms = 0;
+  uint32_t took_ms = 0;  // in the end; 0: it had none
+};
+
 class Supervisor {
  public:
   Supervisor(const Settings& settings, const Host& host) : settings_(settings), host_(host) {}
@@ -80,6 +90,12 @@ class Supervisor {
   void Log(const char* format, ...) __attribute__((format(printf, 2, 3)));
   [[noreturn]] void Leave();
 
+  // last_words.cc
+  bool BeginLastWords(const wire::Stop& stop);  // whether Sweep is to wait
+  void SignalLastWords();
+  void EndLastWords();
+  [[nodiscard]] bool Stopping() const { return sweeping_ || last_words_.end.IsSet(); }
+
   // drain.cc
   bool BeginDrain(pid_t pid, int wait_status);  // whether OnMemberEnd is to wait for EndDrain
   void EndDrain(int wait_status);
@@ -89,7 +105,7 @@ class Supervisor {
   bool StartWarm(const EnvironmentBlock& block);
   bool OnWarm();  // true in a new child
   [[nodiscard]] bool MayMakeStandby() const {
-    return ProgramRuns() && executed_ && !sweeping_ && !leaving_ && !terminated_;
+    return ProgramRuns() && executed_ && !Stopping() && !leaving_ && !terminated_;
   }
   [[nodiscard]] pid_t Spared() const { return leaving_ ? 0 : warm_.pid(); }
 
@@ -154,6 +170,7 @@ class Supervisor {
   bool fencing_ = false;  // on the supervisor's own decision: the death is news to musterd
   bool stop_asked_ = false;
   uint64_t stop_generation_ = 0;
+  LastWords last_words_;
   bool leaving_ = false;
   wire::Finish finish_{};
   bool terminated_ = false;    // Slurm has sent SIGTERM: no new generation

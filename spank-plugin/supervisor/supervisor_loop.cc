@@ -38,8 +38,9 @@ void Supervisor::Run(UniqueFd socket) {
 
 int64_t Supervisor::NextDeadline() const {
   int64_t next = INT64_MAX;
-  const Deadline* standing[] = {&lease_,     &welcome_,   &fence_at_, &give_up_,
-                                &sweep_end_, &core_poll_, &drain_end_};
+  const Deadline* standing[] = {&lease_,     &welcome_,        &fence_at_,
+                                &give_up_,   &sweep_end_,      &core_poll_,
+                                &drain_end_, &last_words_.end, &last_words_.signal_at};
   const Deadline* always[] = {&redial_, &rescan_, &leave_at_};
   // Of a suspended job only what musterd or a kill needs goes on.
   if (!suspended_) {
@@ -171,6 +172,7 @@ void Supervisor::RestartTimers(int64_t now) {
   if (give_up_.IsSet()) give_up_.Set(now + settings_.give_up_ms);
   if (sweep_end_.IsSet()) BeginWatch(now);
   if (drain_end_.IsSet()) drain_end_.Set(now + settings_.drain_ms);
+  if (last_words_.end.IsSet()) last_words_.end.Set(now + last_words_.most_ms);
   warm_.RestartTimers(now);
 }
 
@@ -213,6 +215,8 @@ void Supervisor::OnTimers(int64_t now) {
     drain_end_.Clear();
     if (files_.pid() > 0) kill(files_.pid(), SIGKILL);
   }
+  if (last_words_.signal_at.Passed(now)) SignalLastWords();
+  if (last_words_.end.Passed(now)) Sweep();
   if (sweep_end_.Passed(now)) {
     sweep_end_.Clear();
     unkillable_ = static_cast<uint32_t>(children_.Count(Spared()));

@@ -1,6 +1,9 @@
 #include "spank-plugin/supervisor/supervisor_message.h"
 
+#include <signal.h>
 #include <string.h>
+
+#include "wire/gang_options.h"
 
 namespace muster::supervisor {
 namespace {
@@ -43,8 +46,15 @@ Parsed ParseMessage(const void* packet, size_t size, Message* out, const char** 
       return Fixed(packet, size, &out->start, why);
     case wire::Type::kTestLinks:
       return Fixed(packet, size, &out->test_links, why);
-    case wire::Type::kStop:
-      return Fixed(packet, size, &out->stop, why);
+    case wire::Type::kStop: {
+      const Parsed parsed = Fixed(packet, size, &out->stop, why);
+      if (parsed == Parsed::kMessage &&
+          (out->stop.last_words_ms > wire::kMaxLastWords * 1000 || out->stop.signal >= uint32_t{NSIG} ||
+           out->stop.signal_after_ms > out->stop.last_words_ms)) {
+        return *why = kValue, Parsed::kBad;
+      }
+      return parsed;
+    }
     case wire::Type::kGetsOn:
       return Fixed(packet, size, &out->gets_on, why);
     case wire::Type::kBeatPage:

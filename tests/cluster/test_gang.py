@@ -2,6 +2,7 @@
 """A gang's life on real Slurm: restarts in place, exit codes, environment, first causes, what others may see."""
 
 import json
+import re
 import signal
 import sys
 import unittest
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from harness import MEMBER, ClusterCase, Job, Record  # noqa: E402
+from vc.names import BUILD_IN_NODE  # noqa: E402
 
 
 def setUpModule() -> None:
@@ -262,6 +264,54 @@ class Fault(ClusterCase):
         self.assertNotEqual(job.wait(), 0)
         self.assertIn("/no/such/program", job.err)
         self.assertIn("the limit of 1 restarts", job.err)
+
+
+class LastWords(ClusterCase):
+    SAVING = """
+sys.path.insert(0, BUILD + "/python")
+import muster
+gang = muster.init()
+def last_words(number, frame):
+    try:
+        gang.save(b"words", 1)
+        gang.wait(1)
+        said = "saved"
+    except muster.MusterError as error:
+        said = str(error)
+    with open(path(f"words.{rank}"), "w") as file: file.write(f"{signal.Signals(number).name} {said}")
+    os._exit(0)
+if generation == 1 and rank != 1: signal.signal(signal.SIGUSR1, last_words)
+record(); until_released()
+"""
+
+    def test_members_that_live_say_them_in_vain_to_the_store_and_the_restart_waits_for_no_more(self) -> None:
+        job = self.gang(f"BUILD = '{BUILD_IN_NODE}'" + self.SAVING, "last_words=60:USR1")
+        self.kill_member(job.wait_for_generation(1, 4)[1], signal.SIGSEGV)
+        job.wait_for_generation(2, 4)
+        for rank in (0, 2, 3):
+            self.assertRegex((job.files / f"words.{rank}").read_text(), "^SIGUSR1 .*generation 1 is over")
+        words = self.event_texts(job, "last_words")
+        self.assertEqual(len(words), 1, words)
+        took = re.fullmatch(r"the members' last words took (\d+\.\d) s", words[0])
+        self.assertIsNotNone(took, words)
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
+        status = self.status(job)
+        self.assertEqual((status["generation"], status["restarts"]), (2, 1))
+        self.assertRegex(status["first_cause"], "rank 1 .* was killed by SIGSEGV")
+
+    def test_who_does_not_listen_is_killed_when_the_time_is_over(self) -> None:
+        code = "if rank == 3: signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord(); until_released()"
+        job = self.gang(code, "last_words=2")
+        first = job.wait_for_generation(1, 4)
+        self.kill_member(first[0], signal.SIGSEGV)
+        job.wait_for_generation(2, 4)
+        self.assertRegex(
+            self.event_texts(job, "last_words")[0],
+            rf"the members' last words took \d\.\d s; killed when the time was over: members on {first[3].host}$",
+        )
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
 
 
 class Run(ClusterCase):

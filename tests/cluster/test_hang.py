@@ -12,7 +12,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import PROGRAMS, ClusterCase, Job  # noqa: E402
+from harness import MEMBER, PROGRAMS, ClusterCase, Job  # noqa: E402
 from vc.names import BUILD_IN_NODE, CEPH_NODE  # noqa: E402
 
 NODES, TASKS = 3, 6
@@ -157,6 +157,29 @@ class Hang(HangCase):
         job.wait_for_generation(1, TASKS)
         job.wait_for_generation(2, TASKS)
         self.check_report(job, "hanging_member_never_arrives")
+        self.check_end(job)
+
+    def test_flight_recorders_are_asked_for_their_dumps_before_the_stop(self) -> None:
+        # The part of PyTorch's that answers: it makes the pipe, looks into it now and then, and writes a file.
+        recorder = """
+import threading
+def answers():
+    name = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + f"{rank}.pipe"
+    if os.path.exists(name): os.unlink(name)
+    os.mkfifo(name)
+    with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+        until(pipe.read)
+    time.sleep(1)
+    with open(path(f"dump.{generation}.{rank}"), "w") as file: file.write("all collectives")
+threading.Thread(target=answers, daemon=True).start()
+"""
+        program = ["/usr/bin/env", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE={FILES}/trace_", *MEMBER, "{FILES}", recorder + STUCK]
+        job = self.srun(program, f"hang={LIMIT_S}s,last_words=30", nodes=NODES, tasks=TASKS)
+        job.wait_for_generation(2, TASKS)
+        for rank in range(TASKS):
+            self.assertEqual((job.files / f"dump.1.{rank}").read_text(), "all collectives")
+        self.check_report(job, "reads_a_batch_that_never_comes")
+        self.assertEqual(self.event_texts(job, "dump"), [f"{TASKS} members' flight recorders are asked for their dumps"])
         self.check_end(job)
 
     def test_members_that_wait_for_the_commit_of_one_that_never_saves_hang(self) -> None:

@@ -355,7 +355,8 @@ void Coordinator::Do(const gang::TestLinks& action) {
 }
 
 void Coordinator::Do(const gang::StopGeneration& action) {
-  for (const uint32_t node : action.nodes) Send(node, fence_.term(), Stop{action.generation});
+  for (const uint32_t node : action.nodes)
+    Send(node, fence_.term(), Stop{action.generation, action.last_words});
   if (action.older) return;
   starts_.Stop();
   if (daemon_.lead() != nullptr) daemon_.lead()->SetStop(action.generation);

@@ -112,6 +112,7 @@ void Host::TellCommitted(size_t local, uint64_t generation, uint64_t step, bool 
 void Host::EndProgram(size_t local, int status) {
   Supervisor& s = supervisors[local];
   if (!s.alive || s.state != MemberState::kRunning || !s.executing) return;
+  if (s.last_words) return Sweep(local);
   world_.Log("n{}.{}: the program of generation {} ends with {}", index_, local, s.generation, status);
   sim_.invariants.Cause(s.generation);
   s.state = MemberState::kExited;
@@ -120,11 +121,16 @@ void Host::EndProgram(size_t local, int status) {
   if (daemon_) daemon_->SupervisorExited(local, s);
 }
 
-void Host::StopMember(size_t local, uint64_t generation) {
+void Host::StopMember(size_t local, uint64_t generation, bool last_words) {
   Supervisor& s = supervisors[local];
   if (!s.alive || generation < s.generation) return;
-  if (s.executing) sim_.invariants.MemberStopped(s);
-  Sweep(local);
+  if (s.executing && !s.last_words) sim_.invariants.MemberStopped(s);
+  if (!last_words || !s.executing || !s.executed) return Sweep(local);
+  if (std::exchange(s.last_words, true)) return;
+  world_.Log("n{}.{}: generation {} has last words", index_, local, s.generation);
+  Later(world_.Pick(1, sim_.options.gang.last_words_ms) * kMs, [this, local, incarnation = s.incarnation] {
+    if (supervisors[local].incarnation == incarnation && supervisors[local].last_words) Sweep(local);
+  });
 }
 
 void Host::FinishMember(size_t local) {
@@ -140,7 +146,7 @@ void Host::FinishMember(size_t local) {
 // SIGKILL to all below it, at once; that they have gone is seen a moment later.
 void Host::Sweep(size_t local) {
   Supervisor& s = supervisors[local];
-  s.executing = false;
+  s.executing = s.last_words = false;
   const bool slow = slow_kill && world_.Chance(0.5);
   s.unkillable |= s.processes && may_be_unkillable && world_.Chance(0.3);
   const Nanos takes =

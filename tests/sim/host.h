@@ -18,9 +18,10 @@ class Simulation;
 
 struct Supervisor {
   bool alive = true;
-  bool processes = false;  // of `generation`; dead ones are there until they have been reaped
-  bool executing = false;  // and SIGKILL has not been sent yet
-  bool executed = false;   // the program's exec has been seen
+  bool processes = false;   // of `generation`; dead ones are there until they have been reaped
+  bool executing = false;   // and SIGKILL has not been sent yet
+  bool executed = false;    // the program's exec has been seen
+  bool last_words = false;  // it is being stopped, and has time for that
   bool unkillable = false;
   gang::MemberState state = gang::MemberState::kWaiting;
   uint64_t generation = 0;
@@ -49,7 +50,7 @@ class Host {
     std::optional<uint64_t> from;  // the step of the checkpoint
   };
   void StartMember(size_t local, const Order& order);
-  void StopMember(size_t local, uint64_t generation);
+  void StopMember(size_t local, uint64_t generation, bool last_words);
   void FinishMember(size_t local);
   void TellCommitted(size_t local, uint64_t generation, uint64_t step, bool good);
   void BeatSupervisors();  // kBeat

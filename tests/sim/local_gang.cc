@@ -130,7 +130,7 @@ void LocalGang::SupervisorSignalled(size_t local) {
 
 void LocalGang::Saved(size_t local, uint64_t generation, uint64_t step) {
   const Supervisor& s = host_.supervisors[local];
-  if (s.generation != generation) return;
+  if (s.generation != generation || members_[local].stop.ordered) return;
   if (!start_ || s.generation != start_->generation) {
     // A musterd that was started again is told by libmuster when it knows the generation.
     if (s.executing && s.saving)
@@ -305,17 +305,18 @@ void LocalGang::On(const Stop& stop) {
   if (!orders_.Stop(stop.generation)) return;
   if (waiting_start_ && !orders_.MayRun(waiting_start_->generation)) waiting_start_.reset();
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (!orders_.MayRun(members_[i].generation)) StopMember(i);
+    if (!orders_.MayRun(members_[i].generation)) StopMember(i, stop.last_words);
   }
   MaybeNodeStopped();
 }
 
-void LocalGang::StopMember(size_t local) {
+void LocalGang::StopMember(size_t local, bool last_words) {
   Member& member = members_[local];
-  if (!member.connected || member.stopping) return;
+  if (!member.connected) return;
   if (member.state == MemberState::kWaiting || member.state == MemberState::kStopped) return;
-  member.stopping = true;
-  host_.StopMember(local, member.generation);
+  last_words &= daemon_.sim.options.gang.last_words_ms > 0;
+  if (!member.stop.Order(last_words)) return;
+  host_.StopMember(local, member.generation, last_words);
 }
 
 void LocalGang::On(const Finish& /*finish*/) {

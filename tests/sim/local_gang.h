@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "daemon/agent/member_stop.h"
 #include "daemon/agent/orders.h"
 #include "daemon/lease/types.h"
 #include "tests/sim/host.h"
@@ -46,7 +47,7 @@ class LocalGang {
     bool connected = false;
     gang::MemberState state = gang::MemberState::kWaiting;
     uint64_t generation = 0;
-    bool stopping = false;
+    MemberStop stop;
     bool executed = false;
     uint32_t unkillable = 0;
     std::optional<gang::Exit> exit;
@@ -67,7 +68,7 @@ class LocalGang {
   void On(const Attended& attended);
   void On(const Elsewhere& elsewhere);
   void StartMember(size_t local);
-  void StopMember(size_t local);
+  void StopMember(size_t local, bool last_words);
   void MaybeNodeExecuted();
   void MaybeNodeStopped();
   void MaybeOver();

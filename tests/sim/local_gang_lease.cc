@@ -57,7 +57,7 @@ void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& clos
       followed_ = event.node;
       return Redial(event.node);
     case lease::EventKind::kStopOrdered:
-      if (event.term >= orders_.term() && orders_.MayRun(event.generation)) On(Stop{event.generation});
+      if (event.term >= orders_.term() && orders_.MayRun(event.generation)) On(Stop{event.generation, true});
       return;
     default:
       return;

@@ -36,6 +36,7 @@ struct Start {
 };
 struct Stop {
   uint64_t generation = 0;
+  bool last_words = false;
 };
 struct Finish {
   bool succeeded = false;

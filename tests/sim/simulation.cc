@@ -42,6 +42,7 @@ Options MakeOptions(World& world) {
   gang.order_by_topology = nodes == 8;  // not drawn: all other seeds stay what they were
   gang.preflight = nodes == 9 && options.tasks_per_host == 1 && gang.roles[0].spares == 2;  // nor is this
   gang.test_timeout_ms = 1'500;
+  if (nodes == 10 && options.tasks_per_host == 2) gang.last_words_ms = 700;  // nor this
   for (uint32_t i = 0; i < nodes; ++i) gang.node_switches.push_back({"spine", fmt::format("leaf{}", i % 3)});
   return options;
 }

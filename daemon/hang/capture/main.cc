@@ -1,4 +1,4 @@
-// muster-stacks [--deadline-ms=N] SUPERVISOR [PID...]: where the threads of all processes below SUPERVISOR are, as JSON
+// muster-stacks [--ask-dump] [--deadline-ms=N] SUPERVISOR [PID...]: where the threads of all processes below SUPERVISOR are, as JSON
 // lines (docs/formats.md). With PIDs only of those, if they are below it. A debugging tool of musterd's that people may
 // use too.
 #include <fcntl.h>
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "daemon/hang/capture/flight_recorder.h"
 #include "daemon/hang/capture/kernel_side.h"
 #include "daemon/hang/capture/native.h"
 #include "daemon/hang/capture/observed_process.h"
@@ -38,6 +39,7 @@ struct Options {
   pid_t supervisor = 0;
   std::vector<pid_t> pids;
   Clock::time_point deadline;
+  bool ask_dump = false;  // of PyTorch's flight recorder
 };
 
 std::string Dump(const nlohmann::json& line) {
@@ -127,6 +129,14 @@ void CaptureOne(pid_t pid, const Options& options, size_t bytes, int out) {
   Write(out, Fit(std::move(python), "text", bytes / 4));
 }
 
+// The first process's user is that of all.
+void AskForDumpsOf(const std::vector<pid_t>& pids, int out) {
+  if (!BecomeOwner(pids.front())) return;
+  const AskedDumps dumps = AskForDumps(pids);
+  if (dumps.asked.empty() && dumps.error.empty()) return;
+  Write(out, Dump({{"kind", "dump"}, {"asked", dumps.asked}, {"error", dumps.error}}));
+}
+
 struct Child {
   pid_t worker = 0;
   UniqueFd from;
@@ -167,24 +177,32 @@ int Run(const Options& options) {
       options.pids.empty() ? Descendants(options.supervisor, kProcesses) : options.pids;
   const size_t share = std::max(kLeastBytes, kBytes / 2 / std::max<size_t>(1, pids.size()));
   std::vector<Child> children;
-  for (const pid_t pid : pids) {
+  const auto in_child = [&children](const auto& work) {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) break;
+    if (::pipe2(ends, O_CLOEXEC) != 0) return false;
     Child child{0, UniqueFd(ends[0]), ""};
     UniqueFd to(ends[1]);
     const pid_t parent = ::getpid();
     child.worker = ::fork();
-    if (child.worker < 0) break;
+    if (child.worker < 0) return false;
     if (child.worker == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) std::_Exit(1);
-      // The member's program itself comes first and is given half of the room.
-      CaptureOne(pid, options, pid == pids.front() ? kBytes / 2 + share : share, to.get());
+      work(to.get());
       std::_Exit(0);
     }
     children.push_back(std::move(child));
+    return true;
+  };
+  bool all = true;
+  if (options.ask_dump && !pids.empty()) all &= in_child([&](int out) { AskForDumpsOf(pids, out); });
+  for (const pid_t pid : pids) {
+    // The member's program itself comes first and is given half of the room.
+    const size_t room = pid == pids.front() ? kBytes / 2 + share : share;
+    all &= in_child([&](int out) { CaptureOne(pid, options, room, out); });
+    if (!all) break;
   }
-  const bool complete = Relay(children, options.deadline) && children.size() == pids.size();
+  const bool complete = Relay(children, options.deadline) && all;
   Write(1, Dump({{"kind", "end"}, {"complete", complete}, {"processes", pids.size()}}));
   for (const Child& child : children) ::kill(child.worker, SIGKILL);
   // Those that a file system holds are left to init.
@@ -218,6 +236,8 @@ int main(int count, char** arguments) {
     if (word.starts_with("--deadline-ms=")) {
       deadline_ms = std::strtoll(arguments[i] + word.find('=') + 1, nullptr, 10);
       good &= deadline_ms >= 10 && deadline_ms <= 600'000;
+    } else if (word == "--ask-dump") {
+      options.ask_dump = true;
     } else if (!muster::capture::ParsePid(arguments[i], &pid)) {
       good = false;
     } else if (options.supervisor == 0) {
@@ -227,7 +247,7 @@ int main(int count, char** arguments) {
     }
   }
   if (!good || options.supervisor == 0) {
-    std::fputs("usage: muster-stacks [--deadline-ms=10..600000] SUPERVISOR [PID...]\n", stderr);
+    std::fputs("usage: muster-stacks [--ask-dump] [--deadline-ms=10..600000] SUPERVISOR [PID...]\n", stderr);
     return 2;
   }
   options.deadline = Clock::now() + std::chrono::milliseconds(deadline_ms);

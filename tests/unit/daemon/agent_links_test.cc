@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/worker.h"
@@ -20,6 +22,8 @@
 #include "tests/unit/daemon/daemon_rig.h"
 #include "tests/unit/daemon/link_net.h"
 #include "tests/unit/daemon/link_peer.h"
+#include "tests/unit/daemon/packet_builder.h"
+#include "tests/unit/daemon/packet_socket.h"
 
 namespace muster {
 namespace {
@@ -54,11 +58,14 @@ class AgentLinks : public ::testing::Test {
     message.set_gang("12.0");
     return message;
   }
-  void Join() { ASSERT_TRUE(member_.Join(daemon_->socket(), "n[1-2]", "")); }
-  void Start(uint64_t generation) {
+  void Join(const std::string& options = "") {
+    ASSERT_TRUE(member_.Join(daemon_->socket(), "n[1-2]", options));
+  }
+  void Start(uint64_t generation, uint64_t term = 1) {
     auto message = Message();
+    message.set_term(term);
     v1::Start* start = message.mutable_start();
-    start->set_term(1);
+    start->set_term(term);
     start->set_generation(generation);
     start->set_key("job-12.0");
     for (const uint32_t node : {0, 1}) {
@@ -108,6 +115,63 @@ TEST_F(AgentLinks, ANodeSaysWhatItHasRunsWhatItIsToldAndSaysHowThatEnded) {
   const auto stopped = Take(Kind::kStopped);
   ASSERT_TRUE(stopped);
   EXPECT_EQ(stopped->stopped().generation(), 1U);
+}
+
+TEST_F(AgentLinks, AMemberIsStoppedWithTheLastWordsThatTheGangHas) {
+  Join("last_words=5:USR1");
+  ASSERT_TRUE(Take(Kind::kRegister));
+  Start(1);
+  ASSERT_TRUE(member_.Next(Type::kStart));
+  member_.Executed(1);
+  auto stop = Message();
+  stop.mutable_stop()->set_generation(1);
+  stop.mutable_stop()->set_last_words(true);
+  coordinator_.Send(stop);
+  auto order = member_.Next(Type::kStop);
+  ASSERT_TRUE(order);
+  EXPECT_EQ(order->As<wire::Stop>().last_words_ms, 5'000U);
+  EXPECT_EQ(order->As<wire::Stop>().signal, static_cast<uint32_t>(SIGUSR1));
+  // Again it says nothing new; without last words it ends those.
+  coordinator_.Send(stop);
+  stop.mutable_stop()->set_last_words(false);
+  coordinator_.Send(stop);
+  order = member_.Next(Type::kStop);
+  ASSERT_TRUE(order);
+  EXPECT_EQ(order->As<wire::Stop>().last_words_ms, 0U);
+  member_.Stopped(1, 1'234);
+  const auto stopped = Take(Kind::kStopped);
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(stopped->stopped().last_words_ms(), 1'234U);
+}
+
+TEST_F(AgentLinks, AProgramThatHasLastWordsIsNotLetInByACoordinatorThatHasTakenOver) {
+  Join("last_words=5");
+  ASSERT_TRUE(Take(Kind::kRegister));
+  Start(1);
+  const auto start = member_.Next(Type::kStart);
+  ASSERT_TRUE(start);
+  auto stop = Message();
+  stop.mutable_stop()->set_generation(1);
+  stop.mutable_stop()->set_last_words(true);
+  coordinator_.Send(stop);
+  ASSERT_TRUE(member_.Next(Type::kStop));
+  Start(1, 2);
+  auto report = Message();
+  report.set_term(2);
+  report.mutable_report()->set_text("behind the start");
+  coordinator_.Send(report);
+  ASSERT_TRUE(member_.Next(Type::kReport));
+  wire::ClientHello hello{};
+  const std::string token = start->environment.at("MUSTER_TOKEN");
+  for (size_t i = 0; i < sizeof hello.token; ++i)
+    hello.token[i] = static_cast<uint8_t>(std::stoi(token.substr(2 * i, 2), nullptr, 16));
+  hello.generation = 1;
+  const std::string gang = start->environment.at("MUSTER_GANG");
+  hello.gang_bytes = static_cast<uint32_t>(gang.size());
+  PacketSocket program(daemon_->socket());
+  program.Send(BuildPacket(hello, Type::kClientHello, gang));
+  const auto refused = program.Expect<wire::Refused>(static_cast<uint16_t>(Type::kRefused));
+  EXPECT_EQ(refused.reason, static_cast<uint32_t>(wire::Refusal::kStaleGeneration)) << program.rest;
 }
 
 TEST_F(AgentLinks, WhatComesBehindTheEndOfAGangKeepsNoFileOfIt) {

@@ -104,13 +104,15 @@ TEST(Components, AfterNamesARoleThatIsThereAndCanCome) {
 }
 
 TEST(Components, WhatIsTheWholeGangsIsSaidOnce) {
-  const auto components =
-      Parse("12 n[1-2] role=a,join=9s\n13 n[3-4] role=b,restarts=7,name=x,join=9s,order=topology\n");
+  const auto components = Parse(
+      "12 n[1-2] role=a,join=9s,last_words=9:USR1\n13 n[3-4] "
+      "role=b,restarts=7,name=x,join=9s,order=topology\n");
   ASSERT_TRUE(components);
   const auto merged = MergeOptions(components->list);
   ASSERT_TRUE(merged);
   EXPECT_EQ(merged->restarts, 7U);
   EXPECT_EQ(merged->join_seconds, 9U);
+  EXPECT_EQ(merged->last_words_seconds, 9U);
   EXPECT_TRUE(merged->order_by_topology);
   EXPECT_STREQ(merged->name, "x");
   EXPECT_STREQ(merged->role, "a");
@@ -119,6 +121,8 @@ TEST(Components, WhatIsTheWholeGangsIsSaidOnce) {
               HasSubstr("name= is for the whole gang"));
   EXPECT_THAT(Refusal("12 n[1-2] hang=off\n13 n[3-4] role=b,hang=5s\n"),
               HasSubstr("hang= is for the whole gang"));
+  EXPECT_THAT(Refusal("12 n[1-2] last_words=5\n13 n[3-4] role=b,last_words=5:INT\n"),
+              HasSubstr("last_words= is for the whole gang"));
 }
 
 TEST(Components, SlurmEndsTheJobWithANodeWhenOneBeforeItsHasASingleOne) {

@@ -192,9 +192,10 @@ void TestSupervisor::Exited(uint64_t generation, int wait_status, const std::str
   Send(BuildPacket(body, wire::Type::kExited, program + stderr_tail));
 }
 
-void TestSupervisor::Stopped(uint64_t generation) {
+void TestSupervisor::Stopped(uint64_t generation, uint32_t last_words_ms) {
   wire::Stopped body{};
   body.generation = generation;
+  body.last_words_ms = last_words_ms;
   Send(BuildPacket(body, wire::Type::kStopped));
 }
 

@@ -127,7 +127,7 @@ class TestSupervisor {
   void Executed(uint64_t generation);
   void Exited(uint64_t generation, int wait_status, const std::string& program = "train",
               const std::string& stderr_tail = "");
-  void Stopped(uint64_t generation);
+  void Stopped(uint64_t generation, uint32_t last_words_ms = 0);
   void LinksTested(uint64_t test, int wait_status, const std::string& text);
   void Signalled(uint32_t signal);
 

@@ -42,6 +42,91 @@ TEST_F(GangRestart, AnExitWhileOthersAreStillStartingStopsTheGeneration) {
   EXPECT_TRUE(starting.Did<StopGeneration>());
 }
 
+class GangLastWords : public ::testing::Test {
+ protected:
+  GangLastWords() { rig.Run(); }
+  static Settings FiveSeconds() {
+    Settings settings = Rig::SettingsOf(2, 2);
+    settings.last_words_ms = 5'000;
+    settings.roles[0].kind = RoleKind::kTracked;
+    return settings;
+  }
+  [[nodiscard]] bool Given() const { return rig.Did<StopGeneration>().value_or(StopGeneration()).last_words; }
+  Rig rig{FiveSeconds()};
+};
+
+TEST_F(GangLastWords, AreGivenWhenAFaultEndsAGenerationAndTheirTimeIsNoted) {
+  rig.Exit(3, ExitCode(1));
+  EXPECT_TRUE(Given());
+  rig.Feed(NodeStopped{.node = 0, .generation = 1, .last_words_ms = 420});
+  rig.Feed(NodeStopped{.node = 1, .generation = 1});
+  EXPECT_EQ(rig.NoteOf("last_words"), "the members' last words took 0.4 s");
+  rig.ExecuteAll();
+  rig.Exit(3, SIGSEGV);
+  rig.Feed(NodeStopped{.node = 1, .generation = 2, .last_words_ms = 5'012});
+  rig.Feed(NodeStopped{.node = 0, .generation = 2, .last_words_ms = 30});
+  EXPECT_EQ(rig.NoteOf("last_words"),
+            "the members' last words took 5.0 s; killed when the time was over: members on n1");
+  EXPECT_TRUE(rig.Did<StartGeneration>());
+  rig.ExecuteAll();
+  rig.Exit(0, ExitCode(9));
+  rig.StopAll();
+  EXPECT_EQ(rig.NoteOf("last_words"), "") << "none were said";
+}
+
+TEST_F(GangLastWords, AreGivenAgainToANodeThatIsBackWhileItIsStopped) {
+  rig.Exit(3, ExitCode(1));
+  rig.Feed(NodeLeft{0});
+  rig.Join(0, MemberState::kRunning, 1);
+  EXPECT_TRUE(Given()) << "else they would end there";
+}
+
+TEST_F(GangLastWords, AreNotGivenAtAPlannedStop) {
+  Settings settings = FiveSeconds();
+  settings.roles[0].spares = 1;
+  Rig planned(settings);
+  planned.Run();
+  planned.Feed(DrainNode{0, "maintenance"});
+  planned.Feed(CheckpointCommitted{7});
+  ASSERT_TRUE(planned.Did<StopGeneration>());
+  EXPECT_FALSE(planned.Did<StopGeneration>()->last_words);
+}
+
+TEST_F(GangLastWords, AreNotGivenToWhomSlurmEnds) {
+  rig.Exit(3, ExitCode(1));
+  rig.Feed(Terminating{.task = 0, .signal = SIGTERM});
+  rig.Feed(NodeLeft{0});
+  rig.Join(0, MemberState::kRunning, 1);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_FALSE(Given());
+}
+
+TEST_F(GangLastWords, AreNotGivenBeforeAJobsEndThatIsNear) {
+  rig.Feed(JobFacts{.batch_node = std::nullopt, .can_requeue = true});
+  rig.Feed(EndNear{.cause = CauseClass::kPreemption, .left_ms = 5'000});
+  rig.Exit(3, ExitCode(1));
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_FALSE(Given());
+}
+
+TEST_F(GangLastWords, AreNotGivenWhenTheGangHasSucceeded) {
+  Settings settings = FiveSeconds();
+  settings.roles[0].kind = RoleKind::kChief;
+  settings.roles.push_back({.name = "ps", .kind = RoleKind::kService});
+  settings.node_roles = {0, 1};
+  Rig chief(settings);
+  chief.Run();
+  chief.Exit(0, 0);
+  ASSERT_TRUE(chief.Did<StopGeneration>());
+  EXPECT_FALSE(chief.Did<StopGeneration>()->last_words);
+}
+
+TEST_F(GangRestart, WithoutTheKeyNobodyHasLastWords) {
+  rig.Exit(3, ExitCode(1));
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_FALSE(rig.Did<StopGeneration>()->last_words);
+}
+
 TEST_F(GangRestart, TheNextGenerationStartsOnlyWhenEveryNodeHasSaidStopped) {
   rig.Exit(0, ExitCode(1));
   rig.Stopped(1);

@@ -149,11 +149,11 @@ void StopWhenReaped(Loop& loop, int tries = 6000) {
 }
 
 std::vector<MemberStacks> Capture(const std::vector<pid_t>& supervisors, milliseconds deadline = kPlenty,
-                                  const std::string& program = STACKS_PROGRAM) {
+                                  const std::string& program = STACKS_PROGRAM, bool ask_dump = false) {
   Loop loop;
   std::vector<MemberStacks> result;
   int answers = 0;
-  CaptureStacks(loop, program, supervisors, deadline, [&](std::vector<MemberStacks> stacks) {
+  CaptureStacks(loop, program, supervisors, deadline, ask_dump, [&](std::vector<MemberStacks> stacks) {
     ++answers;
     result = std::move(stacks);
     StopWhenReaped(loop);
@@ -229,7 +229,7 @@ TEST(HangStacks, AProgramThatEndsMeanwhileIsNoTrouble) {
   for (int i = 0; i < 10; ++i) {
     const Supervised one({HANG_TARGET, "blocked"});
     Loop loop;
-    CaptureStacks(loop, STACKS_PROGRAM, {one.pid()}, kPlenty, [&](std::vector<MemberStacks> stacks) {
+    CaptureStacks(loop, STACKS_PROGRAM, {one.pid()}, kPlenty, false, [&](std::vector<MemberStacks> stacks) {
       EXPECT_TRUE(stacks[0].complete) << stacks[0].error;
       StopWhenReaped(loop);
     });
@@ -286,6 +286,60 @@ TEST(HangStacks, AMissingProgramIsAnError) {
   const auto stacks = Capture({one.pid()}, kPlenty, "/nonexistent/muster-stacks");
   EXPECT_FALSE(stacks[0].complete);
   EXPECT_THAT(stacks[0].error, HasSubstr("No such file"));
+}
+
+// A program whose flight recorder is said to have its FIFO in `folder`, as PyTorch names it.
+std::vector<std::string> Recorded(const std::string& folder) {
+  return {"/usr/bin/env", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=" + folder + "/trace_", "RANK=7", HANG_TARGET,
+          "blocked"};
+}
+
+class FlightRecorder : public testing::Test {
+ protected:
+  FlightRecorder() { EXPECT_NE(::mkdtemp(folder_.data()), nullptr); }
+  ~FlightRecorder() override { std::filesystem::remove_all(folder_); }
+  static MemberStacks Ask(const Supervised& one, bool ask = true) {
+    return Capture({one.pid()}, kPlenty, STACKS_PROGRAM, ask).front();
+  }
+  std::string folder_ = testing::TempDir() + "flight-recorder-XXXXXX";
+  std::string pipe() const { return folder_ + "/trace_7.pipe"; }
+};
+
+TEST_F(FlightRecorder, IsAskedForItsDumpOnlyWhenThatIsWanted) {
+  ASSERT_EQ(::mkfifo(pipe().c_str(), 0600), 0);
+  const UniqueFd reader(::open(pipe().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const Supervised one(Recorded(folder_));
+  char bytes[8];
+  EXPECT_FALSE(Ask(one, false).dump_asked);
+  EXPECT_EQ(::read(reader.get(), bytes, sizeof bytes), 0);
+  const MemberStacks asked = Ask(one);
+  EXPECT_TRUE(asked.dump_asked);
+  EXPECT_TRUE(asked.complete);
+  EXPECT_EQ(::read(reader.get(), bytes, sizeof bytes), 1);
+  EXPECT_THAT(StacksText(asked.lines), HasSubstr("dump of the flight recorder asked for: " + pipe()));
+}
+
+TEST_F(FlightRecorder, ThatDoesNotReadIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(pipe().c_str(), 0600), 0);
+  const Supervised one(Recorded(folder_));
+  const MemberStacks stacks = Ask(one);
+  EXPECT_FALSE(stacks.dump_asked);
+  EXPECT_TRUE(stacks.complete);
+  EXPECT_THAT(stacks.lines, HasSubstr("No such device or address"));
+}
+
+TEST_F(FlightRecorder, IsNotWhatALinkOrAFileIs) {
+  const Supervised one(Recorded(folder_));
+  EXPECT_THAT(Ask(one).lines, HasSubstr("No such file"));
+  std::ofstream(pipe()).close();
+  EXPECT_FALSE(Ask(one).dump_asked);
+  EXPECT_TRUE(std::filesystem::is_empty(pipe()));
+  std::filesystem::remove(pipe());
+  const std::string other = folder_ + "/other";
+  ASSERT_EQ(::mkfifo(other.c_str(), 0600), 0);
+  const UniqueFd reader(::open(other.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  std::filesystem::create_symlink(other, pipe());
+  EXPECT_FALSE(Ask(one).dump_asked);
 }
 
 #ifdef PYTHON_PACKAGE

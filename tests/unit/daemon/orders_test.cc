@@ -4,6 +4,8 @@
 
 #include <optional>
 
+#include "daemon/agent/member_stop.h"
+
 namespace muster {
 namespace {
 
@@ -58,6 +60,18 @@ TEST(Orders, AGenerationIsNewsOnceAndSurvivesARestart) {
   orders.SaidExecuted(6);
   EXPECT_FALSE(orders.OwesExecuted(6));
   EXPECT_TRUE(orders.OwesExecuted(7));
+}
+
+TEST(MemberStop, AnOrderIsSentOnceAndAnotherOnlyToEndLastWords) {
+  MemberStop at_once;
+  EXPECT_TRUE(at_once.Order(false));
+  EXPECT_FALSE(at_once.Order(false));
+  EXPECT_FALSE(at_once.Order(true));
+  MemberStop with_words;
+  EXPECT_TRUE(with_words.Order(true));
+  EXPECT_FALSE(with_words.Order(true));
+  EXPECT_TRUE(with_words.Order(false));
+  EXPECT_FALSE(with_words.Order(true));
 }
 
 }  // namespace

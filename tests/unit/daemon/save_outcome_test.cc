@@ -66,6 +66,14 @@ class SaveOutcome : public TwoDaemons {
 };
 
 // Else it would wait for the others for ever.
+TEST_F(SaveOutcome, FromTheOrderToStopOnNoSaveIsTaken) {
+  Commit(1);
+  first_->Die();
+  second_->ExpectStopOrder();
+  second_->Save(2, "last words");
+  second_->ExpectDurable(MUSTER_E_DENIED);
+}
+
 TEST_F(SaveOutcome, AMemberWhoseShardComesAfterAnothersSaveHasFailedIsTold) {
   first_->Save(10, "part zero", 1);
   first_->ExpectDurable(MUSTER_E_INVALID);

@@ -141,8 +141,9 @@ class TestMember {
   }
   void Exit() { supervisor_.Exited(generation_, 0); }
   void Die() { supervisor_.Exited(generation_, SIGKILL); }
+  void ExpectStopOrder() { EXPECT_TRUE(supervisor_.Next(wire::Type::kStop)); }
   void ExpectStop() {
-    EXPECT_TRUE(supervisor_.Next(wire::Type::kStop));
+    ExpectStopOrder();
     supervisor_.Stopped(generation_);
   }
   void ExpectFinish() { EXPECT_TRUE(supervisor_.Next(wire::Type::kFinish)); }

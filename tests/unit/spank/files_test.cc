@@ -153,6 +153,20 @@ TEST_F(FilesTest, AStopWhileItDrainsReportsTheGoodEndAndEndsTheWatcher) {
   EXPECT_FALSE(IsAlive(Watcher()));
 }
 
+TEST_F(FilesTest, LastWordsAreInNoCheckpoint) {
+  How("wait");
+  Launch();
+  Start(1, "trap 'sleep 0.2; exit 0' TERM; while :; do sleep 0.01; done");
+  rig_.ExpectExecuted(1);
+  const pid_t watcher = Watcher();
+  rig_.Stop(1, 60'000);
+  EXPECT_TRUE(Until([&] { return !IsAlive(watcher); }));
+  EXPECT_GT(rig_.Expect<wire::Stopped>(Type::kStopped).last_words_ms, 0U);
+  rig_.Finish(wire::FinishAs::kZero);
+  EXPECT_EQ(rig_.Wait(), 0);
+  EXPECT_THAT(rig_.ReadStderr(""), Not(HasSubstr("muster-files")));
+}
+
 TEST_F(FilesTest, SignalsWhileItDrainsReachNobody) {
   How("wait");
   Launch();

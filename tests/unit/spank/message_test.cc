@@ -83,6 +83,22 @@ TEST(Message, AFinishOutsideItsRangeIsBad) {
   EXPECT_EQ(Parse(Bytes(finish, Type::kFinish), &message), Parsed::kBad);
 }
 
+TEST(Message, AStopsLastWordsHaveALimitAndASignal) {
+  Message message;
+  wire::Stop stop{};
+  stop.last_words_ms = 60'000;
+  stop.signal = SIGUSR2;
+  EXPECT_EQ(Parse(Bytes(stop, Type::kStop), &message), Parsed::kMessage);
+  ++stop.last_words_ms;
+  EXPECT_EQ(Parse(Bytes(stop, Type::kStop), &message), Parsed::kBad);
+  stop.last_words_ms = 1'000;
+  stop.signal_after_ms = 1'001;
+  EXPECT_EQ(Parse(Bytes(stop, Type::kStop), &message), Parsed::kBad);
+  stop.signal_after_ms = 0;
+  stop.signal = 65;
+  EXPECT_EQ(Parse(Bytes(stop, Type::kStop), &message), Parsed::kBad);
+}
+
 TEST(Message, OfAnotherVersionOrMagicIsBad) {
   Message message;
   std::string packet = Bytes(wire::Stop{}, Type::kStop);
@@ -127,6 +143,8 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
        ""},
       {"hang=off", ""},
       {"grace=1h", ""},
+      {"last_words=60", ""},
+      {"last_words=1m:HUP", ""},
       {"min=0", ""},
       {"grow=no", ""},
       {"after=ps", ""},
@@ -139,6 +157,13 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
       {"hang=25h", "not a good value"},
       {"hang=offf", "not a good value"},
       {"grace=2h", "not a good value"},
+      {"last_words=0", "not a good value"},
+      {"last_words=61s", "not a good value"},
+      {"last_words=5:", "not a good value"},
+      {"last_words=:TERM", "not a good value"},
+      {"last_words=5:KILL", "not a good value"},
+      {"last_words=5:SIGTERM", "not a good value"},
+      {"last_words=5:TERM:TERM", "not a good value"},
       {"requeue=1", "not a good value"},
       {"order=", "not a good value"},
       {"order=yes", "not a good value"},
@@ -224,7 +249,8 @@ wire::GangOptions Parsed(const std::string& value) {
 
 TEST(GangOptions, EveryKeyIsKept) {
   const wire::GangOptions all = Parsed(
-      "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,requeue=no,role=log,kind=sidecar,"
+      "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,last_words=7s:USR1,requeue=no,role=log,"
+      "kind=sidecar,"
       "after=worker:done,name=run,files=yes,order=topology,preflight=full,warm=yes");
   EXPECT_EQ(all.restarts, 7U);
   EXPECT_EQ(all.join_seconds, 120U);
@@ -234,6 +260,9 @@ TEST(GangOptions, EveryKeyIsKept) {
   EXPECT_EQ(all.hang_seconds, 90U);
   EXPECT_FALSE(all.hang_off);
   EXPECT_EQ(all.grace_seconds, 60U);
+  EXPECT_EQ(all.last_words_seconds, 7U);
+  EXPECT_EQ(all.last_words_signal, static_cast<uint32_t>(SIGUSR1));
+  EXPECT_EQ(Parsed("last_words=7").last_words_signal, static_cast<uint32_t>(SIGTERM));
   EXPECT_FALSE(all.requeue);
   EXPECT_STREQ(all.role, "log");
   EXPECT_EQ(all.kind, wire::RoleKind::kSidecar);
@@ -261,6 +290,7 @@ TEST(GangOptions, WhatIsNotGivenHasItsDefault) {
   EXPECT_EQ(none.hang_seconds, 0U);
   EXPECT_FALSE(none.hang_off);
   EXPECT_EQ(none.grace_seconds, 30U);
+  EXPECT_EQ(none.last_words_seconds, 0U);
   EXPECT_TRUE(none.requeue);
   EXPECT_FALSE(none.files);
   EXPECT_FALSE(none.order_by_topology);

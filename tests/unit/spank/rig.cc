@@ -205,10 +205,13 @@ void Rig::Start(uint64_t generation, const std::string& script, const std::vecto
   Send(&body, sizeof(body), memory.get());
 }
 
-void Rig::Stop(uint64_t generation) {
+void Rig::Stop(uint64_t generation, uint32_t last_words_ms, int signal, uint32_t after_ms) {
   wire::Stop body{};
   wire::SetHeader(&body, wire::Type::kStop);
   body.generation = generation;
+  body.last_words_ms = last_words_ms;
+  body.signal = static_cast<uint32_t>(signal);
+  body.signal_after_ms = after_ms;
   Send(&body, sizeof(body));
 }
 

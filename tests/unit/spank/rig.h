@@ -1,6 +1,7 @@
 // A musterd of the test's own at one end, a real supervisor with real children at the other.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -54,7 +55,7 @@ class Rig {
   void Welcome(uint32_t lease_ms = 0, uint32_t reconnect_ms = 30'000, uint32_t unkillable_ms = 60'000);
   // Starts a generation whose program is `sh -c script`, or the words of PROGRAM; `more` are further entries of the environment.
   void Start(uint64_t generation, const std::string& script, const std::vector<std::string>& more = {});
-  void Stop(uint64_t generation);
+  void Stop(uint64_t generation, uint32_t last_words_ms = 0, int signal = SIGTERM, uint32_t after_ms = 0);
   void Finish(wire::FinishAs as = wire::FinishAs::kOwnStatus, uint32_t code = 0);
   void Send(const void* bytes, size_t size, int fd = -1);
 

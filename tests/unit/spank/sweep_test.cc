@@ -208,5 +208,95 @@ TEST(Sweep, AtTheEndDoesNotWaitForEverForWhatCannotBeKilled) {
   EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
 }
 
+constexpr uint32_t kLong = 60'000;
+
+TEST(LastWords, AreWaitedForUntilAllHaveGoneAndTheEndIsNoNews) {
+  Rig rig;
+  const auto pids = StartAndList(&rig,
+                                 "trap 'sleep 0.2; echo words; exit 0' USR1; sleep 60 & echo $!; echo ready; "
+                                 "while :; do sleep 0.01; done");
+  rig.Stop(1, kLong, SIGUSR1);
+  EXPECT_EQ(rig.ReadStdout("\n"), "words\n");
+  const auto stopped = rig.Expect<wire::Stopped>(Type::kStopped);
+  EXPECT_EQ(stopped.unkillable, 0U);
+  EXPECT_GE(stopped.last_words_ms, 200U);
+  EXPECT_LT(stopped.last_words_ms, kLong);
+  ASSERT_EQ(pids.size(), 1U);
+  EXPECT_FALSE(IsAlive(pids[0])) << "the group gets the signal too";
+  rig.Disconnect();
+  EXPECT_EQ(rig.Accept().wait_status, SIGKILL) << "no success";
+}
+
+TEST(LastWords, AreWaitedForFromHelpersThatLeftTheSession) {
+  Rig rig;
+  const auto pids =
+      StartAndList(&rig, "setsid sleep 0.5 & echo $!; echo ready; while :; do sleep 0.01; done");
+  rig.Stop(1, kLong);
+  EXPECT_LT(rig.Expect<wire::Stopped>(Type::kStopped).last_words_ms, kLong);
+  ASSERT_EQ(pids.size(), 1U);
+  EXPECT_FALSE(IsAlive(pids[0]));
+}
+
+TEST(LastWords, EndWithSigkillWhenTheTimeIsOver) {
+  Rig rig;
+  const auto pids = StartAndList(&rig, "trap '' TERM; echo $$; echo ready; while :; do sleep 0.01; done");
+  rig.Stop(1, 300);
+  rig.Stop(1, kLong);  // no more time
+  EXPECT_GE(rig.Expect<wire::Stopped>(Type::kStopped).last_words_ms, 300U);
+  ASSERT_EQ(pids.size(), 1U);
+  EXPECT_FALSE(IsAlive(pids[0]));
+}
+
+TEST(LastWords, MayBeginBeforeTheSignal) {
+  Rig rig;
+  StartAndList(&rig, "trap 'echo heard; exit 1' TERM; echo ready; while :; do sleep 0.01; done");
+  rig.Stop(1, kLong, SIGTERM, 300);
+  EXPECT_EQ(rig.ReadStdout("\n"), "heard\n");
+  const auto stopped = rig.Expect<wire::Stopped>(Type::kStopped);
+  EXPECT_GE(stopped.last_words_ms, 300U);
+  EXPECT_LT(stopped.last_words_ms, kLong);
+}
+
+TEST(LastWords, EndWithAStopThatGivesNone) {
+  Rig rig;
+  StartAndList(&rig, "trap 'echo heard' TERM; echo ready; while :; do sleep 0.01; done");
+  rig.Stop(1, kLong);
+  EXPECT_EQ(rig.ReadStdout("\n"), "heard\n");
+  rig.Stop(1);
+  EXPECT_LT(rig.Expect<wire::Stopped>(Type::kStopped).last_words_ms, kLong);
+}
+
+TEST(LastWords, EndWithTheLease) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(/*lease_ms=*/500);
+  rig.Start(1, "trap '' TERM; echo ready; while :; do sleep 0.01; done");
+  rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  rig.Stop(1, kLong);
+  EXPECT_EQ(rig.Expect<wire::Exited>(Type::kExited).wait_status, SIGKILL) << "the fence is news";
+  EXPECT_LT(rig.Expect<wire::Stopped>(Type::kStopped).last_words_ms, kLong);
+}
+
+TEST(LastWords, AreNotWaitedForWhereTheProgramHasEnded) {
+  Rig rig;
+  const auto pids = StartAndList(&rig, "setsid sleep 60 & echo $!; echo ready; exit 3");
+  rig.Expect<wire::Exited>(Type::kExited);
+  rig.Stop(1, kLong);
+  EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).last_words_ms, 0U);
+  ASSERT_EQ(pids.size(), 1U);
+  EXPECT_FALSE(IsAlive(pids[0]));
+}
+
+TEST(LastWords, AreNotWaitedForOnceSlurmEndsTheTask) {
+  Rig rig;
+  StartAndList(&rig, "trap 'echo heard' TERM; echo ready; while :; do sleep 0.01; done");
+  kill(rig.supervisor(), SIGTERM);
+  rig.Expect<wire::Signalled>(Type::kSignalled);
+  EXPECT_EQ(rig.ReadStdout("\n"), "heard\n");
+  rig.Stop(1, kLong);
+  EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).last_words_ms, 0U);
+}
+
 }  // namespace
 }  // namespace muster::supervisor
