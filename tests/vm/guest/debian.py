@@ -11,7 +11,7 @@ from .images import Image
 
 _HERE = Path(__file__).resolve().parent
 # What the playbook would install: under QEMU dpkg takes minutes.
-_PACKAGES = ["chrony", "kmod", "munge", "slurmctld", "slurmd", "slurm-client", "rdma-core", "ibverbs-utils", "qemu-guest-agent"]
+_PACKAGES = ["chrony", "ethtool", "kmod", "munge", "slurmctld", "slurmd", "slurm-client", "rdma-core", "ibverbs-utils", "qemu-guest-agent"]
 
 
 def disk(directory: Path, debs: Path, files: dict[str, tuple[str, int]]) -> Image:
