@@ -30,8 +30,8 @@ def stand_in(directory: Path, name: str, version: str, depends: str = "libc6") -
         subprocess.run(["dpkg-deb", "--root-owner-group", "-b", temporary, directory], check=True, stdout=subprocess.DEVNULL)
 
 
-def repack(deb: Path, directory: Path, changes: dict[str, str]) -> None:
-    """The same package with other words in what it says of itself."""
+def repack(deb: Path, directory: Path, changes: dict[str, str], shipped: str = "") -> None:
+    """The same package with other words in what it says of itself, and with more text in each of its conffiles."""
     with tempfile.TemporaryDirectory() as temporary:
         tree = Path(temporary) / "tree"
         subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
@@ -40,4 +40,8 @@ def repack(deb: Path, directory: Path, changes: dict[str, str]) -> None:
         for old, new in changes.items():
             text = text.replace(old, new)
         control.write_text(text)
+        conffiles = control.with_name("conffiles")
+        for name in conffiles.read_text().split() if shipped and conffiles.exists() else []:
+            with open(tree / name.lstrip("/"), "a", encoding="utf-8") as file:
+                file.write(shipped)
         subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "-b", tree, directory], check=True, stdout=subprocess.DEVNULL)

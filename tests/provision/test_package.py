@@ -238,11 +238,13 @@ class Installed(unittest.TestCase):
         daemons = [self.run_on(name, main) for name in hosts]
 
         old = field(package(PACKAGES, "muster"), "Version")
-        self.publish(lambda directory: [repack(package(PACKAGES, name), directory, {old: "0.1.1"}) for name in ALL])
+        self.publish(lambda directory: [repack(package(PACKAGES, name), directory, {old: "0.1.1"}, shipped="# new\n") for name in ALL])
         for name in hosts:
+            edited = self.run_on(name, "cat /etc/muster/muster.yaml")
             self.run_on(name, block("upgrade", "apt-get update", old="apt-get install", new="apt-get -y install"))
             self.assertIn("0.1.1", self.run_on(name, "dpkg-query -W -f '${Version}' muster"))
-            self.assertIn("store: dir:/srv/checkpoints", self.run_on(name, "cat /etc/muster/muster.yaml"))
+            self.assertEqual(self.run_on(name, "cat /etc/muster/muster.yaml"), edited)
+            self.assertIn("# new", self.run_on(name, "cat /etc/muster/muster.yaml.dpkg-dist"))
         for name, daemon in zip(hosts, daemons, strict=True):
             self.assertNotEqual(self.run_on(name, main), daemon)
         self.assertEqual(self.rack.run("n1", found).stdout.split(), members)
