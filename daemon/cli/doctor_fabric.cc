@@ -19,14 +19,12 @@ void CheckFabric(const Host& host, DoctorNotes& notes) {
               {"fabric", "", fmt::format("no interface of {} has an address of the fabric", host.name),
                fmt::format("an address in {}", settings->networks_text),
                fmt::format("ip address; networks in {} says which addresses", roce::kSettingsPath)});
-  for (const roce::Interface& interface : interfaces) {
-    for (const roce::Knob& knob : roce::Check(here, *settings, interface)) {
-      if (knob.state == roce::State::kUnknown) continue;  // `muster net check` says why
-      notes.Check(
-          knob.state == roce::State::kIs,
-          {knob.name == "mtu" ? "mtu" : "fabric", interface.name,
-           fmt::format("{} of {} is {}", knob.name, interface.name, knob.is), knob.should, "muster net set"});
-    }
+  for (const roce::Knob& knob : roce::Check(here, *settings, interfaces)) {
+    if (knob.state == roce::State::kUnknown) continue;  // `muster net check` says why
+    notes.Check(
+        knob.state == roce::State::kIs,
+        {knob.name == "mtu" ? "mtu" : "fabric", knob.interface,
+         fmt::format("{} of {} is {}", knob.name, knob.interface, knob.is), knob.should, "muster net set"});
   }
 }
 

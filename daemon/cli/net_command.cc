@@ -83,11 +83,9 @@ Result<Answered> Look(const NetOptions& options, bool set) {
   json knobs = json::array();
   bool ok = true;
   const auto interfaces = Chosen(host, *settings, options);
-  for (const roce::Interface& interface : interfaces) {
-    for (const roce::Knob& knob : (set ? roce::Set : roce::Check)(host, *settings, interface)) {
-      ok = ok && knob.state != roce::State::kDiffers;
-      knobs.push_back(KnobJson(knob));
-    }
+  for (const roce::Knob& knob : (set ? roce::Set : roce::Check)(host, *settings, interfaces)) {
+    ok = ok && knob.state != roce::State::kDiffers;
+    knobs.push_back(KnobJson(knob));
   }
   // One that was asked for need not be of the fabric: the units ask of each that comes up.
   if (interfaces.empty() && options.interface.empty() && !settings->networks.empty()) ok = false;

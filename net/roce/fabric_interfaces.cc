@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <string_view>
 
 #include "base/small_files.h"
 
@@ -15,6 +16,10 @@ namespace muster::roce {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kLower = "lower_";
+constexpr std::string_view kKind = "DEVTYPE=";
+constexpr int kMostLevels = 8;
 
 std::vector<std::pair<std::string, std::string>> OwnAddresses() {
   std::vector<std::pair<std::string, std::string>> addresses;
@@ -51,6 +56,41 @@ std::vector<RdmaPort> PortsOf(const Host& host, const std::string& interface) {
   return ports;
 }
 
+std::string NetDirectory(const Host& host, const std::string& interface) {
+  return host.root + "/sys/class/net/" + interface;
+}
+
+// The interfaces that an interface is made of. The kernel links each as lower_NAME.
+std::vector<std::string> InterfacesBelow(const Host& host, const std::string& interface) {
+  std::vector<std::string> below;
+  for (const std::string& entry : ListDirectory(NetDirectory(host, interface))) {
+    if (entry.starts_with(kLower)) below.push_back(entry.substr(kLower.size()));
+  }
+  return below;
+}
+
+// Below an interface in the end; `depth` ends a recorded tree that leads around.
+void AddPorts(const Host& host, const std::string& interface, int depth, std::vector<PhysicalPort>& ports) {
+  const std::string device = NetDirectory(host, interface) + "/device";
+  const auto below = InterfacesBelow(host, interface);
+  const std::string driver = LinkName(device + "/driver");
+  if (driver.empty() && !below.empty() && depth < kMostLevels) {
+    for (const std::string& name : below) AddPorts(host, name, depth + 1, ports);
+  } else if (std::ranges::find(ports, interface, &PhysicalPort::name) == ports.end()) {
+    const std::string bus = LinkName(device + "/subsystem");
+    ports.push_back({interface, driver, bus == "pci" ? LinkName(device) : ""});
+  }
+}
+
+// "bond", "vlan", "bridge".
+std::string KindOf(const Host& host, const std::string& interface) {
+  const auto uevent = ReadSmallFile(NetDirectory(host, interface) + "/uevent");
+  for (const std::string& line : Words(uevent.value_or(""), "\n")) {
+    if (line.starts_with(kKind)) return line.substr(kKind.size());
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string LinkName(const std::string& path) {
@@ -82,10 +122,11 @@ std::vector<std::string> FabricNames(const Host& host, const Settings& settings)
 std::vector<Interface> FabricInterfaces(const Host& host, const Settings& settings) {
   std::vector<Interface> found;
   for (const std::string& name : FabricNames(host, settings)) {
-    const std::string device = host.root + "/sys/class/net/" + name + "/device";
-    const std::string bus = LinkName(device + "/subsystem");
-    found.push_back(
-        {name, LinkName(device + "/driver"), bus == "pci" ? LinkName(device) : "", PortsOf(host, name)});
+    Interface interface { name, "", {}, PortsOf(host, name) };
+    AddPorts(host, name, 0, interface.ports);
+    const PhysicalPort& first = interface.ports.front();
+    interface.driver = first.name == name ? first.driver : KindOf(host, name);
+    found.push_back(std::move(interface));
   }
   return found;
 }

@@ -28,10 +28,17 @@ struct RdmaPort {
   std::string port;
 };
 
+// A port of an adapter: it alone has DCB, rings and firmware.
+struct PhysicalPort {
+  std::string name;
+  std::string driver;  // "": it has none, as a bridge without ports
+  std::string pci;     // "0000:3b:00.0"; "": it is no PCI device
+};
+
 struct Interface {
   std::string name;
-  std::string driver;  // "": it has none, as a bridge
-  std::string pci;     // "0000:3b:00.0"; "": it is no PCI device
+  std::string driver;  // its port's own; of an interface above others what that is: "bond", "vlan"
+  std::vector<PhysicalPort> ports;  // those below it, as of a bond; else the interface itself
   std::vector<RdmaPort> rdma;
 };
 

@@ -12,6 +12,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/small_files.h"
 #include "base/unique_fd.h"
@@ -132,7 +133,7 @@ struct Rings {
   int64_t receive = 0;
   int64_t send = 0;
 };
-Result<std::pair<Rings, Rings>> ReadRings(const Host& host, const Interface& on) {
+Result<std::pair<Rings, Rings>> ReadRings(const Host& host, const PhysicalPort& on) {
   const auto output = Output(host, {"ethtool", "-g", on.name});
   if (!output) return output.error();
   std::array<Rings, 2> sections;
@@ -150,7 +151,7 @@ Result<std::pair<Rings, Rings>> ReadRings(const Host& host, const Interface& on)
   return std::pair(sections[0], sections[1]);
 }
 
-Result<Way> RingSizes(const Host& host, const Settings& settings, const Interface& on) {
+Result<Way> RingSizes(const Host& host, const Settings& settings, const PhysicalPort& on) {
   const auto read = ReadRings(host, on);
   if (!read) return read.error();
   const Rings& most = read->first;
@@ -170,7 +171,7 @@ Result<Way> RingSizes(const Host& host, const Settings& settings, const Interfac
 }
 
 // A knob of the kernel's DCB interface. `object` and `what` are dcb's words for it.
-Way Dcb(const Host& host, const Interface& on, std::vector<std::string> show, const std::string& should,
+Way Dcb(const Host& host, const PhysicalPort& on, std::vector<std::string> show, const std::string& should,
         std::function<std::string(const json&)> text, std::vector<std::string> set) {
   show.insert(show.begin(), {"dcb", "-j"});
   set.insert(set.begin(), "dcb");
@@ -196,7 +197,7 @@ Way Dcb(const Host& host, const Interface& on, std::vector<std::string> show, co
       Joined(set), Running(host, set)};
 }
 
-Way Dcbx(const Host& host, const Interface& on) {
+Way Dcbx(const Host& host, const PhysicalPort& on) {
   return Dcb(
       host, on, {"dcbx", "show"}, "host",
       [](const json& document) { return document.value("host", false) ? "host" : "the adapter's firmware"; },
@@ -207,7 +208,7 @@ std::string Mapping(int64_t dscp, int64_t priority) {
   return fmt::format("{}:{}", dscp, priority);
 }
 
-Way Dscp(const Host& host, const Settings& settings, const Interface& on) {
+Way Dscp(const Host& host, const Settings& settings, const PhysicalPort& on) {
   const std::string data = Mapping(settings.dscp, settings.priority);
   const std::string cnp = Mapping(settings.cnp_dscp, settings.cnp_priority);
   const auto text = [settings](const json& document) {
@@ -224,7 +225,7 @@ Way Dscp(const Host& host, const Settings& settings, const Interface& on) {
              {"app", "replace", "dscp-prio", data, cnp});
 }
 
-Way Pfc(const Host& host, const Settings& settings, const Interface& on) {
+Way Pfc(const Host& host, const Settings& settings, const PhysicalPort& on) {
   const std::string priority = std::to_string(settings.priority);
   const bool lossless = settings.pfc == "yes";
   std::vector<std::string> set{"pfc", "set", "prio-pfc", "all:off"};
@@ -277,7 +278,7 @@ Result<std::vector<std::pair<std::string, int64_t>>> ReadFirmware(const Host& ho
 }
 
 // What is read of it first says what it should be: bits that are not this fabric's stay.
-Result<Way> Firmware(const Host& host, const Interface& on, const std::vector<FirmwareValue>& wanted) {
+Result<Way> Firmware(const Host& host, const PhysicalPort& on, const std::vector<FirmwareValue>& wanted) {
   const auto now = ReadFirmware(host, on.pci, wanted);
   if (!now) return now.error();
   std::vector<std::pair<std::string, int64_t>> should;
@@ -297,18 +298,18 @@ Result<Way> Firmware(const Host& host, const Interface& on, const std::vector<Fi
              true};
 }
 
-Error ShowsNothing(const Interface& on) {
+Error ShowsNothing(const PhysicalPort& on) {
   return {Errc::kUnavailable, on.driver.empty()
                                   ? std::string("the interface has no driver that could show it")
                                   : fmt::format("the driver {} does not show it", on.driver)};
 }
 
 // Which port of its adapter an interface is: each has a PCI function of its own.
-std::string FirmwarePort(const Interface& on) {
+std::string FirmwarePort(const PhysicalPort& on) {
   return on.pci.ends_with(".1") ? "_P2" : "_P1";
 }
 
-Result<Way> Ecn(const Host& host, const Settings& settings, const Interface& on) {
+Result<Way> Ecn(const Host& host, const Settings& settings, const PhysicalPort& on) {
   const std::string ecn = host.root + "/sys/class/net/" + on.name + "/ecn/";
   const std::string priority = std::to_string(settings.priority);
   const std::vector<FileValue> files{{"notifies", ecn + "roce_np/enable/" + priority, "1"},
@@ -320,7 +321,7 @@ Result<Way> Ecn(const Host& host, const Settings& settings, const Interface& on)
                     [bit = int64_t{1} << settings.priority](int64_t mask) { return mask | bit; }}});
 }
 
-Result<Way> Cnp(const Host& host, const Settings& settings, const Interface& on) {
+Result<Way> Cnp(const Host& host, const Settings& settings, const PhysicalPort& on) {
   const std::string dscp = std::to_string(settings.cnp_dscp);
   const std::string priority = std::to_string(settings.cnp_priority);
   const std::string ecn = host.root + "/sys/class/net/" + on.name + "/ecn/roce_np/";
@@ -363,8 +364,9 @@ Way Cma(const Host& host, const RdmaPort& port, const std::string& file, const s
 
 // ---- all of them
 
-Knob Ask(const Interface& on, const std::string& name, const Result<Way>& way, bool set) {
-  Knob knob{on.name, on.driver, name, "", "", State::kUnknown, "", "", ""};
+Knob Ask(const std::string& interface, const std::string& driver, const std::string& name,
+         const Result<Way>& way, bool set) {
+  Knob knob{interface, driver, name, "", "", State::kUnknown, "", "", ""};
   if (!way) {
     knob.why = way.error().message;
     return knob;
@@ -394,19 +396,37 @@ Knob Ask(const Interface& on, const std::string& name, const Result<Way>& way, b
   return knob;
 }
 
-std::vector<Knob> Each(const Host& host, const Settings& settings, const Interface& on, bool set) {
-  std::vector<Knob> knobs{
-      Ask(on, "mtu", Mtu(host, settings, on), set),   Ask(on, "dcbx", Dcbx(host, on), set),
-      Ask(on, "dscp", Dscp(host, settings, on), set), Ask(on, "pfc", Pfc(host, settings, on), set),
-      Ask(on, "ecn", Ecn(host, settings, on), set),   Ask(on, "cnp", Cnp(host, settings, on), set),
+std::vector<Knob> OfPort(const Host& host, const Settings& settings, const PhysicalPort& on, bool set) {
+  const auto ask = [&](const char* name, const Result<Way>& way) {
+    return Ask(on.name, on.driver, name, way, set);
   };
-  if (settings.rings > 0)
-    knobs.insert(knobs.begin() + 1, Ask(on, "rings", RingSizes(host, settings, on), set));
-  for (const RdmaPort& port : on.rdma) {
-    knobs.push_back(Ask(on, "cma_tos",
-                        Cma(host, port, "default_roce_tos", std::to_string(settings.TrafficClass()), "0"),
-                        set));
-    knobs.push_back(Ask(on, "cma_mode", Cma(host, port, "default_roce_mode", "RoCE v2", "RoCE v2"), set));
+  std::vector<Knob> knobs;
+  if (settings.rings > 0) knobs.push_back(ask("rings", RingSizes(host, settings, on)));
+  knobs.push_back(ask("dcbx", Dcbx(host, on)));
+  knobs.push_back(ask("dscp", Dscp(host, settings, on)));
+  knobs.push_back(ask("pfc", Pfc(host, settings, on)));
+  knobs.push_back(ask("ecn", Ecn(host, settings, on)));
+  knobs.push_back(ask("cnp", Cnp(host, settings, on)));
+  return knobs;
+}
+
+std::vector<Knob> Each(const Host& host, const Settings& settings, const std::vector<Interface>& interfaces,
+                       bool set) {
+  std::vector<Knob> knobs;
+  std::set<std::string> seen;
+  for (const Interface& on : interfaces) {
+    const auto ask = [&](const char* name, const Result<Way>& way) {
+      knobs.push_back(Ask(on.name, on.driver, name, way, set));
+    };
+    ask("mtu", Mtu(host, settings, on));
+    for (const PhysicalPort& port : on.ports) {
+      if (!seen.insert(port.name).second) continue;
+      for (Knob& knob : OfPort(host, settings, port, set)) knobs.push_back(std::move(knob));
+    }
+    for (const RdmaPort& port : on.rdma) {
+      ask("cma_tos", Cma(host, port, "default_roce_tos", std::to_string(settings.TrafficClass()), "0"));
+      ask("cma_mode", Cma(host, port, "default_roce_mode", "RoCE v2", "RoCE v2"));
+    }
   }
   return knobs;
 }
@@ -418,12 +438,13 @@ const char* Name(State state) {
   return kNames[static_cast<size_t>(state)];
 }
 
-std::vector<Knob> Check(const Host& host, const Settings& settings, const Interface& interface) {
-  return Each(host, settings, interface, false);
+std::vector<Knob> Check(const Host& host, const Settings& settings,
+                        const std::vector<Interface>& interfaces) {
+  return Each(host, settings, interfaces, false);
 }
 
-std::vector<Knob> Set(const Host& host, const Settings& settings, const Interface& interface) {
-  return Each(host, settings, interface, true);
+std::vector<Knob> Set(const Host& host, const Settings& settings, const std::vector<Interface>& interfaces) {
+  return Each(host, settings, interfaces, true);
 }
 
 }  // namespace muster::roce

@@ -19,7 +19,7 @@ enum class State {
 const char* Name(State state);
 
 struct Knob {
-  std::string interface;
+  std::string interface;  // of a bond's ports each has its own
   std::string driver;
   std::string name;  // mtu, rings, dcbx, dscp, pfc, ecn, cnp, cma_tos, cma_mode
   std::string is;
@@ -30,9 +30,10 @@ struct Knob {
   std::string fix;  // a command, of what differs
 };
 
-// Changes nothing. In the order of the names above; those of rdma_cm once for each port of an RDMA device.
-std::vector<Knob> Check(const Host& host, const Settings& settings, const Interface& interface);
+// Changes nothing. In the order of the names above: the MTU of each interface; what an adapter has, of each port below, once for
+// several interfaces; what rdma_cm has, of each port of an RDMA device.
+std::vector<Knob> Check(const Host& host, const Settings& settings, const std::vector<Interface>& interfaces);
 // Sets what differs, and reads it again. Needs root.
-std::vector<Knob> Set(const Host& host, const Settings& settings, const Interface& interface);
+std::vector<Knob> Set(const Host& host, const Settings& settings, const std::vector<Interface>& interfaces);
 
 }  // namespace muster::roce

@@ -88,6 +88,20 @@ class Shape:
             self.write(f"sys/class/net/{port.interface}/mtu", str(port.mtu))
 
 
+    def interface(self, name: str, kind: str, below: list[str]) -> None:
+        """One above others, as the kernel shows a bond or a VLAN."""
+        self.write(f"sys/class/net/{name}/uevent", f"DEVTYPE={kind}\nINTERFACE={name}")
+        for lower in below:
+            (self.root / f"sys/class/net/{name}/lower_{lower}").symlink_to(f"../{lower}")
+
+    def adapter(self, name: str, pci: Path, driver: str = "mlx5_core") -> None:
+        """The interface of an adapter's port."""
+        self.write(f"sys/class/net/{name}/uevent", f"INTERFACE={name}")
+        (self.root / f"sys/class/net/{name}/device").symlink_to(pci)
+        if not (pci / "driver").is_symlink():
+            (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
+
+
 def pair(index: int, address: str) -> list[tuple[int, str, str | None]]:
     """Each address has a GID of each version."""
     return [(index, address, V1), (index + 1, address, V2)]
@@ -115,10 +129,14 @@ def h100_rails(shape: Shape) -> None:
 
 
 def bond(shape: Shape) -> None:
-    """NVIDIA/nccl#769: two ports of an adapter are one device, whose GID 1 is link-local and ends in a timeout, and whose GID 3 works."""
+    """NVIDIA/nccl#769: two ports of an adapter are one device, whose GID 1 is link-local and ends in a timeout, and whose GID 3 works.
+    What the bond is made of is as the kernel's bonding driver links it."""
     place = shape.pci("pci0000:16/0000:16:02.0", "0000:17:00.0", 0)
     gids: list[tuple[int, str, str | None]] = pair(0, "fe80::ac0:ebff:feda:1cfb") + pair(2, "200.0.209.6")
     shape.device("mlx5_bond_0", [Port("bond0", gids, rate="200 Gb/sec (4X HDR)", mtu=4200)], place, "mlx5_core")
+    shape.interface("bond0", "bond", ["ens2f0np0", "ens2f1np1"])
+    shape.adapter("ens2f0np0", place)
+    shape.adapter("ens2f1np1", shape.pci("pci0000:16/0000:16:02.0", "0000:17:00.1", 0))
 
 
 def infiniband(shape: Shape) -> None:

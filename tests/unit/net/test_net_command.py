@@ -12,6 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 
+import fabric_shapes  # noqa: E402
 import own_network  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -48,10 +49,10 @@ class NetCommandTest(unittest.TestCase):
         self.settings = self.directory / "roce.yaml"
         self.settings.write_text("networks: 10.77.0.0/16, fd00:77::/64\n")
 
-    def interface(self, name: str, address: str) -> None:
+    def interface(self, name: str, address: str, kind: str = "veth") -> None:
         """One of the kernel's, so that `ip` and addresses are real."""
-        ip = ["ip", "link", "add", name, "mtu", "1500", "type", "veth", "peer", "name", f"{name}peer"]
-        subprocess.run(ip, check=True, timeout=30)
+        peer = ["peer", "name", f"{name}peer"] if kind == "veth" else []
+        subprocess.run(["ip", "link", "add", name, "mtu", "1500", "type", kind, *peer], check=True, timeout=30)
         self.addCleanup(subprocess.run, ["ip", "link", "del", name], check=True, timeout=30)
         subprocess.run(["ip", "address", "add", address, "dev", name], check=True, timeout=30)
 
@@ -86,10 +87,9 @@ class NetCommandTest(unittest.TestCase):
         tool.chmod(0o755)
         return state
 
-    def with_rdma_cm(self) -> Path:
+    def with_rdma_cm(self, device: str = "mlx5_0") -> Path:
         """Its tree in configfs; there a device's directory comes with its files."""
-        directory = self.root / "sys/kernel/config/rdma_cm"
-        port = directory / "mlx5_0/ports/1"
+        port = self.root / "sys/kernel/config/rdma_cm" / device / "ports/1"
         port.mkdir(parents=True)
         (port / "default_roce_tos").write_text("0\n")
         (port / "default_roce_mode").write_text("IB/RoCE v1\n")
@@ -111,6 +111,9 @@ class NetCommandTest(unittest.TestCase):
 
     def states(self, document: dict[str, Any]) -> dict[str, str]:
         return {knob["knob"]: knob["state"] for knob in document["knobs"]}
+
+    def of(self, document: dict[str, Any], interface: str) -> dict[str, Any]:
+        return {knob["knob"]: knob for knob in document["knobs"] if knob["interface"] == interface}
 
     def port(self, name: str) -> Any:
         return json.loads(self.dcb.read_text())["interfaces"][name]
@@ -194,6 +197,44 @@ class NetCommandTest(unittest.TestCase):
         self.with_firmware(ROCE_CC_PRIO_MASK_P2=255)  # the second port's
         found = {knob["knob"]: knob for knob in self.net("check", code=0)["knobs"]}
         self.assertEqual((found["ecn"]["state"], found["ecn"]["via"]), ("is", "mstconfig"))
+
+    def bond(self) -> fabric_shapes.Shape:
+        """Of two ports of an adapter; the address and the MTU are the kernel's."""
+        self.interface("bond0", "200.0.209.6/24")
+        self.settings.write_text("networks: 200.0.209.0/24\n")
+        shape = fabric_shapes.Shape(self.root)
+        fabric_shapes.bond(shape)
+        (self.root / "sys/class/net/bond0/mtu").unlink()
+        (self.root / "sys/class/net/bond0/mtu").symlink_to("/sys/class/net/bond0/mtu")
+        return shape
+
+    def test_the_ports_of_a_bond_are_set_up_each(self) -> None:
+        self.bond()
+        self.with_dcb("ens2f0np0", "ens2f1np1")
+        firmware = self.with_firmware(**{f"{key}_P{i}": 0 for key in ("ROCE_CC_PRIO_MASK", "CNP_DSCP", "CNP_802P_PRIO") for i in (1, 2)})
+        self.with_rdma_cm("mlx5_bond_0")
+        before = self.net("check", code=1)
+        self.assertEqual([knob["knob"] for knob in before["knobs"] if knob["interface"] == "bond0"], ["mtu", "cma_tos", "cma_mode"])
+        for port in ("ens2f0np0", "ens2f1np1"):
+            found = self.of(before, port)
+            self.assertEqual([(name, knob["state"]) for name, knob in found.items()], [(name, "differs") for name in ("dcbx", "dscp", "pfc", "ecn", "cnp")])
+            self.assertEqual((found["pfc"]["driver"], found["pfc"]["fix"]), ("mlx5_core", f"dcb pfc set dev {port} prio-pfc all:off 3:on"))
+        self.assertEqual(before["knobs"][0]["driver"], "bond")
+        self.net("set", code=0)
+        for port in ("ens2f0np0", "ens2f1np1"):
+            self.assertEqual(self.port(port), {"host": True, "trust": "dscp", "dscp": [[26, 3], [48, 6]], "pfc": [i == 3 for i in range(8)]})
+        self.assertEqual(json.loads(firmware.read_text()), {f"{key}_P{i}": value for key, value in (("ROCE_CC_PRIO_MASK", 8), ("CNP_DSCP", 48), ("CNP_802P_PRIO", 6)) for i in (1, 2)})
+        self.assertEqual(Path("/sys/class/net/bond0/mtu").read_text(), "9000\n")
+        self.assertEqual(set(self.states(self.net("check", code=0)).values()), {"is"})
+
+    def test_the_ports_below_an_interface_of_the_kernel_are_found(self) -> None:
+        self.interface("above0", "10.77.0.1/16", "bridge")
+        for name in ("port0", "port1"):
+            self.interface(name, "192.0.2.1/32")
+            subprocess.run(["ip", "link", "set", name, "master", "above0"], check=True, timeout=30)
+        found = self.net("check", code=1)
+        self.assertEqual([(knob["interface"], knob["knob"]) for knob in found["knobs"] if knob["knob"] in ("mtu", "pfc")], [("above0", "mtu"), ("port0", "pfc"), ("port1", "pfc")])
+        self.assertEqual(found["knobs"][0]["driver"], "bridge")
 
     def test_rings_are_as_large_as_the_settings_say_and_the_adapter_has(self) -> None:
         self.settings.write_text("networks: 10.77.0.0/16\nrings: 4096\n")
