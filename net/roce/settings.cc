@@ -74,6 +74,11 @@ bool Network::Has(const std::string& address_text) const {
   return bytes.size() == address.size() && Masked(bytes, prefix) == address;
 }
 
+bool Network::Overlaps(const Network& other) const {
+  const int shorter = std::min(prefix, other.prefix);
+  return address.size() == other.address.size() && Masked(address, shorter) == Masked(other.address, shorter);
+}
+
 Result<Network> ParseNetwork(const std::string& text) {
   const Error wrong{Errc::kInvalid,
                     fmt::format("'{}' is no network: give ADDRESS/PREFIX, as in 10.1.0.0/16", text)};
@@ -96,6 +101,15 @@ Result<Settings> ParseSettings(const std::string& text, const std::string& name)
   if (!given) return given.error();
   for (const std::string& part : Words(settings.networks_text, ", "))
     settings.networks.push_back(*ParseNetwork(part));
+  const auto texts = Words(settings.networks_text, ", ");
+  for (size_t i = 0; i < texts.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (!settings.networks[i].Overlaps(settings.networks[j])) continue;
+      return Error{Errc::kInvalid,
+                   fmt::format("{}: the networks {} and {} overlap: an address must be in one of them alone",
+                               name, texts[j], texts[i])};
+    }
+  }
   if (settings.dscp == settings.cnp_dscp) {
     return Error{Errc::kInvalid,
                  fmt::format("{}: dscp and cnp_dscp are both {}: notifications of congestion must not "

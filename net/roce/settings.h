@@ -18,6 +18,8 @@ struct Network {
 
   // Nothing for what is no address of its family.
   [[nodiscard]] bool Has(const std::string& address_text) const;
+  // They share addresses.
+  [[nodiscard]] bool Overlaps(const Network& other) const;
 };
 Result<Network> ParseNetwork(const std::string& text);  // "10.1.0.0/16"
 

@@ -14,10 +14,11 @@ from .places import Decrypt, Entry, Finding, Findings, Place, Reader, Value, did
 _MTU = (1280, 9216)
 _BOUNDS = {
     "roce_dscp": (0, 63),
-    "roce_ecn_bits": (0, 3),
+    "roce_ecn_bits": (0, 2),
     "roce_priority": (0, 7),
     "roce_cnp_dscp": (0, 63),
     "roce_cnp_priority": (0, 7),
+    "roce_rings": (0, 65_536),
     "roce_rate": (0, 10_000_000),
     "base_hugepages": (0, 1 << 24),
     "ceph_pool_size": (0, 10),
