@@ -21,10 +21,10 @@ void CheckFabric(const Host& host, DoctorNotes& notes) {
                fmt::format("ip address; networks in {} says which addresses", roce::kSettingsPath)});
   for (const roce::Knob& knob : roce::Check(here, *settings, interfaces)) {
     if (knob.state == roce::State::kUnknown) continue;  // `muster net check` says why
-    notes.Check(
-        knob.state == roce::State::kIs,
-        {knob.name == "mtu" ? "mtu" : "fabric", knob.interface,
-         fmt::format("{} of {} is {}", knob.name, knob.interface, knob.is), knob.should, "muster net set"});
+    notes.Check(knob.state == roce::State::kIs,
+                {knob.name == "mtu" ? "mtu" : "fabric", knob.interface,
+                 fmt::format("{} of {} is {}", knob.name, knob.interface, knob.is), knob.should,
+                 knob.can_set ? "muster net set" : knob.fix});
   }
 }
 

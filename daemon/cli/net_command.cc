@@ -7,7 +7,9 @@
 #include <chrono>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -97,6 +99,23 @@ Result<Answered> Look(const NetOptions& options, bool set) {
                   ok ? kGood : kBadFinding};
 }
 
+// One line: what is unknown, by its reason; "" where all is known.
+std::string UnknownText(const json& knobs) {
+  std::map<std::string, std::set<std::string>> by_reason;
+  size_t count = 0;
+  for (const json& knob : knobs) {
+    if (knob.at("state") != Name(roce::State::kUnknown)) continue;
+    by_reason[knob.value("why", "")].insert(knob.at("knob"));
+    ++count;
+  }
+  if (count == 0) return "";
+  std::vector<std::string> parts;
+  for (const auto& [why, names] : by_reason)
+    parts.push_back(fmt::format("{}: {}", fmt::join(names, ", "), why));
+  return fmt::format("{} of {} are unknown, which is no finding: {}\n", count, knobs.size(),
+                     fmt::join(parts, "; "));
+}
+
 std::string KnobsText(const json& document) {
   const json& knobs = document.at("knobs");
   if (document.at("networks") == "")
@@ -107,11 +126,12 @@ std::string KnobsText(const json& document) {
   std::vector<Row> rows{{"INTERFACE", "DRIVER", "KNOB", "STATE", "IS", "SHOULD", "BY", "NOTE"}};
   for (const json& knob : knobs) {
     const std::string why = knob.value("why", "");
-    rows.push_back({knob.at("interface"), knob.at("driver") == "" ? "-" : knob.at("driver"), knob.at("knob"),
-                    knob.at("state"), knob.value("is", "-"), knob.value("should", "-"),
-                    knob.value("via", "-"), why.empty() ? knob.value("fix", "") : why});
+    rows.push_back({knob.at("interface") == "" ? "-" : knob.at("interface"),
+                    knob.at("driver") == "" ? "-" : knob.at("driver"), knob.at("knob"), knob.at("state"),
+                    knob.value("is", "-"), knob.value("should", "-"), knob.value("via", "-"),
+                    why.empty() ? knob.value("fix", "") : why});
   }
-  return Table(rows);
+  return Table(rows) + UnknownText(knobs);
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
   auto addresses = host.addresses();
   preflight::SortByAddress(addresses);
   for (const roce::Network& network : settings.networks) {
-    for (const auto& [name, address] : addresses) {
+    for (const auto& [name, address, prefix] : addresses) {
       const bool known = std::ranges::find(rails, name, &Rail::interface) != rails.end();
       if (known || !network.Has(address)) continue;
       const std::string directory = host.root + "/sys/class/net/" + name;

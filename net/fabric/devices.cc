@@ -163,18 +163,6 @@ std::string Memlock(const std::string& root) {
   return "";
 }
 
-// "NCCL_IB_TC=106" in each line; a line may be a comment.
-std::vector<std::string> KeysOfNcclConf(const std::string& root) {
-  std::vector<std::string> keys;
-  const auto text = ReadSmallFile(root + "/etc/nccl.conf");
-  for (const std::string& line : Words(text.value_or(""), "\n")) {
-    const size_t equals = line.find('=');
-    const auto words = Words(line.substr(0, equals));
-    if (equals != std::string::npos && !words.empty() && !words[0].starts_with("#")) keys.push_back(words[0]);
-  }
-  return keys;
-}
-
 }  // namespace
 
 void ChooseGid(Port& port, const roce::Settings& settings) {
@@ -224,7 +212,7 @@ HostDevices LookAtDevices(const roce::Host& host, const roce::Settings& settings
   for (const std::string& name : names) found.devices.push_back(LookAtDevice(host, settings, name));
   found.gpus = LookAtGpus(host.root);
   if (!found.gpus.empty()) found.gpudirect = GpuDirect(host.root);
-  found.nccl_conf = KeysOfNcclConf(host.root);
+  found.nccl_conf = roce::ReadNcclConf(host);
   found.memlock = Memlock(host.root);
   return found;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,8 +69,8 @@ struct HostDevices {
   std::vector<PciPlace> gpus;   // by their PCI address
   std::string
       gpudirect;  // how an adapter reaches a GPU's memory: "nvidia_peermem", "dma-buf"; "": not at all
-  std::vector<std::string> nccl_conf;  // what /etc/nccl.conf sets
-  std::string memlock;                 // of this process: "unlimited", or bytes
+  std::map<std::string, std::string> nccl_conf;  // what /etc/nccl.conf sets
+  std::string memlock;                           // of this process: "unlimited", or bytes
 };
 
 // Settings say which networks are the fabric's; without any, no port is of the fabric. Blocks as long as the files of /sys do.

@@ -72,8 +72,7 @@ std::optional<NcclVersion> ParseNcclVersion(const std::string& text) {
 std::vector<Variable> NcclEnvironment(const HostDevices& devices, const std::vector<std::string>& interfaces,
                                       const roce::Settings& settings, std::optional<NcclVersion> version) {
   auto variables = Wanted(devices, interfaces, settings, version);
-  for (Variable& one : variables)
-    one.in_file = std::ranges::find(devices.nccl_conf, one.key) != devices.nccl_conf.end();
+  for (Variable& one : variables) one.in_file = devices.nccl_conf.contains(one.key);
   return variables;
 }
 

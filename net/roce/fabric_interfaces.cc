@@ -1,11 +1,14 @@
 #include "net/roce/fabric_interfaces.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <ifaddrs.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -21,8 +24,23 @@ constexpr std::string_view kLower = "lower_";
 constexpr std::string_view kKind = "DEVTYPE=";
 constexpr int kMostLevels = 8;
 
-std::vector<std::pair<std::string, std::string>> OwnAddresses() {
-  std::vector<std::pair<std::string, std::string>> addresses;
+// The leading ones of a netmask.
+int PrefixOf(const sockaddr* mask) {
+  if (mask == nullptr) return 0;
+  std::string bytes;
+  if (mask->sa_family == AF_INET)
+    bytes.assign(reinterpret_cast<const char*>(&reinterpret_cast<const sockaddr_in*>(mask)->sin_addr),
+                 sizeof(in_addr));
+  if (mask->sa_family == AF_INET6)
+    bytes.assign(reinterpret_cast<const char*>(&reinterpret_cast<const sockaddr_in6*>(mask)->sin6_addr),
+                 sizeof(in6_addr));
+  int ones = 0;
+  for (const char byte : bytes) ones += std::popcount(static_cast<unsigned char>(byte));
+  return ones;
+}
+
+std::vector<HostAddress> OwnAddresses() {
+  std::vector<HostAddress> addresses;
   ifaddrs* found = nullptr;
   if (::getifaddrs(&found) != 0) return addresses;
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owned(found, &::freeifaddrs);
@@ -35,7 +53,7 @@ std::vector<std::pair<std::string, std::string>> OwnAddresses() {
     if (one->ifa_addr->sa_family == AF_INET6)
       bits = &reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr;
     if (bits != nullptr && ::inet_ntop(one->ifa_addr->sa_family, bits, text.data(), text.size()) != nullptr)
-      addresses.emplace_back(one->ifa_name, text.data());
+      addresses.push_back({one->ifa_name, text.data(), PrefixOf(one->ifa_netmask)});
   }
   return addresses;
 }
@@ -91,6 +109,15 @@ std::string KindOf(const Host& host, const std::string& interface) {
   return "";
 }
 
+std::vector<HostAddress> FabricAddresses(const Host& host, const Settings& settings) {
+  auto addresses = host.addresses();
+  std::erase_if(addresses, [&](const HostAddress& own) {
+    return std::ranges::none_of(settings.networks,
+                                [&](const Network& network) { return network.Has(own.text); });
+  });
+  return addresses;
+}
+
 }  // namespace
 
 std::string LinkName(const std::string& path) {
@@ -110,22 +137,40 @@ Host ThisHost() {
       OwnAddresses};
 }
 
+// "NCCL_IB_TC=106" in each line; a line may be a comment.
+std::map<std::string, std::string> ReadNcclConf(const Host& host) {
+  std::map<std::string, std::string> values;
+  const auto text = ReadSmallFile(host.root + "/etc/nccl.conf");
+  for (const std::string& line : Words(text.value_or(""), "\n")) {
+    const size_t equals = line.find('=');
+    const auto key = Words(line.substr(0, equals));
+    if (equals == std::string::npos || key.empty() || key[0].starts_with("#")) continue;
+    values[key[0]] = fmt::format("{}", fmt::join(Words(line.substr(equals + 1)), " "));
+  }
+  return values;
+}
+
 std::vector<std::string> FabricNames(const Host& host, const Settings& settings) {
   std::set<std::string> names;
-  for (const auto& own : host.addresses()) {
-    const auto has = [&own](const Network& network) { return network.Has(own.second); };
-    if (std::ranges::any_of(settings.networks, has)) names.insert(own.first);
-  }
+  for (const HostAddress& own : FabricAddresses(host, settings)) names.insert(own.interface);
   return {names.begin(), names.end()};
 }
 
 std::vector<Interface> FabricInterfaces(const Host& host, const Settings& settings) {
+  std::map<std::string, std::vector<HostAddress>> by_name;
+  for (HostAddress& own : FabricAddresses(host, settings)) by_name[own.interface].push_back(std::move(own));
   std::vector<Interface> found;
-  for (const std::string& name : FabricNames(host, settings)) {
-    Interface interface { name, "", {}, PortsOf(host, name) };
+  for (auto& [name, addresses] : by_name) {
+    Interface interface { name, "", std::move(addresses), {}, {}, PortsOf(host, name) };
     AddPorts(host, name, 0, interface.ports);
     const PhysicalPort& first = interface.ports.front();
     interface.driver = first.name == name ? first.driver : KindOf(host, name);
+    for (std::string above = name; KindOf(host, above) == "vlan" && interface.parents.size() < kMostLevels;) {
+      const auto below = InterfacesBelow(host, above);
+      if (below.empty()) break;  // in another network namespace
+      above = below.front();
+      interface.parents.insert(interface.parents.begin(), above);
+    }
     found.push_back(std::move(interface));
   }
   return found;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,12 +12,18 @@
 
 namespace muster::roce {
 
+// One address of an interface.
+struct HostAddress {
+  std::string interface;
+  std::string text;  // "10.1.0.5"
+  int prefix = 0;    // bits of the network that the kernel reaches through the interface
+};
+
 // What is asked; tests give their own.
 struct Host {
   std::string root;  // what /sys is below: "", or the copy of another host's
   std::function<Result<Ran>(std::vector<std::string> words)> run;
-  // Interfaces, each with one of its addresses as text.
-  std::function<std::vector<std::pair<std::string, std::string>>()> addresses;
+  std::function<std::vector<HostAddress>()> addresses;
 };
 
 // This one. A program may take 20 s.
@@ -38,7 +45,9 @@ struct PhysicalPort {
 struct Interface {
   std::string name;
   std::string driver;  // its port's own; of an interface above others what that is: "bond", "vlan"
-  std::vector<PhysicalPort> ports;  // those below it, as of a bond; else the interface itself
+  std::vector<HostAddress> addresses;  // in the fabric's networks
+  std::vector<std::string> parents;    // of a VLAN: the interfaces that carry its packets, the nearest last
+  std::vector<PhysicalPort> ports;     // those below it, as of a bond; else the interface itself
   std::vector<RdmaPort> rdma;
 };
 
@@ -46,6 +55,9 @@ struct Interface {
 std::string LinkName(const std::string& path);
 // "4: ACTIVE", as /sys has a port's states, is "ACTIVE".
 std::string StateName(const std::string& line);
+
+// What /etc/nccl.conf sets for every program of the host, by its keys.
+std::map<std::string, std::string> ReadNcclConf(const Host& host);
 
 // The names of the interfaces with an address in one of the fabric's networks, sorted.
 std::vector<std::string> FabricNames(const Host& host, const Settings& settings);

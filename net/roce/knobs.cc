@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -22,14 +23,19 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kNotForced = "not forced";
+constexpr const char* kTrustsDscp = "DSCP";
+constexpr const char* kTrustsPcp = "PCP";
+constexpr const char* kEgress = "EGRESS priority mappings:";
+
 // A knob of one interface with one way to read it and one to set it.
 struct Way {
   std::string via;
   std::string should;
   std::function<Result<std::string>()> read;
-  std::string fix;  // what a person would type
-  std::function<Status()> set;
-  bool at_reboot = false;  // what is set holds from the next one on
+  std::string fix;              // what a person would type
+  std::function<Status()> set;  // none: a person must
+  bool at_reboot = false;       // what is set holds from the next one on
 };
 
 std::string LastLine(const std::string& text) {
@@ -121,11 +127,21 @@ bool AllThere(const std::vector<FileValue>& files) {
 
 // ---- one knob after another
 
-Way Mtu(const Host& host, const Settings& settings, const Interface& on) {
-  const std::string should = std::to_string(settings.mtu);
-  const std::vector<std::string> set{"ip", "link", "set", "dev", on.name, "mtu", should};
-  return {"ip", should, [path = host.root + "/sys/class/net/" + on.name + "/mtu"] { return ReadValue(path); },
-          Joined(set), Running(host, set)};
+std::string MtuFile(const Host& host, const std::string& interface) {
+  return host.root + "/sys/class/net/" + interface + "/mtu";
+}
+
+Way Mtu(const Host& host, const std::string& interface, int64_t bytes) {
+  const std::string should = std::to_string(bytes);
+  const std::vector<std::string> set{"ip", "link", "set", "dev", interface, "mtu", should};
+  return {"ip", should, [path = MtuFile(host, interface)] { return ReadValue(path); }, Joined(set),
+          Running(host, set)};
+}
+
+// What carries a VLAN may have a larger one, for others.
+Way ParentMtu(const Host& host, const Settings& settings, const std::string& interface) {
+  const auto now = static_cast<int64_t>(ReadNumber(MtuFile(host, interface)).value_or(0));
+  return Mtu(host, interface, std::max(settings.mtu, now));
 }
 
 // Of the two sections of `ethtool -g`: what there may be at most, and what there is.
@@ -225,6 +241,53 @@ Way Dscp(const Host& host, const Settings& settings, const PhysicalPort& on) {
              {"app", "replace", "dscp-prio", data, cnp});
 }
 
+// By what an adapter finds the priority of a packet: its DSCP, or the PCP of its VLAN's tag. The kernel's drivers trust the DSCP
+// as soon as they have an entry for one. Set by `dscp`, of each port.
+Way Trust(const Host& host, const Settings& settings, const Interface& on) {
+  std::vector<std::string> fixes;
+  for (const PhysicalPort& port : on.ports) fixes.push_back(Dscp(host, settings, port).fix);
+  return {"dcb", kTrustsDscp,
+          [&host, &on]() -> Result<std::string> {
+            std::set<std::string> trusted;
+            for (const PhysicalPort& port : on.ports) {
+              const auto output = Output(host, {"dcb", "-j", "app", "show", "dev", port.name, "dscp-prio"});
+              if (!output) return output.error();
+              const json document = json::parse(*output, nullptr, false);
+              const bool dscp = document.is_object() && !document.value("dscp_prio", json::array()).empty();
+              trusted.insert(dscp ? kTrustsDscp : kTrustsPcp);
+            }
+            return fmt::format("{}", fmt::join(trusted, ", "));
+          },
+          fmt::format("{}", fmt::join(fixes, " && ")),
+          [] {
+            return Status(Error{Errc::kUnavailable, "a port of it has no entry for a DSCP: see `dscp`"});
+          }};
+}
+
+// Where the PCP is trusted, rdma_cm finds it through the VLAN's map, by the priority that the kernel derives from the traffic
+// class (ip_tos2prio).
+Way Egress(const Host& host, const Settings& settings, const Interface& on) {
+  constexpr std::array kKernelPriorities{0, 2, 6, 4};
+  const int from = kKernelPriorities[static_cast<size_t>(settings.TrafficClass() >> 3 & 3)];
+  const std::string should = Mapping(from, settings.priority);
+  const std::vector<std::string> set{"ip",   "link",           "set", "dev", on.name, "type",
+                                     "vlan", "egress-qos-map", should};
+  return {"ip", should,
+          [path = host.root + "/proc/net/vlan/" + on.name, from]() -> Result<std::string> {
+            const auto text = ReadSmallFile(path);
+            if (!text) return Error{Errc::kUnavailable, fmt::format("{} cannot be read", path)};
+            const size_t begin = text->find(kEgress);
+            if (begin == std::string::npos)
+              return Error{Errc::kUnavailable, fmt::format("{} does not show it", path)};
+            const size_t at = begin + std::strlen(kEgress);
+            for (const std::string& pair : Words(text->substr(at, text->find('\n', at) - at))) {
+              if (pair.starts_with(fmt::format("{}:", from))) return pair;
+            }
+            return Mapping(from, 0);
+          },
+          Joined(set), Running(host, set)};
+}
+
 Way Pfc(const Host& host, const Settings& settings, const PhysicalPort& on) {
   const std::string priority = std::to_string(settings.priority);
   const bool lossless = settings.pfc == "yes";
@@ -254,9 +317,10 @@ std::string ShowFirmware(const std::vector<std::pair<std::string, int64_t>>& val
 }
 
 // The value that holds from the next boot on is the last of its line.
-Result<std::vector<std::pair<std::string, int64_t>>> ReadFirmware(const Host& host, const std::string& pci,
+Result<std::vector<std::pair<std::string, int64_t>>> ReadFirmware(const Host& host, const std::string& tool,
+                                                                  const std::string& pci,
                                                                   const std::vector<FirmwareValue>& wanted) {
-  std::vector<std::string> query{"mstconfig", "-d", pci, "query"};
+  std::vector<std::string> query{tool, "-d", pci, "query"};
   for (const FirmwareValue& value : wanted) query.push_back(value.key);
   const auto output = Output(host, query);
   if (!output) return output.error();
@@ -271,7 +335,7 @@ Result<std::vector<std::pair<std::string, int64_t>>> ReadFirmware(const Host& ho
       const size_t open = last.find('(');
       number = ParseDecimal(open == std::string::npos ? last : last.substr(open + 1));
     }
-    if (!number) return Error{Errc::kUnavailable, fmt::format("mstconfig does not show {}", value.key)};
+    if (!number) return Error{Errc::kUnavailable, fmt::format("{} does not show {}", tool, value.key)};
     values.emplace_back(value.key, static_cast<int64_t>(*number));
   }
   return values;
@@ -279,17 +343,25 @@ Result<std::vector<std::pair<std::string, int64_t>>> ReadFirmware(const Host& ho
 
 // What is read of it first says what it should be: bits that are not this fabric's stay.
 Result<Way> Firmware(const Host& host, const PhysicalPort& on, const std::vector<FirmwareValue>& wanted) {
-  const auto now = ReadFirmware(host, on.pci, wanted);
+  // mstflint's, or the one of NVIDIA's MFT, with the same words.
+  std::string tool = "mstconfig";
+  auto now = ReadFirmware(host, tool, on.pci, wanted);
+  if (!now && now.error().code == Errc::kNotFound) {
+    tool = "mlxconfig";
+    now = ReadFirmware(host, tool, on.pci, wanted);
+    if (!now && now.error().code == Errc::kNotFound)
+      return Error{Errc::kNotFound, "neither mstconfig nor mlxconfig is installed"};
+  }
   if (!now) return now.error();
   std::vector<std::pair<std::string, int64_t>> should;
   for (size_t i = 0; i < wanted.size(); ++i)
     should.emplace_back(wanted[i].key, wanted[i].should((*now)[i].second));
-  std::vector<std::string> set{"mstconfig", "-y", "-d", on.pci, "set"};
+  std::vector<std::string> set{tool, "-y", "-d", on.pci, "set"};
   for (const auto& [key, value] : should) set.push_back(fmt::format("{}={}", key, value));
-  return Way{"mstconfig",
+  return Way{tool,
              ShowFirmware(should),
-             [&host, pci = on.pci, wanted]() -> Result<std::string> {
-               const auto values = ReadFirmware(host, pci, wanted);
+             [&host, tool, pci = on.pci, wanted]() -> Result<std::string> {
+               const auto values = ReadFirmware(host, tool, pci, wanted);
                if (!values) return values.error();
                return ShowFirmware(*values);
              },
@@ -362,6 +434,90 @@ Way Cma(const Host& host, const RdmaPort& port, const std::string& file, const s
           }};
 }
 
+// The prefix that the kernel has for an address: with a longer one others are out of reach where no route leads to them.
+Result<Way> Subnet(const Host& host, const Settings& settings, const HostAddress& own) {
+  const auto has = [&own](const Network& network) { return network.Has(own.text); };
+  const auto found = std::ranges::find_if(settings.networks, has);
+  const auto at = static_cast<size_t>(found - settings.networks.begin());
+  const std::string network = Words(settings.networks_text, ", ")[at];
+  const std::string is = fmt::format("{}/{}", own.text, own.prefix);
+  std::string should = fmt::format("{}/{}", own.text, found->prefix);
+  if (own.prefix > found->prefix) {
+    const char* family = own.text.find(':') == std::string::npos ? "-4" : "-6";
+    const auto routes =
+        Output(host, {"ip", family, "route", "show", "table", "all", "match", network, "dev", own.interface});
+    if (!routes) return routes.error();
+    if (!Words(*routes).empty()) should = is;
+  }
+  return Way{"ip", should, [is]() -> Result<std::string> { return is; },
+             fmt::format("ip address add {} dev {} && ip address del {} dev {}", should, own.interface, is,
+                         own.interface)};
+}
+
+// The vendor's driver gives each connection a class of its own, whatever programs say, once the file has one.
+std::string ForcedClassFile(const Host& host, const RdmaPort& port) {
+  return fmt::format("{}/sys/class/infiniband/{}/tc/{}/traffic_class", host.root, port.device, port.port);
+}
+
+Way ForcedClass(const Host& host, const Settings& settings, const RdmaPort& port) {
+  const std::string path = ForcedClassFile(host, port);
+  const auto read = [path]() -> Result<std::string> {
+    if (!ReadSmallFile(path)) return Error{Errc::kUnavailable, fmt::format("{} cannot be read", path)};
+    const std::string line = ReadLine(path);  // "Global tclass=106"
+    return line.empty() ? std::string(kNotForced) : line.substr(line.find('=') + 1);
+  };
+  const std::string value = std::to_string(settings.TrafficClass());
+  const auto now = read();
+  return {"sysfs", now && *now == kNotForced ? kNotForced : value, read,
+          fmt::format("echo {} >{}", value, path), [path, value] { return WriteValue(path, value); }};
+}
+
+Way NcclClass(const std::string& is, const Settings& settings) {
+  const int64_t should = settings.TrafficClass();
+  // As NCCL reads it: decimal, hexadecimal or octal.
+  char* end = nullptr;
+  const int64_t value = std::strtoll(is.c_str(), &end, 0);
+  const bool same = !is.empty() && *end == '\0' && value == should;
+  return {"nccl.conf", same ? is : std::to_string(should), [is]() -> Result<std::string> { return is; },
+          fmt::format("sed -i 's/^ *NCCL_IB_TC *=.*/NCCL_IB_TC={}/' /etc/nccl.conf", should)};
+}
+
+// An adapter whose host takes no packets pauses its switch without end. After this time it stops that, and drops packets.
+Way StormPrevention(const Host& host, const PhysicalPort& on) {
+  // 65535: the driver's own time.
+  const std::vector<std::string> set{"ethtool", "--set-tunable", on.name, "pfc-prevention-tout", "65535"};
+  return {"ethtool", "on",
+          [&host, on]() -> Result<std::string> {
+            const auto output = Output(host, {"ethtool", "--get-tunable", on.name, "pfc-prevention-tout"});
+            if (!output) return output.error();
+            const auto words = Words(*output);
+            const auto number = words.empty() ? std::nullopt : ParseDecimal(words.back());
+            if (!number) return ShowsNothing(on);
+            return std::string(*number == 0 ? "off" : "on");
+          },
+          Joined(set), Running(host, set)};
+}
+
+// Pauses that reached the time of their prevention since the driver was loaded. Those of the shorter time, warnings, are no finding.
+Way PauseStorms(const Host& host, const PhysicalPort& on) {
+  return {"ethtool", "none",
+          [&host, on]() -> Result<std::string> {
+            const auto output = Output(host, {"ethtool", "-S", on.name});
+            if (!output) return output.error();
+            std::optional<uint64_t> storms;
+            for (const std::string& line : Words(*output, "\n")) {
+              const auto words = Words(line, " \t:");
+              if (words.size() != 2 || words[0].find("storm") == std::string::npos ||
+                  words[0].find("warning") != std::string::npos)
+                continue;
+              if (const auto number = ParseDecimal(words[1])) storms = storms.value_or(0) + *number;
+            }
+            if (!storms) return ShowsNothing(on);
+            return *storms == 0 ? "none" : fmt::format("{} counted", *storms);
+          },
+          fmt::format("ethtool -S {} | grep storm", on.name)};
+}
+
 // ---- all of them
 
 Knob Ask(const std::string& interface, const std::string& driver, const std::string& name,
@@ -382,6 +538,7 @@ Knob Ask(const std::string& interface, const std::string& driver, const std::str
   knob.state = knob.is == knob.should ? State::kIs : State::kDiffers;
   if (knob.state == State::kIs) return knob;
   knob.fix = way->fix;
+  knob.can_set = way->set != nullptr;
   if (!set) return knob;
   const Status done = way->set();
   const auto now = way->read();
@@ -405,6 +562,8 @@ std::vector<Knob> OfPort(const Host& host, const Settings& settings, const Physi
   knobs.push_back(ask("dcbx", Dcbx(host, on)));
   knobs.push_back(ask("dscp", Dscp(host, settings, on)));
   knobs.push_back(ask("pfc", Pfc(host, settings, on)));
+  if (settings.pfc == "yes") knobs.push_back(ask("storm_prevention", StormPrevention(host, on)));
+  if (!set) knobs.push_back(ask("pause_storms", PauseStorms(host, on)));
   knobs.push_back(ask("ecn", Ecn(host, settings, on)));
   knobs.push_back(ask("cnp", Cnp(host, settings, on)));
   return knobs;
@@ -418,16 +577,34 @@ std::vector<Knob> Each(const Host& host, const Settings& settings, const std::ve
     const auto ask = [&](const char* name, const Result<Way>& way) {
       knobs.push_back(Ask(on.name, on.driver, name, way, set));
     };
-    ask("mtu", Mtu(host, settings, on));
+    for (const std::string& parent : on.parents) {
+      if (seen.insert(parent + " mtu").second)
+        knobs.push_back(Ask(parent, "", "mtu", ParentMtu(host, settings, parent), set));
+    }
+    ask("mtu", Mtu(host, on.name, settings.mtu));
+    if (!set) {
+      for (const HostAddress& own : on.addresses) ask("subnet", Subnet(host, settings, own));
+    }
     for (const PhysicalPort& port : on.ports) {
       if (!seen.insert(port.name).second) continue;
       for (Knob& knob : OfPort(host, settings, port, set)) knobs.push_back(std::move(knob));
     }
+    if (on.driver == "vlan") {
+      ask("trust", Trust(host, settings, on));
+      if (knobs.back().is.find(kTrustsPcp) != std::string::npos && knobs.back().state == State::kDiffers)
+        ask("egress", Egress(host, settings, on));
+    }
     for (const RdmaPort& port : on.rdma) {
       ask("cma_tos", Cma(host, port, "default_roce_tos", std::to_string(settings.TrafficClass()), "0"));
       ask("cma_mode", Cma(host, port, "default_roce_mode", "RoCE v2", "RoCE v2"));
+      if (::access(ForcedClassFile(host, port).c_str(), F_OK) == 0)
+        ask("traffic_class", ForcedClass(host, settings, port));
     }
   }
+  const auto nccl = ReadNcclConf(host);
+  const bool rdma = std::ranges::any_of(interfaces, [](const Interface& on) { return !on.rdma.empty(); });
+  if (const auto own = nccl.find("NCCL_IB_TC"); !set && rdma && own != nccl.end())
+    knobs.push_back(Ask("", "", "nccl_traffic_class", NcclClass(own->second, settings), set));
   return knobs;
 }
 

@@ -21,13 +21,14 @@ const char* Name(State state);
 struct Knob {
   std::string interface;  // of a bond's ports each has its own
   std::string driver;
-  std::string name;  // mtu, rings, dcbx, dscp, pfc, ecn, cnp, cma_tos, cma_mode
+  std::string name;  // docs/network.md has all
   std::string is;
   std::string should;
   State state = State::kUnknown;
   std::string via;  // where it is read and set
   std::string why;
-  std::string fix;  // a command, of what differs
+  std::string fix;       // a command, of what differs
+  bool can_set = false;  // by Set; else a person must
 };
 
 // Changes nothing. In the order of the names above: the MTU of each interface; what an adapter has, of each port below, once for
