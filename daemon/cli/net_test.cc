@@ -62,7 +62,9 @@ std::string NetworkText(const roce::Network& network) {
 std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings) {
   std::vector<Rail> rails;
   auto addresses = host.addresses();
-  preflight::SortByAddress(addresses);
+  std::ranges::sort(addresses, {}, [](const roce::HostAddress& one) {
+    return std::pair(preflight::AddressBytes(one.text), one.interface);
+  });
   for (const roce::Network& network : settings.networks) {
     for (const auto& [name, address, prefix] : addresses) {
       const bool known = std::ranges::find(rails, name, &Rail::interface) != rails.end();

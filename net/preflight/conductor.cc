@@ -117,7 +117,11 @@ std::vector<MeasuredLeg> Conductor::Measure(const std::vector<Leg>& legs, millis
     if (::poll(entries.data(), entries.size(), static_cast<int>(std::max<int64_t>(0, left.count()))) <= 0)
       continue;
     for (size_t i = 0; i < entries.size(); ++i) {
-      if (entries[i].revents != 0) Hear(*of[i], open);
+      if (entries[i].revents == 0) continue;
+      // A node that measures on several rails may have said several things.
+      do {
+        Hear(*of[i], open);
+      } while (!of[i]->gone && of[i]->stream->HasMessage());
     }
   }
   std::vector<MeasuredLeg> measured;

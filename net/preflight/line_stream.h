@@ -23,6 +23,8 @@ class LineStream {
   // The next message, an object. kInvalid for what is none or is longer than kMaxLine; kUnavailable when the other side has ended,
   // or the deadline is over.
   [[nodiscard]] Result<nlohmann::json> Receive(Deadline deadline);
+  // Whether the next message is here already: then the descriptor need not become readable.
+  [[nodiscard]] bool HasMessage() const { return received_.find('\n') != std::string::npos; }
 
  private:
   UniqueFd fd_;

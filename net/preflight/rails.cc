@@ -16,13 +16,6 @@ using Ports = std::vector<RailOf>;
 
 constexpr char kLookAtSettings[] = "grep networks /etc/muster/roce.yaml";
 
-std::string Bytes(const std::string& address) {
-  std::array<char, sizeof(in6_addr)> bytes{};
-  if (::inet_pton(AF_INET, address.c_str(), bytes.data()) == 1) return {bytes.data(), sizeof(in_addr)};
-  if (::inet_pton(AF_INET6, address.c_str(), bytes.data()) == 1) return {bytes.data(), bytes.size()};
-  return "";
-}
-
 // As they appear first. The way without a network counts only where no node has another one.
 std::vector<std::string> NetworksOf(const std::vector<Node>& nodes) {
   std::vector<std::string> networks;
@@ -152,8 +145,11 @@ class NetworkRails {
 
 }  // namespace
 
-void SortByAddress(std::vector<std::pair<std::string, std::string>>& addresses) {
-  std::ranges::sort(addresses, {}, [](const auto& one) { return std::pair(Bytes(one.second), one.first); });
+std::string AddressBytes(const std::string& address) {
+  std::array<char, sizeof(in6_addr)> bytes{};
+  if (::inet_pton(AF_INET, address.c_str(), bytes.data()) == 1) return {bytes.data(), sizeof(in_addr)};
+  if (::inet_pton(AF_INET6, address.c_str(), bytes.data()) == 1) return {bytes.data(), bytes.size()};
+  return "";
 }
 
 std::vector<RailName> AlignRails(std::vector<Node>& nodes) {

@@ -173,6 +173,28 @@ TEST(Conductor, ANodeThatAnswersNoMoreIsGoneAndItsLinksAreNotJudged) {
       << "nobody waits for it again";
 }
 
+TEST(Conductor, TwoReportsThatComeAtOnceAreBothHeard) {
+  std::vector<Node> nodes(2);
+  std::vector<LineStream> others;
+  for (Node& node : nodes) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+    node.stream = std::make_unique<LineStream>(UniqueFd(ends[0]));
+    for (size_t rail = 0; rail < 2; ++rail) node.rails.emplace_back().port = 9;
+    others.emplace_back(UniqueFd(ends[1]));
+  }
+  const json sent{{"packets", 1},    {"lost", 0},         {"connected", true}, {"mbit_s", 0},
+                  {"latency_us", 0}, {"other_mbit_s", 0}, {"error", ""}};
+  const json received{{"mbit_s", 1}, {"other_mbit_s", 0}, {"small", 1}, {"large", 1}, {"error", ""}};
+  for (const uint64_t id : {1, 2}) {
+    ASSERT_TRUE(others[0].Send({{"id", id}, {"sent", sent}}, Soon()).ok());
+    ASSERT_TRUE(others[1].Send({{"id", id}, {"received", received}}, Soon()).ok());
+  }
+  Conductor conductor(nodes, std::chrono::minutes(1));
+  EXPECT_EQ(conductor.Measure({{0, 0, 1}, {1, 0, 1}}, std::chrono::milliseconds(1)).size(), 2U);
+  EXPECT_FALSE(nodes[0].gone || nodes[1].gone);
+}
+
 TEST_F(Session, NodesWithoutDeviceFilesMeasureOverTcpAndSayWhy) {
   const Tree tree;
   auto verdict = Lead(2, Soon());
@@ -220,7 +242,7 @@ TEST_F(Session, ANodeThatLacksARailIsNamedAndTheOthersMeasureWithTheirLike) {
   const auto said = verdict.get();
   ASSERT_TRUE(said.ok()) << said.error().message;
   EXPECT_EQ(said->at("rails"), 2);
-  EXPECT_EQ(said->at("measurements"), 8) << "of one pair, and of three";
+  EXPECT_EQ(said->at("measurements"), 8) << *said;  // of one pair, and of three
   json findings = said->at("findings");
   std::erase_if(findings.get_ref<json::array_t&>(),
                 [](const json& one) { return one.at("trouble") == "slow" || one.at("trouble") == "lossy"; });

@@ -43,7 +43,7 @@ class FabricWatchTest : public ::testing::Test {
                     },
                     [this] {
                       ++asked_;
-                      return std::vector<std::pair<std::string, std::string>>{{"fab0", "10.77.0.1"}};
+                      return std::vector<roce::HostAddress>{{"fab0", "10.77.0.1", 24}};
                     }};
     options.every = std::chrono::milliseconds(10);
     watch_ = std::make_unique<FabricWatch>(
