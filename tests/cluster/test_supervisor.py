@@ -133,23 +133,17 @@ class Signals(ClusterCase):
         self.assertEqual(sorted(p.name for p in job.files.glob("saved.*")), ["saved.g1.r0", "saved.g1.r1"])
         self.assertEqual({r.generation for r in job.records()}, {1})
 
-    def set_kill_wait(self, seconds: int) -> None:
-        conf = self.cluster.directory / "etc/slurm/slurm.conf"
-        conf.write_text(re.sub(r"KillWait=\d+", f"KillWait={seconds}", conf.read_text()))
-        done = self.cluster.exec("ctl", ["scontrol", "reconfigure"])
-        self.assertEqual(done.returncode, 0, done.stderr)
-
     def test_a_program_that_ignores_sigterm_is_gone_after_killwait(self) -> None:
-        self.addCleanup(self.set_kill_wait, KILL_WAIT_S)
-        self.set_kill_wait(6)
-        job = self.gang("signal.signal(signal.SIGTERM, signal.SIG_IGN); record(); until_released()", nodes=2, tasks=2)
-        records = job.wait_for_generation(1, 2)
-        began = now()
-        self.cluster.exec("ctl", ["scancel", job.id])
-        job.wait()
-        self.assertGreater(now() - began, 3, "Slurm waited for it")
-        for r in records:
-            self.wait(lambda r=r: self.cluster.exec(r.host, ["kill", "-0", str(r.pid)]).returncode != 0, "its death")
+        code = "import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(os.getpid(), flush=True)\nwhile True: signal.pause()"
+        with Cluster(f"kw-{os.getpid()}", nodes=1, ceph=False, slurm={"KillWait": "6"}) as cluster:
+            srun = ["srun", "--unbuffered", "--gang", "/usr/bin/python3", "-c", code]
+            with cluster.user_popen("ctl", srun, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as step:
+                assert step.stdout is not None
+                pid = step.stdout.readline().strip()
+                began = now()
+                cluster.exec("ctl", ["scancel", "-u", "trainer"])
+                self.wait(lambda: cluster.exec("n1", ["kill", "-0", pid]).returncode != 0, "its death")
+                self.assertGreater(now() - began, 3, "Slurm waited for it")
 
     def test_sigterm_ends_a_task_whose_gang_is_not_complete(self) -> None:
         self.cluster.stop_daemon("n2", "musterd")
