@@ -62,6 +62,11 @@ class ExitWatch {
     look_at_ = now + Interval();
     left_ = {};
   }
+  // This process stood still, and so may the others have. However often that happens, the end comes.
+  void Restart(int64_t now) {
+    stuck_at_ = now + (now < last_at_ ? unkillable_after_ : Interval());
+    look_at_ = now + Interval();
+  }
   [[nodiscard]] bool LookDue(int64_t now) const { return now >= look_at_; }
   void Look(const Exiting& left, int64_t now) {
     if (left_.count > 0 && left.GoesOnFrom(left_, Interval()) && now < last_at_)

@@ -115,7 +115,9 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
       FinishMember(hello.task_id, member);
     } else if (!orders_.MayRun(member.generation) && member.state != MemberState::kWaiting &&
                member.state != MemberState::kStopped) {
-      StopMember(member, member.stop.last_words);
+      // The order may have been lost with the connection.
+      const bool last_words = std::exchange(member.stop, {}).last_words;
+      StopMember(member, last_words);
     } else if (start_ && member.generation < start_->generation() && orders_.MayRun(start_->generation())) {
       StartMember(hello.task_id, member);
     }

@@ -49,6 +49,8 @@ HangWatch::~HangWatch() {
 
 void HangWatch::Begin(uint64_t generation, const std::vector<hang::Member>& members) {
   generation_ = generation;
+  stacks_timer_.Cancel();
+  found_.reset();
   detector_.GenerationStarted(members, Now());
   stragglers_.GenerationStarted(members);
   slow_.clear();

@@ -276,6 +276,7 @@ class Gang {
   void Stop(Actions& out);
   void WhenStopped(Actions& out);
   [[nodiscard]] bool LastWords() const;
+  void EndLastWords(Actions& out);
   void NoteLastWords(Actions& out);
   [[nodiscard]] std::string Judge(const Fault& fault);
   void Finish(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code, Actions& out);

@@ -98,6 +98,12 @@ bool Gang::LastWords() const {
          !terminating_ && !requeue_for_;
 }
 
+// Slurm ends the job: what becomes of it is to be known before Slurm's SIGKILL.
+void Gang::EndLastWords(Actions& out) {
+  if (state_ == State::kStopping && settings_.last_words_ms > 0 && !AllStopped())
+    out.emplace_back(StopGeneration{generation_, PresentNodes()});
+}
+
 void Gang::NoteLastWords(Actions& out) {
   uint32_t took = 0;
   std::string killed;

@@ -113,6 +113,7 @@ void Gang::On(const EndNear& event, Actions& out) {
     no_time_ = true;
     if (state_ == State::kStopping && next_ == Next::kGiveUp) next_ = Next::kRestart;
   }
+  EndLastWords(out);
   if (terminating_ || requeue_for_ || state_ == State::kFinished || state_ == State::kRequeueing) return;
   const char* what = EndText(event.cause);
   if (!CanRequeue()) {
@@ -174,6 +175,7 @@ void Gang::On(const Terminating& event, Actions& out) {
     Finish(false, std::nullopt, std::nullopt, out);
   } else if (state_ == State::kStopping) {
     if (next_ == Next::kRestart) next_ = Next::kGiveUp;
+    EndLastWords(out);
     WhenStopped(out);
   } else {
     MaybeAllExited(out);

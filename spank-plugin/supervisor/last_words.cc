@@ -13,7 +13,6 @@ bool Supervisor::BeginLastWords(const wire::Stop& stop) {
   Reap();
   if (!ProgramRuns() || !executed_ || child_ <= 0) return false;
   last_words_.began_ms = MonotonicMs();
-  last_words_.most_ms = stop.last_words_ms;
   last_words_.end.Set(last_words_.began_ms + stop.last_words_ms);
   core_poll_.Clear();
   if (files_.pid() > 0) kill(files_.pid(), SIGKILL);

@@ -51,14 +51,16 @@ void EachListed(int list_fd, Each each) {
   }
 }
 
-// Sends SIGKILL to a process if `parent` is its parent. The number may be another process's by now: the handle is of the process that
-// is looked at.
-void KillChildOf(int proc_fd, pid_t parent, pid_t pid) {
+// Sends SIGKILL to a process if `parent` is its parent, and says whether it is. The number may be another process's by now: the handle
+// is of the process that is looked at.
+bool KillChildOf(int proc_fd, pid_t parent, pid_t pid) {
   const UniqueFd handle(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   char stat[1024];
-  if (handle.valid() && ReadOf(proc_fd, pid, "stat", stat, sizeof(stat)) &&
-      atoi(StatField(stat, 4)) == parent)
-    syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
+  if (!handle.valid() || !ReadOf(proc_fd, pid, "stat", stat, sizeof(stat)) ||
+      atoi(StatField(stat, 4)) != parent)
+    return false;
+  syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
+  return true;
 }
 
 void KillBelowProcess(int proc_fd, pid_t parent, int depth) {
@@ -73,8 +75,7 @@ void KillBelowProcess(int proc_fd, pid_t parent, int depth) {
     const UniqueFd list(openat(fd, path, O_RDONLY | O_CLOEXEC));
     if (!list.valid()) continue;
     EachListed(list.get(), [&](pid_t pid) {
-      KillChildOf(proc_fd, parent, pid);
-      if (depth > 1) KillBelowProcess(proc_fd, pid, depth - 1);
+      if (KillChildOf(proc_fd, parent, pid) && depth > 1) KillBelowProcess(proc_fd, pid, depth - 1);
     });
   }
   closedir(directory);

@@ -51,7 +51,6 @@ struct LastWords {
   Deadline signal_at;
   int signal = 0;
   int64_t began_ms = 0;
-  uint32_t most_ms = 0;
   uint32_t took_ms = 0;  // in the end; 0: it had none
 };
 

@@ -170,9 +170,11 @@ void Supervisor::RestartTimers(int64_t now) {
   if (welcome_.IsSet()) welcome_.Set(now + settings_.welcome_ms);
   if (fence_at_.IsSet()) fence_at_.Set(now + reconnect_ms_);
   if (give_up_.IsSet()) give_up_.Set(now + settings_.give_up_ms);
-  if (sweep_end_.IsSet()) BeginWatch(now);
+  if (sweep_end_.IsSet()) {
+    watch_.Restart(now);
+    sweep_end_.Set(watch_.stuck_at());
+  }
   if (drain_end_.IsSet()) drain_end_.Set(now + settings_.drain_ms);
-  if (last_words_.end.IsSet()) last_words_.end.Set(now + last_words_.most_ms);
   warm_.RestartTimers(now);
 }
 

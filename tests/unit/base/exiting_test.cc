@@ -51,6 +51,18 @@ TEST(ExitWatchTest, CountsAnewFromWhatHasGone) {
   EXPECT_EQ(now, 1'900);
 }
 
+TEST(ExitWatchTest, EndsHoweverOftenItIsStartedAgain) {
+  ExitWatch watch;
+  watch.Begin(0, 1'000);
+  int64_t now = 0;
+  for (; now < watch.stuck_at() && now < 100'000; now += 10) {
+    if (now % 900 == 0) watch.Restart(now);
+    if (watch.LookDue(now)) watch.Look(kLeft, now);
+  }
+  EXPECT_GE(now, 5'000);
+  EXPECT_LE(now, 6'000);
+}
+
 TEST(ExitWatchTest, WaitsFiveTimesAsLongAtMost) {
   ExitWatch watch;
   watch.Begin(0, 1'000);

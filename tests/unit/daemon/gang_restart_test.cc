@@ -95,8 +95,19 @@ TEST_F(GangLastWords, AreNotGivenAtAPlannedStop) {
 TEST_F(GangLastWords, AreNotGivenToWhomSlurmEnds) {
   rig.Exit(3, ExitCode(1));
   rig.Feed(Terminating{.task = 0, .signal = SIGTERM});
+  ASSERT_TRUE(rig.Did<StopGeneration>()) << "those that are under way end";
+  EXPECT_FALSE(Given());
   rig.Feed(NodeLeft{0});
   rig.Join(0, MemberState::kRunning, 1);
+  ASSERT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_FALSE(Given());
+}
+
+TEST_F(GangLastWords, EndWhenTheJobsEndIsNear) {
+  rig.Feed(JobFacts{.batch_node = std::nullopt, .can_requeue = true});
+  rig.Exit(3, ExitCode(1));
+  ASSERT_TRUE(Given());
+  rig.Feed(EndNear{.cause = CauseClass::kPreemption, .left_ms = 5'000});
   ASSERT_TRUE(rig.Did<StopGeneration>());
   EXPECT_FALSE(Given());
 }

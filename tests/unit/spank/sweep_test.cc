@@ -156,7 +156,7 @@ TEST(Sweep, CountsWhatSigkillDoesNotRemove) {
 
 // Two processes that SIGKILL has ended and that go one after the other, together later than one may stand still.
 TEST(Sweep, WaitsForProcessesAsLongAsTheyGo) {
-  constexpr std::chrono::milliseconds kUnkillable(2'000);
+  constexpr std::chrono::milliseconds kUnkillable(4'000);
   Rig rig;
   rig.Launch();
   rig.Welcome(0, 30'000, static_cast<uint32_t>(kUnkillable.count()));
@@ -269,7 +269,7 @@ TEST(LastWords, EndWithAStopThatGivesNone) {
 TEST(LastWords, EndWithTheLease) {
   Rig rig;
   rig.Launch();
-  rig.Welcome(/*lease_ms=*/500);
+  rig.Welcome(/*lease_ms=*/3'000);
   rig.Start(1, "trap '' TERM; echo ready; while :; do sleep 0.01; done");
   rig.ExpectExecuted(1);
   rig.ReadStdout("ready\n");
