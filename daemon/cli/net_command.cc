@@ -66,7 +66,8 @@ json KnobJson(const roce::Knob& knob) {
   json entry{{"interface", knob.interface},
              {"driver", knob.driver},
              {"knob", knob.name},
-             {"state", Name(knob.state)}};
+             {"state", Name(knob.state)},
+             {"can_set", knob.can_set}};
   const auto put = [&](const char* key, const std::string& value) {
     if (!value.empty()) entry[key] = value;
   };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 namespace muster::preflight {
 namespace {
@@ -26,6 +27,48 @@ std::vector<std::string> NetworksOf(const std::vector<Node>& nodes) {
     }
   }
   return networks.empty() ? std::vector<std::string>{""} : networks;
+}
+
+// The networks in groups: those of one node are of one group.
+std::vector<std::set<std::string>> GroupsOf(const std::vector<Node>& nodes) {
+  std::vector<std::set<std::string>> groups;
+  for (const Node& node : nodes) {
+    std::set<std::string> group;
+    for (const RailOf& rail : node.rails) {
+      if (!rail.network.empty()) group.insert(rail.network);
+    }
+    if (group.empty()) continue;
+    std::erase_if(groups, [&](const std::set<std::string>& other) {
+      const bool meet =
+          std::ranges::any_of(other, [&](const std::string& network) { return group.contains(network); });
+      if (meet) group.insert(other.begin(), other.end());
+      return meet;
+    });
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// Where each rack has networks of its own, with a router between the racks, the networks of all are one: a port measures with the
+// port at its place in the other rack.
+void JoinRacks(std::vector<Node>& nodes) {
+  constexpr size_t kShown = 3;
+  if (GroupsOf(nodes).size() < 2) return;
+  std::vector<std::string> networks = NetworksOf(nodes);
+  std::string all = fmt::format(
+      "{}",
+      fmt::join(networks.begin(),
+                networks.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, networks.size())), ", "));
+  if (networks.size() > kShown) all += fmt::format(" and {} more", networks.size() - kShown);
+  for (Node& node : nodes) {
+    for (RailOf& rail : node.rails) {
+      if (!rail.network.empty()) rail.network = all;
+    }
+    if (std::ranges::any_of(node.networks, [&](const std::string& network) {
+          return std::ranges::find(networks, network) != networks.end();
+        }))
+      node.networks.push_back(all);
+  }
 }
 
 // Of each place among the most ports that a node has, what most of such nodes call it.
@@ -153,6 +196,7 @@ std::string AddressBytes(const std::string& address) {
 }
 
 std::vector<RailName> AlignRails(std::vector<Node>& nodes) {
+  JoinRacks(nodes);
   std::vector<RailName> rails;
   std::vector<Ports> aligned(nodes.size());
   for (const std::string& network : NetworksOf(nodes)) {

@@ -10,7 +10,7 @@
 
 namespace muster::preflight {
 
-// A network of the settings is a rail, or as many as nodes have interfaces in it.
+// A network of the settings is a rail, or as many as nodes have interfaces in it. Networks of racks that have none in common are one.
 struct RailName {
   std::string network;    // "": no node has an address in one
   std::string interface;  // what most nodes call theirs

@@ -241,12 +241,13 @@ json Test::Run() {
   json longest = json::array();
   if (latency.longest_us > 0) longest = {nodes_[latency.one].name, nodes_[latency.other].name};
   Found found;
-  found.findings = RailFindings(nodes_, rails_);
   std::vector<Places> places;
   for (uint32_t rail = 0; rail < Rails(); ++rail) {
     Find(rail, found);
     places.push_back(PlacesOf(rail));
   }
+  // Behind what was measured: whoever shows the findings shows the first ones.
+  for (json& finding : RailFindings(nodes_, rails_)) found.findings.push_back(std::move(finding));
   json gone = json::array();
   for (const Node& node : nodes_) {
     if (node.gone) gone.push_back(node.name);

@@ -434,7 +434,31 @@ Way Cma(const Host& host, const RdmaPort& port, const std::string& file, const s
           }};
 }
 
-// The prefix that the kernel has for an address: with a longer one others are out of reach where no route leads to them.
+// Whether a route to part of a network, or to more than it, leads out of an interface: one that somebody has set, and not the one that
+// comes with the address.
+Result<bool> Leads(const Host& host, const std::string& network, const HostAddress& own) {
+  const char* family = own.text.find(':') == std::string::npos ? "-4" : "-6";
+  for (const char* which : {"root", "match"}) {
+    const auto routes = Output(host, {"ip", family, "route", "show", "table", "all", which, network});
+    if (!routes) return routes.error();
+    bool with_address = false;
+    for (const std::string& line : Words(*routes, "\n")) {
+      const auto words = Words(line);
+      if (words.empty()) continue;
+      // The next hops of a route have lines of their own.
+      if (words[0] != "nexthop")
+        with_address = words[0] == "local" || words[0] == "broadcast" || words[0] == "multicast" ||
+                       line.find(" proto kernel ") != std::string::npos;
+      const auto device = std::ranges::find(words, "dev");
+      if (!with_address && device != words.end() && device + 1 != words.end() && device[1] == own.interface)
+        return true;
+    }
+  }
+  return false;
+}
+
+// The prefix that the kernel has for an address. With a longer one than the network's, others are out of reach where no route leads to
+// them; a shorter one takes in other networks of the fabric.
 Result<Way> Subnet(const Host& host, const Settings& settings, const HostAddress& own) {
   const auto has = [&own](const Network& network) { return network.Has(own.text); };
   const auto found = std::ranges::find_if(settings.networks, has);
@@ -442,13 +466,25 @@ Result<Way> Subnet(const Host& host, const Settings& settings, const HostAddress
   const std::string network = Words(settings.networks_text, ", ")[at];
   const std::string is = fmt::format("{}/{}", own.text, own.prefix);
   std::string should = fmt::format("{}/{}", own.text, found->prefix);
-  if (own.prefix > found->prefix) {
-    const char* family = own.text.find(':') == std::string::npos ? "-4" : "-6";
-    const auto routes =
-        Output(host, {"ip", family, "route", "show", "table", "all", "match", network, "dev", own.interface});
-    if (!routes) return routes.error();
-    if (!Words(*routes).empty()) should = is;
+  bool fine = own.interface == "lo";
+  if (own.prefix < found->prefix) {
+    Network mine = *found;
+    mine.prefix = own.prefix;
+    fine = fine || std::ranges::none_of(settings.networks, [&](const Network& other) {
+             return &other != &*found && mine.Overlaps(other);
+           });
+  } else if (own.prefix > found->prefix && !fine) {
+    // With several interfaces in the network each has a part of it.
+    fine = std::ranges::any_of(host.addresses(), [&](const HostAddress& other) {
+      return other.interface != own.interface && found->Has(other.text);
+    });
+    if (!fine) {
+      const auto leads = Leads(host, network, own);
+      if (!leads) return leads.error();
+      fine = *leads;
+    }
   }
+  if (fine) should = is;
   return Way{"ip", should, [is]() -> Result<std::string> { return is; },
              fmt::format("ip address add {} dev {} && ip address del {} dev {}", should, own.interface, is,
                          own.interface)};

@@ -485,6 +485,35 @@ TEST(Rails, WhereMostNodesLackANetworkNoneIsNamed) {
   EXPECT_TRUE(RailFindings(nodes, AlignRails(nodes)).empty()) << "no settings name a fabric";
 }
 
+TEST(Rails, OfRacksWithNetworksOfTheirOwnMeasureByTheirPlaces) {
+  const std::vector<std::string> all{"10.1.1.0/24", "10.1.2.0/24", "10.2.1.0/24", "10.2.2.0/24"};
+  for (const size_t second : {1U, 3U, 5U}) {
+    std::vector<Node> nodes;
+    for (size_t i = 0; i < 5 + second; ++i) {
+      const size_t rack = i < 5 ? 0 : 2;
+      nodes.push_back(WithRails("n" + std::to_string(i), {{"roce0", all[rack]}, {"roce1", all[rack + 1]}}));
+      nodes.back().networks = all;
+    }
+    const auto rails = AlignRails(nodes);
+    ASSERT_EQ(rails.size(), 2U);
+    for (const Node& node : nodes) EXPECT_EQ(Interfaces(node), (std::vector<std::string>{"roce0", "roce1"}));
+    EXPECT_EQ(RailFindings(nodes, rails), nlohmann::json::array());
+  }
+  std::vector<Node> nodes;
+  nodes.push_back(WithRails("n0", {{"roce0", all[0]}, {"roce1", all[1]}}));
+  nodes.push_back(WithRails("n1", {{"roce0", all[2]}, {"roce1", all[3]}}));
+  nodes.push_back(WithRails("n2", {{"roce1", all[3]}}));
+  nodes.push_back(WithRails("n3", {{"", ""}}));
+  for (Node& node : nodes) node.networks = all;
+  std::vector<std::string> texts;
+  for (const auto& finding : RailFindings(nodes, AlignRails(nodes))) texts.push_back(finding.at("text"));
+  const std::string network = "10.1.1.0/24, 10.1.2.0/24, 10.2.1.0/24 and 1 more";
+  EXPECT_EQ(texts,
+            (std::vector<std::string>{"n3 has no address in " + network + ", others have (roce0).",
+                                      "n2 has 1 of 2 interfaces in " + network + ": roce0 is missing."}));
+  EXPECT_EQ(Interfaces(nodes[2]), (std::vector<std::string>{"-", "roce1"}));
+}
+
 TEST(Rails, OfOneNetworkAreInTheOrderOfTheirAddresses) {
   EXPECT_LT(AddressBytes("10.1.2.1"), AddressBytes("10.1.10.1"));
   EXPECT_LT(AddressBytes("10.1.10.1"), AddressBytes("fd00::1"));

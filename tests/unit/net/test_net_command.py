@@ -300,9 +300,22 @@ class NetCommandTest(unittest.TestCase):
         subprocess.run(["ip", "route", "add", *route], check=True, timeout=30)
         self.assertEqual(subnet(0)["state"], "is")
         subprocess.run(["ip", "route", "del", *route], check=True, timeout=30)
+        # A rack's route, and one of several next hops.
+        hops = [word for last in "23" for word in ("nexthop", "via", f"10.77.0.{last}", "dev", "roce0", "weight", "1")]
+        for route in (["10.77.8.0/24", "via", "10.77.0.2"], ["default", *hops]):
+            subprocess.run(["ip", "route", "add", *route], check=True, timeout=30)
+            self.assertEqual(subnet(0)["state"], "is", route)
+            subprocess.run(["ip", "route", "del", *route], check=True, timeout=30)
+        # Another interface has another part of the network.
+        self.interface("roce1", "10.77.1.1/24")
+        self.assertEqual(subnet(0)["state"], "is")
+        subprocess.run(["ip", "address", "flush", "dev", "roce1"], check=True, timeout=30)
+        self.assertEqual(subnet(1)["fix"], found["fix"])
         subprocess.run(found["fix"], shell=True, check=True, timeout=30)
         self.assertEqual(subnet(0)["is"], "10.77.0.1/16")
         subprocess.run("ip address add 10.77.0.1/8 dev roce0 && ip address del 10.77.0.1/16 dev roce0", shell=True, check=True, timeout=30)
+        self.assertEqual(subnet(0)["is"], "10.77.0.1/8")
+        self.settings.write_text("networks: 10.77.0.0/16, 10.78.0.0/16\nmtu: 1500\n")
         self.assertEqual(subnet(1)["is"], "10.77.0.1/8")
 
     def test_a_traffic_class_that_others_have_set_is_a_finding(self) -> None:
