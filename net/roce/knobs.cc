@@ -91,12 +91,14 @@ struct FileValue {
 std::string Show(const std::vector<FileValue>& files,
                  const std::function<std::string(const FileValue&)>& value) {
   std::vector<std::string> parts;
+  parts.reserve(files.size());
   for (const FileValue& file : files) parts.push_back(fmt::format("{} {}", file.name, value(file)));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 Way OfFiles(const std::string& via, const std::vector<FileValue>& files) {
   std::vector<std::string> fixes;
+  fixes.reserve(files.size());
   for (const FileValue& file : files) fixes.push_back(fmt::format("echo {} >{}", file.value, file.path));
   return {via, Show(files, [](const FileValue& file) { return file.value; }),
           [files]() -> Result<std::string> {
@@ -312,6 +314,7 @@ struct FirmwareValue {
 
 std::string ShowFirmware(const std::vector<std::pair<std::string, int64_t>>& values) {
   std::vector<std::string> parts;
+  parts.reserve(values.size());
   for (const auto& [key, value] : values) parts.push_back(fmt::format("{}={}", key, value));
   return Joined(parts);
 }
