@@ -62,7 +62,8 @@ class ExitWatch {
     look_at_ = now + Interval();
     left_ = {};
   }
-  // This process stood still, and so may the others have. However often that happens, the end comes.
+  // To be called when this process has stood still, for the exiting processes may have stood still too. However often it is called,
+  // stuck_at() passes in the end.
   void Restart(int64_t now) {
     stuck_at_ = now + (now < last_at_ ? unkillable_after_ : Interval());
     look_at_ = now + Interval();

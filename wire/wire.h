@@ -166,7 +166,7 @@ struct Stopped {
   uint64_t generation;
   int64_t realtime_ns;
   uint32_t unkillable;  // processes that SIGKILL has ended and that are stuck in the kernel; 0: all are gone
-  // From the signal of the stop until all had gone, or SIGKILL came; 0: there was none.
+  // From the signal that asks for last words until all processes had gone, or SIGKILL came; 0: no signal was sent.
   uint32_t last_words_ms;
 };
 

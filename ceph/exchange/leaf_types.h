@@ -23,8 +23,8 @@ struct LeafType {
   std::string kind;  // tensor, or array where not every torch has the type
   std::string meta;  // of a slice that is the whole
 };
-// The leaf that a tensor becomes in a state that torch or numpy reads. Nothing: neither has the type, or it with this shape,
-// or a slice has not so many dimensions.
+// The leaf that a tensor becomes in a state that torch or numpy reads. Nothing: neither torch nor numpy has the type, neither has the
+// type with this shape, or the tensor has more dimensions than a slice may have.
 std::optional<LeafType> LeafOfType(const TensorType& type);
 // The metadata of a slice that is the whole.
 std::string MetaOfWhole(std::string_view dtype, uint64_t element_bytes, const std::vector<uint64_t>& shape);

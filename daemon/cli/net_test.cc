@@ -63,7 +63,7 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
   std::vector<Rail> rails;
   auto addresses = host.addresses();
   std::ranges::sort(addresses, {}, [](const roce::HostAddress& one) {
-    return std::pair(preflight::AddressBytes(one.text), one.interface);
+    return std::pair(roce::AddressBytes(one.text), one.interface);
   });
   for (const roce::Network& network : settings.networks) {
     for (const auto& [name, address, prefix] : addresses) {

@@ -28,7 +28,7 @@ class HangWatch {
     std::chrono::milliseconds stacks_within;  // what has come by then is shown
   };
   struct Hooks {
-    // Asks the nodes of a generation's members for their stacks; the nodes that were asked.
+    // Asks the nodes of a generation's members for the members' stacks. Gives the nodes that were asked.
     std::function<std::set<uint32_t>(uint64_t generation)> capture;
     std::function<void(const std::string& kind, const std::string& text)> note;
     // `rank`: the first of those that hang.
@@ -41,12 +41,13 @@ class HangWatch {
 
   // All members of this generation run.
   void Begin(uint64_t generation, const std::vector<hang::Member>& members);
-  // They do not any more. What is known of them stays until Forget, because they end one after another.
+  // The generation runs no more. What is known of its members stays until Forget, because members end one after another.
   void End();
   // There is another generation, which does not run yet.
   void Forget() { detector_.Forget(); }
 
-  // `committing`: whoever waits for a commit waits for the store, not for another member. The highest step.
+  // `committing`: a checkpoint is being committed, and a member that waits for it waits for the store, not for another member. Gives
+  // the highest step that a member reports.
   uint64_t Take(const v1::MemberReports& reports, bool committing);
   void Take(const v1::Stacks& stacks, uint32_t node);
   // Its program has exited 0.
@@ -56,7 +57,7 @@ class HangWatch {
   [[nodiscard]] std::vector<hang::Pace> Paces() const { return stragglers_.Paces(); }
 
  private:
-  // Of which the members' stacks are awaited.
+  // A hang that is to be told once the members' stacks have come.
   struct Found {
     hang::Verdict verdict;
     std::set<uint32_t> due;                         // nodes

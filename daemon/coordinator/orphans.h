@@ -25,16 +25,16 @@ class Orphans {
     // What was under way to the store when its writer was stopped may land as long as an operation may take.
     std::chrono::milliseconds store_timeout;
   };
-  // `fence`: the newest that is in the store; what is of it stays.
+  // `fence` gives the newest fence that is in the store: objects of that generation stay.
   Orphans(Loop& loop, std::shared_ptr<Catalog> catalog, std::function<Fence()> fence, Settings settings);
 
   // Collects as soon as the pause is over, and once more after `store_timeout`.
   void Collect();
-  // When nothing else will be collected: `then` is called on the collecting thread, with `all` behind a collection of what the
-  // newest generation has left as well.
+  // From now on Collect does nothing. What this gives is to be called once: it calls `then` on the collecting thread, and with `all`
+  // collects before that what the newest generation has left as well.
   std::function<void()> AtTheEnd(bool all, std::function<void()> then);
 
-  // What a commit came to. While the store may still carry out a commit late, an object that is not listed may be a checkpoint's.
+  // Gives a function to be called with the outcome of each commit. While the store may still carry out a commit late, an object that is not listed may be a checkpoint's.
   // Thread-safe.
   [[nodiscard]] std::function<void(const Status&)> CommitOver() const;
 

@@ -30,13 +30,14 @@ class StorageLimit {
     std::string space;
     uint64_t limit = 0;  // bytes; 0: none, and nothing happens
   };
-  // `reader`: where the store is asked, which takes its time; it ends after this. `tell`: what the agents are to know.
+  // `reader`: the thread that asks the store, which blocks; the thread ends after this object. `tell` is called with what the agents
+  // are to know.
   StorageLimit(Loop& loop, Worker& reader, std::shared_ptr<Store> store, Settings settings,
                std::function<void(const Room&)> tell);
 
-  // Tells what is known, or asks the store first where that is old, or leaves no room.
+  // Tells the use that is known. Asks the store first where that use is old, or leaves no room for another checkpoint.
   void Look();
-  // A save was refused.
+  // A save was refused for want of room: the store is asked again, for something may have been deleted.
   void Refused();
   void Committed(uint64_t bytes);
   // Asks and tells no more.

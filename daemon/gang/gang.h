@@ -176,8 +176,8 @@ class Gang {
   [[nodiscard]] const std::vector<uint32_t>& active() const { return active_; }
   [[nodiscard]] bool IsActive(uint32_t node) const;
   [[nodiscard]] bool IsSpare(uint32_t node) const;  // could take another's place now
-  // Whether members may run on the node that have been started before: of a gang that nobody has started before this coordinator
-  // that is a node that has joined. Which of those run is what leases tell.
+  // Whether members that were started before may run on the node, so that its lease is to be watched. Of a gang that a coordinator
+  // before this one has started, every node may have such members; of a gang that is new, only a node that has joined.
   [[nodiscard]] bool MayHaveMembers(uint32_t node) const {
     return !nodes_[node].lost && (nodes_[node].joined || inherited_);
   }

@@ -148,7 +148,8 @@ json VerbsFindings(const Places& places) {
   json findings = json::array();
   const auto have = std::ranges::count_if(places.nodes, &Places::Node::verbs);
   const auto lack = std::ranges::count_if(places.nodes, Lacks);
-  // Of two nodes the one without it; of more only where most have it: a spare may be no better.
+  // Of two nodes, the node without RDMA is named. Of more nodes, nodes without RDMA are named only where most nodes have it: else a
+  // spare may be no better.
   if (have < lack || (have == lack && lack > 1)) return findings;
   for (const Places::Node& node : places.nodes) {
     if (!Lacks(node) || have == 0) continue;

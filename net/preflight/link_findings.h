@@ -31,7 +31,7 @@ nlohmann::json FindingOf(const Suspect& suspect, const Places& places, const Exp
 // Of each node whose interface has another MTU than most.
 nlohmann::json MtuFindings(const Places& places);
 
-// Of each node that has no RDMA where half of the nodes or more have it.
+// Of each node that has no RDMA where most nodes have it, or the other node of two.
 nlohmann::json VerbsFindings(const Places& places);
 
 // {text, fix}: why nodes have measured over TCP though they, or others, have RDMA devices. `rails` without those of VerbsFindings.

@@ -1,11 +1,9 @@
 #include "net/preflight/rails.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
@@ -140,7 +138,7 @@ class NetworkRails {
                                  node.rails.begin() + static_cast<std::ptrdiff_t>(end_), &RailOf::Here);
   }
 
-  // Whether a node without what `have` nodes have is the one that differs.
+  // Whether a node that lacks what `have` nodes have is the exception, and not the rule.
   [[nodiscard]] bool Odd(const Node& node, std::ptrdiff_t have) const {
     const auto all = static_cast<std::ptrdiff_t>(nodes_.size());
     return 2 * have > all || (2 * have == all && std::ranges::count_if(node.rails, &RailOf::Here) < most_);
@@ -187,13 +185,6 @@ class NetworkRails {
 };
 
 }  // namespace
-
-std::string AddressBytes(const std::string& address) {
-  std::array<char, sizeof(in6_addr)> bytes{};
-  if (::inet_pton(AF_INET, address.c_str(), bytes.data()) == 1) return {bytes.data(), sizeof(in_addr)};
-  if (::inet_pton(AF_INET6, address.c_str(), bytes.data()) == 1) return {bytes.data(), bytes.size()};
-  return "";
-}
 
 std::vector<RailName> AlignRails(std::vector<Node>& nodes) {
   JoinRacks(nodes);

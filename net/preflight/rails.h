@@ -16,9 +16,6 @@ struct RailName {
   std::string interface;  // what most nodes call theirs
 };
 
-// By what a node says its addresses in order: 10.1.2.1 comes before 10.1.10.1. "": `address` is none.
-std::string AddressBytes(const std::string& address);
-
 // Puts the ports of each node into the order of all rails, which it returns; a node that lacks a rail has one without a port in its place.
 // Nodes with as many ports in a network as any have them in the order that they say; those of others find their places by their names.
 std::vector<RailName> AlignRails(std::vector<Node>& nodes);

@@ -12,14 +12,6 @@
 namespace muster::roce {
 namespace {
 
-// Network byte order; "" for what is no address.
-std::string AddressBytes(const std::string& text) {
-  std::array<char, sizeof(in6_addr)> bytes{};
-  if (::inet_pton(AF_INET, text.c_str(), bytes.data()) == 1) return {bytes.data(), sizeof(in_addr)};
-  if (::inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1) return {bytes.data(), sizeof(in6_addr)};
-  return "";
-}
-
 // With the bits behind the prefix cleared.
 std::string Masked(std::string bytes, int prefix) {
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -68,6 +60,13 @@ std::vector<Key> Keys(Settings& settings) {
 }
 
 }  // namespace
+
+std::string AddressBytes(const std::string& text) {
+  std::array<char, sizeof(in6_addr)> bytes{};
+  if (::inet_pton(AF_INET, text.c_str(), bytes.data()) == 1) return {bytes.data(), sizeof(in_addr)};
+  if (::inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1) return {bytes.data(), sizeof(in6_addr)};
+  return "";
+}
 
 bool Network::Has(const std::string& address_text) const {
   const std::string bytes = AddressBytes(address_text);

@@ -12,6 +12,10 @@ namespace muster::roce {
 inline constexpr const char* kSettingsPath = "/etc/muster/roce.yaml";
 
 // IPv4 or IPv6: addresses in network byte order, 4 or 16 bytes.
+// An IPv4 or IPv6 address in network byte order: of two addresses of one family the lower one has the lower bytes. "": the text is no
+// address.
+std::string AddressBytes(const std::string& text);
+
 struct Network {
   std::string address;
   int prefix = 0;

@@ -303,8 +303,8 @@ void Supervisor::Fence(const char* why) {
 
 // Kills everything that descends from this process; comes back from Reap until nothing is left. Each death
 // makes the orphans this process's own children, so its own children are all that need be looked at, and no
-// pid that it has not reaped can have gone to another process. What is below a child that does not go is
-// killed when the rescan is due.
+// pid that it has not reaped can have gone to another process. A child that SIGKILL
+// does not end keeps its own children; OnTimers kills those whenever rescan_ has passed.
 void Supervisor::Sweep() {
   // Whoever is fenced cannot save any more, and has not ended well then.
   EndDrain(fencing_ ? SIGKILL : 0);

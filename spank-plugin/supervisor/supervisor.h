@@ -1,8 +1,9 @@
 // The supervisor: stays in a task's place while its program is killed and started again on musterd's word.
 // One thread, one poll loop; nothing in it sleeps or blocks but that poll.
 //
-// supervisor.cc decides (musterd's messages, deaths, what is reported when), last_words.cc what a program may still do that is
-// stopped, drain.cc when one that has ended with 0 counts as ended, warm.cc how a standby becomes the program, supervisor_loop.cc waits and times, signalling.cc handles Slurm's signals.
+// supervisor.cc decides (musterd's messages, deaths, what is reported when). last_words.cc gives a program that is stopped its time to
+// speak. drain.cc says when a program that has ended with 0 counts as ended. warm.cc makes a standby the program. supervisor_loop.cc
+// waits and times, signalling.cc handles Slurm's signals.
 #pragma once
 
 #include <stdint.h>
@@ -45,7 +46,7 @@ struct Settings {
   WarmSettings warm;
 };
 
-// What a program that is stopped may still do.
+// The time that a program which is being stopped has to speak.
 struct LastWords {
   Deadline end;  // set: it may now
   Deadline signal_at;

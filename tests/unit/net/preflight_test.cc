@@ -15,6 +15,7 @@
 #include "net/preflight/plan.h"
 #include "net/preflight/rails.h"
 #include "net/preflight/summary.h"
+#include "net/roce/settings.h"
 #include "tests/support/test_seed.h"
 
 namespace muster::preflight {
@@ -515,9 +516,9 @@ TEST(Rails, OfRacksWithNetworksOfTheirOwnMeasureByTheirPlaces) {
 }
 
 TEST(Rails, OfOneNetworkAreInTheOrderOfTheirAddresses) {
-  EXPECT_LT(AddressBytes("10.1.2.1"), AddressBytes("10.1.10.1"));
-  EXPECT_LT(AddressBytes("10.1.10.1"), AddressBytes("fd00::1"));
-  EXPECT_EQ(AddressBytes("10.1.2"), "");
+  EXPECT_LT(roce::AddressBytes("10.1.2.1"), roce::AddressBytes("10.1.10.1"));
+  EXPECT_LT(roce::AddressBytes("10.1.10.1"), roce::AddressBytes("fd00::1"));
+  EXPECT_EQ(roce::AddressBytes("10.1.2"), "");
 }
 
 Places::Node WithVerbs(const std::string& name, bool verbs, const std::string& why = "") {
