@@ -140,17 +140,21 @@ class Damage:
                         self._steps.add(entry.step)
 
     def inflict(self, store: Store, kind: str, number: int) -> str:
-        """Damages an object of a listed checkpoint, the newest or (odd numbers) any; "number" decides which. Gives a
-        sentence, "" when there is nothing to damage."""
+        """Damages an object of a listed checkpoint, the newest or (odd numbers) any; "number" decides which. No object is damaged
+        twice: the same bit, flipped again, would mend it. Gives a sentence, "" when there is nothing to damage."""
         rng = random.Random(number)
         listed = store.listed()
         if not listed:
             return ""
         entry = rng.choice(listed) if number % 2 else listed[-1]
         try:
-            name = entry.manifest
+            candidates = {entry.manifest}
             if not kind.startswith("manifest"):
-                name = rng.choice(sorted(objects_of(entry, store.manifest(entry)) - {name}))
+                candidates = objects_of(entry, store.manifest(entry)) - candidates
+            candidates -= self.names()
+            if not candidates:
+                return ""
+            name = rng.choice(sorted(candidates))
             self._spread(store, name)
             with self._lock:
                 self._names.add(name)  # before: who reads it from now on may find it damaged
