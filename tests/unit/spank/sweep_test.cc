@@ -212,8 +212,10 @@ constexpr uint32_t kLong = 60'000;
 
 TEST(LastWords, AreWaitedForUntilAllHaveGoneAndTheEndIsNoNews) {
   Rig rig;
+  // A child is a copy of its shell, with the trap, until it executes another program.
   const auto pids = StartAndList(&rig,
-                                 "trap 'sleep 0.2; echo words; exit 0' USR1; sleep 60 & echo $!; echo ready; "
+                                 "trap 'sleep 0.2; echo words; exit 0' USR1; sleep 60 & echo $!; "
+                                 "until grep -q sleep /proc/$!/comm; do :; done; echo ready; "
                                  "while :; do sleep 0.01; done");
   rig.Stop(1, kLong, SIGUSR1);
   EXPECT_EQ(rig.ReadStdout("\n"), "words\n");
