@@ -34,6 +34,7 @@ int slurm_spank_init_post_opt(spank_t /*spank*/, int /*argc*/, char** /*argv*/) 
   const spank_context_t context = spank_context();
   if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR) return 0;
   muster::plugin::NumberSubmission();  // of sbatch without --gang too: the script may have an srun with it
+  muster::plugin::NoteLaunch();
   return muster::plugin::OnOptions();
 }
 

@@ -156,6 +156,7 @@ bool ReadIdentity(spank_t spank) {
   hello.local_id = static_cast<uint32_t>(local_id);
   hello.supervisor_pid = static_cast<uint32_t>(getpid());
   hello.submission = SubmissionOf(spank);
+  hello.launched_ns = LaunchOf(spank);
   char count[16] = "";
   if (spank_getenv(spank, "SLURM_RESTART_COUNT", count, sizeof(count)) == ESPANK_SUCCESS) {
     hello.restart_count = static_cast<uint32_t>(strtoul(count, nullptr, 10));
@@ -259,6 +260,7 @@ int OnTask(spank_t spank, int argc, char** argv) {
     return 0;
   }
   spank_unsetenv(spank, kComponentsVariable);
+  spank_unsetenv(spank, kLaunchVariable);
   if (prepared.disabled) {
     slurm_info("muster: switched off on this node: the task runs without its gang");
     return 0;

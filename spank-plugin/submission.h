@@ -16,7 +16,16 @@ inline constexpr char kSubmissionVariable[] = "SLURM_MUSTER_SUBMISSION";
 // within a job draws a new number; the steps of a job keep that of the job.
 void NumberSubmission();
 
+// In the environment of a gang's tasks: when srun launched the step, in nanoseconds since 1970, as 16 digits of base 16. slurmctld
+// may come back with an older state, and then gives a step's number again within the job.
+inline constexpr char kLaunchVariable[] = "SLURM_MUSTER_LAUNCH";
+
+// In srun, once the options are read.
+void NoteLaunch();
+
 // In slurmstepd: the job's; 0 where it was submitted without the plugin.
 uint64_t SubmissionOf(spank_t spank);
+// In slurmstepd, in nanoseconds since 1970; 0 where srun has not said it.
+int64_t LaunchOf(spank_t spank);
 
 }  // namespace muster::plugin

@@ -128,6 +128,7 @@ struct SupervisorHello {
   uint32_t options_bytes;      // the value of --gang, "" for none
   uint32_t components_bytes;   // daemon/gang_job/components.h; 0: the step has one
   uint64_t submission;         // of the job, see GangJob; 0: it has none
+  int64_t launched_ns;         // see GangJob; 0: not known
 };
 
 struct Executed {

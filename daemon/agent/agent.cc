@@ -177,10 +177,9 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
   }
   // Slurm has given the number again, and the gang that had it is not over on this node. The supervisor gets no answer, and tries
   // again.
-  if (known != gangs_.end() && known->second->job().submission != job.submission) {
+  if (known != gangs_.end() && !known->second->job().SameLaunch(job)) {
     if (std::exchange(waited_for_, id) != id) {
-      spdlog::warn("gang {}: another submission's, which has the same number, is not over on this node yet",
-                   id);
+      spdlog::warn("gang {}: another one, which has the same number, is not over on this node yet", id);
     }
     return connection.CloseWhenSent();
   }

@@ -37,6 +37,7 @@ Status SaveGangState(const std::string& state_dir, const GangState& state) {
                          {"step", state.job.step_id},
                          {"restart_count", state.job.restart_count},
                          {"submission", SubmissionText(state.job.submission)},
+                         {"launched_ns", state.job.launched_ns},
                          {"uid", state.job.uid},
                          {"gid", state.job.gid},
                          {"task_count", state.job.task_count},
@@ -89,6 +90,7 @@ std::vector<GangState> LoadGangStates(const std::string& state_dir) {
       state.job.step_id = json.at("step");
       state.job.restart_count = json.at("restart_count");
       state.job.submission = SubmissionOf(json.value("submission", ""));
+      state.job.launched_ns = json.value("launched_ns", int64_t{0});
       state.job.uid = json.at("uid");
       state.job.gid = json.at("gid");
       state.job.task_count = json.at("task_count");

@@ -20,7 +20,7 @@ void LocalGang::ConfirmJob() {
   const uint32_t own = job_.JobOf(node_);
   if (own == job_.job_id || context_.slurm == nullptr || finish_) return Confirmed();
   context_.slurm->JobInfo(
-      own, Slurm::Sharing::kSkip, [weak = weak_from_this(), own](const Result<SlurmJob>& facts) {
+      {own}, Slurm::Sharing::kSkip, [weak = weak_from_this(), own](const Result<SlurmJob>& facts) {
         const auto self = weak.lock();
         if (!self) return;
         if (!facts && facts.error().code != Errc::kNotFound) {

@@ -197,6 +197,7 @@ void LocalGang::Register() {
   r->set_step_id(job_.step_id);
   r->set_restart_count(job_.restart_count);
   r->set_submission(job_.submission);
+  r->set_launched_ns(job_.launched_ns);
   r->set_uid(job_.uid);
   r->set_gid(job_.gid);
   r->set_node(node_);

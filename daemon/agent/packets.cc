@@ -121,6 +121,7 @@ GangJob StepOf(const SupervisorHelloPacket& hello) {
   job.step_id = hello.body.step_id;
   job.restart_count = hello.body.restart_count;
   job.submission = hello.body.submission;
+  job.launched_ns = hello.body.launched_ns;
   job.uid = hello.body.uid;
   job.gid = hello.body.gid;
   job.task_count = hello.body.task_count;

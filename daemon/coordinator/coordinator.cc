@@ -512,6 +512,7 @@ GangRecord Coordinator::Record() const {
   record.step_id = job_.step_id;
   record.restart_count = job_.restart_count;
   record.submission = job_.submission;
+  record.launched_ns = job_.launched_ns;
   record.uid = job_.uid;
   record.state = gang_ ? gang::ToString(gang_->state()) : gang::ToString(gang::State::kJoining);
   record.succeeded = gang_ && gang_->succeeded();

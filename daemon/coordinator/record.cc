@@ -45,6 +45,7 @@ json GangRecord::Summary() const {
           {"step", step_id},
           {"restart_count", restart_count},
           {"submission", SubmissionText(submission)},
+          {"launched_ns", launched_ns},
           {"uid", uid},
           {"state", state},
           {"succeeded", succeeded},
@@ -117,6 +118,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     Read(document.at("step"), &record.step_id);
     Read(document.at("restart_count"), &record.restart_count);
     record.submission = SubmissionOf(document.at("submission").get<std::string>());
+    Read(document.at("launched_ns"), &record.launched_ns);
     Read(document.at("uid"), &record.uid);
     Read(document.at("state"), &record.state);
     Read(document.at("succeeded"), &record.succeeded);

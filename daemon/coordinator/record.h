@@ -29,7 +29,8 @@ struct GangRecord {
   uint32_t job_id = 0;
   uint32_t step_id = 0;
   uint32_t restart_count = 0;
-  uint64_t submission = 0;  // GangJob's
+  uint64_t submission = 0;  // both as in GangJob
+  int64_t launched_ns = 0;
   uint32_t uid = 0;
   std::string state;  // gang::ToString
   bool succeeded = false;
@@ -77,9 +78,9 @@ struct GangRecord {
   std::optional<int32_t> finish_code;
   std::vector<HistoryEvent> events;
 
-  // Whether it is this gang's: of the same run of the same submission.
+  // Whether it is this gang's: of the same launch in the same run of the same submission.
   [[nodiscard]] bool IsOf(const GangJob& job) const {
-    return gang == job.Id() && submission == job.submission;
+    return gang == job.Id() && submission == job.submission && launched_ns == job.launched_ns;
   }
   [[nodiscard]] std::string Encode() const;
   // kCorrupt for anything else: such a record is reported and left alone.

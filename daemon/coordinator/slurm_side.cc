@@ -22,13 +22,17 @@ constexpr auto kRaising = std::chrono::milliseconds(300);
 constexpr int64_t kMarginShare = 4;
 constexpr size_t kMinWitnesses = 2;  // nodes that must be there for one to be called down
 
+JobRun RunOf(const GangJob& job, int64_t created_ns) {
+  return {job.job_id, job.restart_count, job.uid, created_ns / 1'000'000'000};
+}
+
 }  // namespace
 
 void Coordinator::AskSlurm() {
   slurm_timer_ = 0;
   if (context_.slurm == nullptr || fence_.lost()) return;
   context_.slurm->JobInfo(
-      job_.job_id, Slurm::Sharing::kSkip, [weak = weak_from_this()](Result<SlurmJob> facts) {
+      RunOf(job_, created_ns_), Slurm::Sharing::kSkip, [weak = weak_from_this()](Result<SlurmJob> facts) {
         const auto self = weak.lock();
         if (!self || self->fence_.lost()) return;
         if (facts) {
@@ -73,7 +77,7 @@ void Coordinator::OnTerminating(const v1::Terminating& message) {
   gang::Terminating event{message.task(), message.signal(), context_.slurm != nullptr};
   Feed(event);
   if (!event.undecided || std::exchange(asking_why_, true)) return;
-  context_.slurm->JobInfo(job_.job_id, Slurm::Sharing::kSkip,
+  context_.slurm->JobInfo(RunOf(job_, created_ns_), Slurm::Sharing::kSkip,
                           [weak = weak_from_this(), event](Result<SlurmJob> facts) mutable {
                             const auto self = weak.lock();
                             if (!self) return;
@@ -98,7 +102,7 @@ void Coordinator::RequeuedBySlurm() {
                             ? "Slurm has requeued the job: it may run again as soon as there is room"
                             : "Slurm has requeued the job");
   if (!job_.options.requeue) return;
-  context_.slurm->Requeue(job_.job_id, job_.restart_count, {}, "", Slurm::Script::kRuns,
+  context_.slurm->Requeue(RunOf(job_, created_ns_), {}, "", Slurm::Script::kRuns,
                           [id = job_.Id()](const Status& done) {
                             if (!done) spdlog::warn("gang {}: {}", id, done.error().message);
                           });
@@ -185,7 +189,7 @@ void Coordinator::SetDown(const gang::LoseNode& action, const Status& newest) {
   }
   down_.push_back(action.node);
   Comment(action.reason);
-  context_.slurm->NodeDown(job_.job_id, job_.hosts[action.node], action.reason, say);
+  context_.slurm->NodeDown(RunOf(job_, created_ns_), job_.hosts[action.node], action.reason, say);
 }
 
 // srun waits for the tasks of a node that is dead until Slurm knows that it is.
@@ -233,7 +237,7 @@ void Coordinator::MaybeRequeue() {
   const auto script = action.launch_failed     ? Slurm::Script::kMayHaveFailed
                       : gang_->BatchHostLost() ? Slurm::Script::kMayBeKilled
                                                : Slurm::Script::kRuns;
-  context_.slurm->Requeue(job_.job_id, job_.restart_count, std::move(dead), action.reason, script,
+  context_.slurm->Requeue(RunOf(job_, created_ns_), std::move(dead), action.reason, script,
                           [weak = weak_from_this()](const Status& done) {
                             const auto self = weak.lock();
                             if (!self || done) return;
@@ -243,12 +247,13 @@ void Coordinator::MaybeRequeue() {
 
 void Coordinator::Comment(const std::string& text) {
   if (context_.slurm == nullptr) return;
-  context_.slurm->SetComment(job_.job_id, "muster: " + text, [weak = weak_from_this()](const Status& done) {
-    const auto self = weak.lock();
-    if (!self || done || std::exchange(self->comment_refused_, true)) return;
-    spdlog::warn("gang {}: the job's comment in Slurm does not say what has happened: {}", self->job_.Id(),
-                 done.error().message);
-  });
+  context_.slurm->SetComment(
+      RunOf(job_, created_ns_), "muster: " + text, [weak = weak_from_this()](const Status& done) {
+        const auto self = weak.lock();
+        if (!self || done || std::exchange(self->comment_refused_, true)) return;
+        spdlog::warn("gang {}: the job's comment in Slurm does not say what has happened: {}",
+                     self->job_.Id(), done.error().message);
+      });
 }
 
 }  // namespace muster

@@ -51,9 +51,11 @@ Status MayTake(const GangRecord& record, const GangJob& job, bool fresh) {
   if (record.IsOf(job) && fresh && record.state == gang::ToString(gang::State::kRequeueing))
     return Error{Errc::kInvalid, "the job is being requeued"};
   if (record.IsOf(job)) return {};
-  if (record.job_id == job.job_id && record.step_id == job.step_id && record.submission == job.submission &&
-      record.restart_count > job.restart_count) {
-    return Error{Errc::kDenied, fmt::format("the job was requeued; its gang is {} now", record.gang)};
+  if (record.job_id == job.job_id && record.step_id == job.step_id && record.submission == job.submission) {
+    if (record.restart_count > job.restart_count)
+      return Error{Errc::kDenied, fmt::format("the job was requeued; its gang is {} now", record.gang)};
+    if (record.restart_count == job.restart_count && record.launched_ns > job.launched_ns)
+      return Error{Errc::kInvalid, "Slurm has given the step's number again"};
   }
   if (!fresh) return Error{Errc::kInvalid, fmt::format("gang {} has the record now", record.gang)};
   return {};

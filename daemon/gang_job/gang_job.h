@@ -19,6 +19,9 @@ struct GangJob {
   // Two jobs may have the same number in Slurm, one after the other. A submission is one job with all its requeues. Its own number is
   // drawn at random by sbatch, salloc or srun. 0: the job was submitted where the plugin was not loaded.
   uint64_t submission = 0;
+  // When srun launched the step, by its host's CLOCK_REALTIME. A slurmctld that comes back with an older state gives a step's number
+  // again within the job. 0: not known.
+  int64_t launched_ns = 0;
   uint32_t uid = 0;
   uint32_t gid = 0;
   uint32_t task_count = 0;
@@ -37,6 +40,10 @@ struct GangJob {
   // Of its record and checkpoints: "name-KEY" if name=KEY is given, else the step's and the submission's, "job-12.0-1f00c3e95a2b7d84",
   // the same after a requeue.
   [[nodiscard]] std::string Key() const;
+  // Whether both are one launch of one step, where their Id is the same.
+  [[nodiscard]] bool SameLaunch(const GangJob& other) const {
+    return submission == other.submission && launched_ns == other.launched_ns;
+  }
   // The store's space of the user.
   [[nodiscard]] std::string Space() const;
   // What the node's own component says; of a step of one component `options`.

@@ -6,6 +6,26 @@
 #include <utility>
 
 namespace muster {
+namespace {
+
+// Not completed yet.
+GangJob StepOf(const v1::Register& registration) {
+  GangJob job;
+  job.job_id = registration.job_id();
+  job.step_id = registration.step_id();
+  job.restart_count = registration.restart_count();
+  job.submission = registration.submission();
+  job.launched_ns = registration.launched_ns();
+  job.uid = registration.uid();
+  job.gid = registration.gid();
+  job.task_count = registration.task_count();
+  job.node_list = registration.node_list();
+  job.options_text = registration.options();
+  job.components_text = registration.components();
+  return job;
+}
+
+}  // namespace
 
 Coordinators::Coordinators(CoordinatorContext context) : context_(std::move(context)), loop_(context_.loop) {}
 
@@ -44,8 +64,8 @@ void Coordinators::OnMessage(const std::shared_ptr<Link>& link, const std::strin
     const v1::Register& registration = message.register_();
     const auto known = Find(message.gang());
     // Slurm has given the number again. The agent finds its link closed, and connects again until the old gang is over here.
-    if (known && known->job().submission != registration.submission())
-      return link->Close(fmt::format("gang {} of another submission is not over here yet", message.gang()));
+    if (known && !known->job().SameLaunch(StepOf(registration)))
+      return link->Close(fmt::format("another gang {} is not over here yet", message.gang()));
     v1::CoordinatorMessage answer;
     const auto coordinator = For(registration, &answer);
     if (!coordinator || coordinator->job().Id() != message.gang()) {
@@ -79,17 +99,7 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
     answer->mutable_refused()->set_text(why);
     return nullptr;
   };
-  GangJob job;
-  job.job_id = registration.job_id();
-  job.step_id = registration.step_id();
-  job.restart_count = registration.restart_count();
-  job.submission = registration.submission();
-  job.uid = registration.uid();
-  job.gid = registration.gid();
-  job.task_count = registration.task_count();
-  job.node_list = registration.node_list();
-  job.options_text = registration.options();
-  job.components_text = registration.components();
+  GangJob job = StepOf(registration);
   const std::string id = job.Id();
   auto known = Find(id);
   // Thousands of nodes send the same text: it is read once.

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "daemon/slurm/messages.h"
+
 namespace muster::slurm {
 namespace {
 
@@ -20,11 +22,13 @@ Comments::~Comments() {
   for (const auto& [number, waiter] : waiters_) loop_.Cancel(waiter.timer);
 }
 
-void Comments::Set(uint32_t job_id, std::string text, Done done) {
+void Comments::Set(const JobRun& run, std::string text, Done done) {
+  const uint32_t job_id = run.job_id;
   const auto found = jobs_.find(job_id);
   const bool busy = found != jobs_.end();
   Job& job = busy ? found->second : jobs_[job_id];
   Done replaced = std::exchange(job.done, std::move(done));
+  job.run = run;
   job.text = std::move(text);
   job.number = next_number_++;
   // One that waits for its next attempt goes on waiting, with the new text: slurmctld's reason is most likely the same.
@@ -56,7 +60,9 @@ void Comments::Try(uint32_t job_id) {
   Job& job = jobs_.at(job_id);
   job.timer = 0;
   ++job.attempts;
-  helper_.Ask({{"do", "comment"}, {"job", job_id}, {"text", job.text}}, timeout_,
+  nlohmann::json question = About("comment", job.run);
+  question["text"] = job.text;
+  helper_.Ask(std::move(question), timeout_,
               [this, job_id, number = job.number](const Result<nlohmann::json>& answer) {
                 OnAnswer(job_id, number, answer ? Status() : Status(answer.error()));
               });

@@ -13,6 +13,7 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "daemon/slurm/helper_process.h"
+#include "daemon/slurm/slurm.h"
 
 namespace muster::slurm {
 
@@ -29,12 +30,13 @@ class Comments {
   Comments& operator=(const Comments&) = delete;
 
   // A text that is replaced by a newer one before it could be set counts as set.
-  void Set(uint32_t job_id, std::string text, Done done);
+  void Set(const JobRun& run, std::string text, Done done);
   // When an attempt for that job that is under way has been answered, at the latest after `limit`.
   void WhenAnswered(uint32_t job_id, std::chrono::milliseconds limit, std::function<void()> then);
 
  private:
   struct Job {
+    JobRun run;
     std::string text;
     Done done;
     uint64_t number = 0;  // of the text

@@ -33,6 +33,12 @@ Errc CodeOf(std::string_view name) {
 
 }  // namespace
 
+json About(const char* what, const JobRun& run) {
+  json question = {{"do", what}, {"job", run.job_id}, {"restarts", run.restart_count}};
+  if (run.seen != 0) question.update({{"uid", run.uid}, {"seen", run.seen}});
+  return question;
+}
+
 json ToJson(const SlurmJob& job) {
   return {{"job", job.job_id},
           {"uid", job.uid},
@@ -41,6 +47,7 @@ json ToJson(const SlurmJob& job) {
           {"requeueable", job.requeueable},
           {"batch", job.batch},
           {"restarts", job.restart_count},
+          {"submitted", job.submit_time},
           {"start", job.start_time},
           {"end", job.end_time},
           {"preempted", job.preempt_time},
@@ -64,6 +71,7 @@ Result<SlurmJob> JobFromJson(const json& json) {
     json.at("requeueable").get_to(job.requeueable);
     json.at("batch").get_to(job.batch);
     json.at("restarts").get_to(job.restart_count);
+    json.at("submitted").get_to(job.submit_time);
     json.at("start").get_to(job.start_time);
     json.at("end").get_to(job.end_time);
     json.at("preempted").get_to(job.preempt_time);

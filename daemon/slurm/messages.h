@@ -17,6 +17,9 @@ inline constexpr size_t kMaxText = 256;
 // Before every reason that Muster gives a node, so that it takes back its own only.
 inline constexpr char kReasonPrefix[] = "muster: ";
 
+// A question about a run of a job.
+nlohmann::json About(const char* what, const JobRun& run);
+
 nlohmann::json ToJson(const SlurmJob& job);
 Result<SlurmJob> JobFromJson(const nlohmann::json& json);
 

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "daemon/slurm/messages.h"
+
 namespace muster::slurm {
 namespace {
 
@@ -58,7 +60,7 @@ class Requeue : public std::enable_shared_from_this<Requeue> {
     set_down_(node, [self = shared_from_this(), node](const Status& set) {
       // Slurm would launch it there again, and again.
       if (!set && self->request_.all_down) return self->End(set.error());
-      if (!set) spdlog::warn("requeue of job {}: {}", self->request_.job_id, set.error().message);
+      if (!set) spdlog::warn("requeue of job {}: {}", self->request_.run.job_id, set.error().message);
       self->SetDown();
     });
   }
@@ -106,7 +108,7 @@ class Requeue : public std::enable_shared_from_this<Requeue> {
         const bool held = ok.value("held", false);
         if (held && free) {
           spdlog::info("job {}: a node would not start its script, and Slurm held it or put it off; released",
-                       self.request_.job_id);
+                       self.request_.run.job_id);
           ++self.freed_;
         }
         self.launched_ = ok.value("waits", false) ? 0 : self.launched_ + 1;
@@ -120,12 +122,10 @@ class Requeue : public std::enable_shared_from_this<Requeue> {
   // at its launch, whether it is released if it is held.
   void Ask(const char* what, bool flag, std::function<void(Requeue&, const json&)> then) {
     if (alive_.expired()) return;
-    helper_.Ask({{"do", what},
-                 {"job", request_.job_id},
-                 {"restarts", request_.restart_count},
-                 {"failed", request_.failed},
-                 {FlagOf(what), flag}},
-                request_.call_timeout,
+    json question = About(what, request_.run);
+    question["failed"] = request_.failed;
+    question[FlagOf(what)] = flag;
+    helper_.Ask(std::move(question), request_.call_timeout,
                 [self = shared_from_this(), what, flag, then = std::move(then)](const Result<json>& answer) {
                   if (answer) return then(*self, *answer);
                   const Errc code = answer.error().code;
@@ -144,7 +144,7 @@ class Requeue : public std::enable_shared_from_this<Requeue> {
     if (loop_.Now() + pause > end_) {
       return End(
           Error{Errc::kUnavailable, fmt::format("job {} has not come back into the queue within {} ms: {}",
-                                                request_.job_id, request_.deadline.count(), state_)});
+                                                request_.run.job_id, request_.deadline.count(), state_)});
     }
     loop_.After(pause, [self = shared_from_this(), then = std::move(then)] {
       if (!self->alive_.expired()) then(*self);

@@ -10,12 +10,12 @@
 
 #include "base/loop.h"
 #include "daemon/slurm/helper_process.h"
+#include "daemon/slurm/slurm.h"
 
 namespace muster::slurm {
 
 struct RequeueRequest {
-  uint32_t job_id = 0;
-  uint32_t restart_count = 0;  // of the incarnation that ends
+  JobRun run;  // the one that ends
   std::vector<std::string> dead_nodes;
   std::string reason;     // for those
   bool failed = false;    // the job may have failed already

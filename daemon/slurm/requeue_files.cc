@@ -16,14 +16,16 @@ namespace muster::slurm {
 using nlohmann::json;
 
 std::string RequeueFiles::PathOf(const RequeueRequest& request) const {
-  return fmt::format("{}/{}-r{}.json", directory_, request.job_id, request.restart_count);
+  return fmt::format("{}/{}-r{}.json", directory_, request.run.job_id, request.run.restart_count);
 }
 
 void RequeueFiles::Save(const RequeueRequest& request) const {
   if (directory_.empty()) return;
   const json text = {{"version", 1},
-                     {"job", request.job_id},
-                     {"restarts", request.restart_count},
+                     {"job", request.run.job_id},
+                     {"restarts", request.run.restart_count},
+                     {"uid", request.run.uid},
+                     {"seen", request.run.seen},
                      {"dead_nodes", request.dead_nodes},
                      {"reason", request.reason},
                      {"failed", request.failed},
@@ -49,8 +51,7 @@ std::vector<RequeueRequest> RequeueFiles::Load() const {
       std::ifstream file(entry.path());
       const json text = json::parse(file);
       RequeueRequest request;
-      request.job_id = text.at("job");
-      request.restart_count = text.at("restarts");
+      request.run = {text.at("job"), text.at("restarts"), text.at("uid"), text.at("seen")};
       request.dead_nodes = text.at("dead_nodes").get<std::vector<std::string>>();
       request.reason = text.at("reason");
       request.failed = text.at("failed");

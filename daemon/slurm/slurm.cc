@@ -33,15 +33,16 @@ class Slurm::Impl {
       done(answer ? Status() : Status(answer.error()));
     });
   }
-  void Comment(uint32_t job_id, const std::string& text, Done done) {
-    comments_.Set(job_id, slurm::CleanText(text), std::move(done));
+  void Comment(const JobRun& run, const std::string& text, Done done) {
+    comments_.Set(run, slurm::CleanText(text), std::move(done));
   }
 
-  void JobInfo(uint32_t job_id, Sharing sharing, JobDone done) {
-    helper_.Ask({{"do", "job"}, {"job", job_id}, {"sharing", sharing == Sharing::kAsk}}, options_.timeout,
-                [done = std::move(done)](const Result<json>& answer) {
-                  done(answer ? slurm::JobFromJson(*answer) : Result<SlurmJob>(answer.error()));
-                });
+  void JobInfo(const JobRun& run, Sharing sharing, JobDone done) {
+    json question = slurm::About("job", run);
+    question["sharing"] = sharing == Sharing::kAsk;
+    helper_.Ask(std::move(question), options_.timeout, [done = std::move(done)](const Result<json>& answer) {
+      done(answer ? slurm::JobFromJson(*answer) : Result<SlurmJob>(answer.error()));
+    });
   }
 
   void ClusterName(std::function<void(Result<std::string>)> done) {
@@ -54,7 +55,7 @@ class Slurm::Impl {
   }
 
   // What counts against the limit is what may have set a node DOWN.
-  void NodeDown(uint32_t job_id, const std::string& node, const std::string& reason, Done done) {
+  void NodeDown(const JobRun& run, const std::string& node, const std::string& reason, Done done) {
     const auto now = loop_.Now();
     while (!downs_.empty() && downs_.front() + std::chrono::minutes(1) <= now) downs_.pop_front();
     if (downs_.size() >= static_cast<size_t>(std::max<int64_t>(options_.node_downs_per_minute, 0))) {
@@ -69,9 +70,9 @@ class Slurm::Impl {
     }
     downs_.push_back(now);
     // A comment that is on its way is the last one that this run of the job may get (see SetComment).
-    comments_.WhenAnswered(job_id, options_.comment_first,
-                           [this, now, job_id, node, reason, done = std::move(done)]() mutable {
-                             SetDown(now, job_id, node, reason, std::move(done));
+    comments_.WhenAnswered(run.job_id, options_.comment_first,
+                           [this, now, run, node, reason, done = std::move(done)]() mutable {
+                             SetDown(now, run, node, reason, std::move(done));
                            });
   }
 
@@ -82,7 +83,7 @@ class Slurm::Impl {
 
   void ResumeRequeues() {
     for (slurm::RequeueRequest& request : files_.Load()) {
-      const uint32_t job = request.job_id;
+      const uint32_t job = request.run.job_id;
       spdlog::info("job {}: its requeue was under way when musterd ended; going on", job);
       Start(std::move(request), [job](const Status& done) {
         if (!done) spdlog::warn("requeue of job {}: {}", job, done.error().message);
@@ -96,8 +97,8 @@ class Slurm::Impl {
   void Start(slurm::RequeueRequest request, Done done) {
     request.call_timeout = options_.timeout;
     request.deadline = options_.requeue_timeout;
-    auto set_down = [this, job = request.job_id, reason = request.reason](const std::string& node, Done set) {
-      NodeDown(job, node, reason, std::move(set));
+    auto set_down = [this, run = request.run, reason = request.reason](const std::string& node, Done set) {
+      NodeDown(run, node, reason, std::move(set));
     };
     auto over = [this, alive = std::weak_ptr<void>(alive_), request] {
       if (!alive.expired()) files_.Remove(request);
@@ -106,10 +107,12 @@ class Slurm::Impl {
                         std::move(over));
   }
 
-  void SetDown(Loop::Time now, uint32_t job_id, const std::string& node, const std::string& reason,
+  void SetDown(Loop::Time now, const JobRun& run, const std::string& node, const std::string& reason,
                Done done) {
-    helper_.Ask({{"do", "node_down"}, {"job", job_id}, {"node", node}, {"reason", slurm::CleanText(reason)}},
-                options_.timeout, [this, now, done = std::move(done)](const Result<json>& answer) {
+    json question = slurm::About("node_down", run);
+    question.update({{"node", node}, {"reason", slurm::CleanText(reason)}});
+    helper_.Ask(std::move(question), options_.timeout,
+                [this, now, done = std::move(done)](const Result<json>& answer) {
                   const bool unknown = !answer && answer.error().code == Errc::kUnavailable;
                   const bool changed = answer && answer->value("changed", true);
                   if (!unknown && !changed) {
@@ -136,12 +139,12 @@ void Slurm::ClusterName(std::function<void(Result<std::string>)> done) {
   impl_->ClusterName(std::move(done));
 }
 
-void Slurm::JobInfo(uint32_t job_id, Sharing sharing, JobDone done) {
-  impl_->JobInfo(job_id, sharing, std::move(done));
+void Slurm::JobInfo(const JobRun& run, Sharing sharing, JobDone done) {
+  impl_->JobInfo(run, sharing, std::move(done));
 }
 
-void Slurm::NodeDown(uint32_t job_id, const std::string& node, const std::string& reason, Done done) {
-  impl_->NodeDown(job_id, node, reason, std::move(done));
+void Slurm::NodeDown(const JobRun& run, const std::string& node, const std::string& reason, Done done) {
+  impl_->NodeDown(run, node, reason, std::move(done));
 }
 
 void Slurm::NodeDrain(const std::string& node, const std::string& reason, Done done) {
@@ -152,11 +155,10 @@ void Slurm::NodeResume(const std::string& node, Done done) {
   impl_->Ask({{"do", "node_resume"}, {"node", node}}, std::move(done));
 }
 
-void Slurm::Requeue(uint32_t job_id, uint32_t restart_count, std::vector<std::string> dead_nodes,
-                    const std::string& reason, Script script, Done done) {
+void Slurm::Requeue(const JobRun& run, std::vector<std::string> dead_nodes, const std::string& reason,
+                    Script script, Done done) {
   slurm::RequeueRequest request;
-  request.job_id = job_id;
-  request.restart_count = restart_count;
+  request.run = run;
   request.dead_nodes = std::move(dead_nodes);
   request.reason = reason;
   request.failed = script != Script::kRuns;
@@ -168,8 +170,8 @@ void Slurm::ResumeRequeues() {
   impl_->ResumeRequeues();
 }
 
-void Slurm::SetComment(uint32_t job_id, const std::string& text, Done done) {
-  impl_->Comment(job_id, text, std::move(done));
+void Slurm::SetComment(const JobRun& run, const std::string& text, Done done) {
+  impl_->Comment(run, text, std::move(done));
 }
 
 void Slurm::KillStep(uint32_t job_id, uint32_t step_id, Done done) {

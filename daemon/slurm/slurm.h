@@ -26,6 +26,15 @@ struct SlurmOptions {
   std::string requeue_dir;                       // where requeues are kept until they are done; "": nowhere
 };
 
+// One run of a job. slurmctld gives a job's number again when its state was lost or restored. So, with `seen`, a time when the run was
+// under way, a job of that number is another one if it was submitted later, or by another user: then kNotFound.
+struct JobRun {
+  uint32_t job_id = 0;
+  uint32_t restart_count = 0;  // SLURM_RESTART_COUNT
+  uint32_t uid = 0;
+  int64_t seen = 0;  // seconds since 1970; 0: any job of the number will do
+};
+
 // What Slurm knows of a job.
 struct SlurmJob {
   uint32_t job_id = 0;
@@ -37,7 +46,8 @@ struct SlurmJob {
   bool launch_failed = false;  // a node would not start its script: Slurm holds it in the queue
   bool put_off = false;        // it waits for its begin time, says Slurm
   uint32_t restart_count = 0;
-  int64_t start_time = 0;  // seconds since 1970; 0: not yet
+  int64_t submit_time = 0;  // seconds since 1970
+  int64_t start_time = 0;   // seconds since 1970; 0: not yet
   int64_t end_time = 0;  // the time limit's end while it runs, its end afterwards; 0: no limit, or not known
   int64_t preempt_time = 0;      // when it was told that it is preempted; 0: it was not
   int64_t preemptable_time = 0;  // when preemption becomes possible; 0: at any time
@@ -71,13 +81,13 @@ class Slurm {
   void ClusterName(std::function<void(Result<std::string>)> done);
 
   // kNotFound: Slurm does not know the job (any more).
-  void JobInfo(uint32_t job_id, Sharing sharing, JobDone done);
+  void JobInfo(const JobRun& run, Sharing sharing, JobDone done);
 
   // Sets a node of the job DOWN, so that Slurm gives it up now and not after SlurmdTimeout: its tasks count as
   // ended, srun no longer waits for them. On the job's batch host this ends the job (requeued if it may be).
   // kDenied: the node is not the job's, another job is on it, or Slurm does not let us. kExhausted: more than
   // node_downs_per_minute. Good at once when the node is DOWN already.
-  void NodeDown(uint32_t job_id, const std::string& node, const std::string& reason, Done done);
+  void NodeDown(const JobRun& run, const std::string& node, const std::string& reason, Done done);
 
   // No new jobs there; the running ones stay. kNotFound: no such node.
   void NodeDrain(const std::string& node, const std::string& reason, Done done);
@@ -89,16 +99,15 @@ class Slurm {
   // it may have failed because the step could not be launched.
   enum class Script { kRuns, kMayBeKilled, kMayHaveFailed };
 
-  // Ends this incarnation of a batch job (`restart_count` is its SLURM_RESTART_COUNT), puts it back into the queue
-  // and, past Slurm's BeginTime of two minutes, lets it run as soon as there is room; once that is arranged, `done`.
-  // Asking twice is harmless: a later incarnation is left alone. A dead batch host does not matter, when two waits
-  // are avoided: slurmctld's for the nodes that do not answer (MessageTimeout), by naming all of them in
-  // `dead_nodes`, which are set DOWN in this order under the rules of NodeDown; and slurmstepd's on the other nodes for an srun that
-  // does not answer (15 s), by EndJobHere (local_job.h) on each of them. A job that has failed is requeued too unless its
-  // script runs; with kMayHaveFailed no node may be left that cannot be set DOWN. kDenied: the job may not be requeued, and
-  // why. kNotFound: it is gone. Goes on by itself while slurmctld does not answer, until requeue_timeout.
-  void Requeue(uint32_t job_id, uint32_t restart_count, std::vector<std::string> dead_nodes,
-               const std::string& reason, Script script, Done done);
+  // Ends this run of a batch job, puts it back into the queue and, past Slurm's BeginTime of two minutes, lets it run as soon as
+  // there is room; once that is arranged, `done`. Asking twice is harmless: a later run is left alone. A dead batch host does not
+  // matter, when two waits are avoided: slurmctld's for the nodes that do not answer (MessageTimeout), by naming all of them in
+  // `dead_nodes`, which are set DOWN in this order under the rules of NodeDown; and slurmstepd's on the other nodes for an srun
+  // that does not answer (15 s), by EndJobHere (local_job.h) on each of them. A job that has failed is requeued too unless its
+  // script runs; with kMayHaveFailed no node may be left that cannot be set DOWN. kDenied: the job may not be requeued, and why.
+  // kNotFound: it is gone. Goes on by itself while slurmctld does not answer, until requeue_timeout.
+  void Requeue(const JobRun& run, std::vector<std::string> dead_nodes, const std::string& reason,
+               Script script, Done done);
   // Goes on with the requeues that the daemon before this one has left in requeue_dir.
   void ResumeRequeues();
 
@@ -107,7 +116,7 @@ class Slurm {
   // seconds with slurmdbd, never again in this run of the job without (kUnavailable, after 5 s). So it is tried three
   // times, with growing pauses, then `done` gets the error; nothing else waits meanwhile, but a NodeDown for the same
   // job, briefly. A text that a newer one replaces before it could be set counts as set.
-  void SetComment(uint32_t job_id, const std::string& text, Done done);
+  void SetComment(const JobRun& run, const std::string& text, Done done);
 
   // Ends one step, or a whole job, as scancel does.
   void KillStep(uint32_t job_id, uint32_t step_id, Done done);

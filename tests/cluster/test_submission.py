@@ -5,8 +5,10 @@ import atexit
 import json
 import os
 import shutil
+import signal
 import sys
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -103,6 +105,61 @@ class Submission(ClusterCase):
         other = (job.files / "nested").read_text().strip()
         self.assertEqual(first, second)
         self.assertEqual((len(first), len(other), first == other), (16, 16, False))
+
+    def without_slurmctld(self, change: Callable[[Path], None]) -> None:
+        """What happens to slurmctld's state while no slurmctld runs."""
+        self.cluster.stop_daemon("ctl", "slurmctld")
+        change(self.cluster.directory / "slurmctld")
+        self.cluster.start_daemon("ctl", "slurmctld")
+        # A step that is wanted before the nodes have registered with the new one waits for ever.
+        nodes = ["scontrol", "show", "node"]
+        self.wait(lambda: "SlurmdStartTime=None" not in self.cluster.exec("ctl", nodes).stdout, "the nodes to register", harness.SLURM)
+
+    def test_a_step_number_that_comes_again_within_a_job_is_another_step(self) -> None:
+        self.forget()
+        words = " ".join(["srun", *MEMBER, "{FILES}", f'"{CODE}"'])
+        step = f"until [ -e {{FILES}}/step$i ]; do sleep 0.1; done; {words}; echo $? >>{{FILES}}/codes\n"
+        job = self.batch(f"#SBATCH -N1 -n1 --gang\nexport WORD=mine\ntouch {{FILES}}/began\nfor i in 1 2; do\n{step}done\n")
+        job.wait_for_file("began", harness.SLURM)
+        self.assertEqual(job.id, "1")
+        kept = self.cluster.directory / "tmp" / "older"
+        self.without_slurmctld(lambda state: shutil.copytree(state, kept, symlinks=True))
+        (job.files / "step1").touch()
+        self.assertIsNone(self.given(job))
+        job.release()
+        self.assertEqual(job.wait_for_file("codes"), "0\n")
+
+        def restore(state: Path) -> None:
+            for path in [path for path in state.iterdir() if path.is_file()]:
+                path.unlink()
+            for path in [path for path in kept.iterdir() if path.is_file()]:
+                shutil.copy2(path, state)
+                shutil.chown(state / path.name, "slurm", "slurm")
+
+        self.without_slurmctld(restore)
+        (job.files / "step2").touch()
+        self.assertEqual(self.given(job, 2), "mine", "the step runs, and goes on from the checkpoint of that number")
+        self.assertEqual(job.wait(harness.SLURM), 0, job.err)
+
+    def test_a_requeue_that_outlives_slurmctlds_state_leaves_the_next_job_of_that_number_alone(self) -> None:
+        self.forget()
+        words = " ".join(["srun", *MEMBER, "{FILES}", f'"{CODE}"'])
+        job = self.batch(f"#SBATCH -N1 -n1 -w n1 --requeue --gang\nexport WORD=mine\n{words}\n")
+        self.assertEqual((self.given(job), job.id), (None, "1"))
+        self.cluster.exec("ctl", ["scontrol", "requeue", job.id])
+        kept = ["test", "-e", "/run/muster/gangs/requeues/1-r0.json"]
+        self.wait(lambda: self.cluster.exec("n1", kept).returncode == 0, "the requeue", harness.SLURM)
+        self.cluster.stop_daemon("n1", "musterd", signal.SIGKILL)
+        self.forget()
+        other = self.batch("#SBATCH -N1 -n1 -w n2 --requeue\ntouch {FILES}/began; until [ -e {FILES}/go ]; do sleep 0.1; done", user="other")
+        other.wait_for_file("began", harness.SLURM)
+        self.assertEqual((job.id, other.id), ("1", "1"))
+        self.cluster.start_daemon("n1", "musterd")
+        log = self.cluster.directory / "log" / "n1.musterd.log"
+        self.wait(lambda: "requeue of job 1:" in log.read_text(), "the requeue to end")
+        shown = self.cluster.exec("ctl", ["scontrol", "show", "job", "1"]).stdout
+        self.assertIn("JobState=RUNNING", shown)
+        self.assertIn("Restarts=0", shown)
 
     def other_cluster(self) -> Cluster:
         """One more Slurm, with this one's Ceph."""

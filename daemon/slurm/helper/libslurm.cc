@@ -135,6 +135,7 @@ SlurmJob Convert(const slurm_job_info_t& info) {
   job.launch_failed = info.priority == 0 && Owned(info.state_desc).find("launch failed") != std::string::npos;
   job.put_off = info.state_reason == WAIT_TIME;
   job.restart_count = info.restart_cnt;
+  job.submit_time = info.submit_time;
   job.start_time = info.start_time;
   // Without a limit slurmctld gives a date a year ahead.
   const bool running = job.state == "RUNNING" || job.state == "SUSPENDED";

@@ -15,6 +15,8 @@ namespace {
 using nlohmann::json;
 using Answered = Result<json>;
 
+constexpr int64_t kClocks = 300;  // seconds by which two hosts' clocks may differ: MUNGE allows no more
+
 std::optional<uint32_t> Number(const json& question, const char* key) {
   const auto it = question.find(key);
   if (it == question.end() || !it->is_number_unsigned()) return std::nullopt;
@@ -65,19 +67,44 @@ bool SameJob(const SlurmJob& a, const SlurmJob& b) {
   return a.job_id == b.job_id || (a.het_leader != 0 && a.het_leader == b.het_leader);
 }
 
-Result<SlurmJob> Load(Calls& calls, uint32_t job_id) {
-  auto jobs = calls.LoadJob(job_id);
+// Whether Slurm's job is the one that the question is about, and not another one that has its number now. A run that has been requeued
+// is in the queue since then.
+Status IsAsked(const SlurmJob& job, const json& question) {
+  const auto uid = Number(question, "uid");
+  const auto seen = Number(question, "seen");
+  const bool later = seen && job.restart_count <= Number(question, "restarts").value_or(0) &&
+                     job.submit_time > *seen + kClocks;
+  if ((!uid || *uid == job.uid) && !later) return {};
+  return Error{
+      Errc::kNotFound,
+      fmt::format("Slurm does not know the job {} any more: another job has its number", job.job_id)};
+}
+
+// With all components of a heterogeneous one.
+Result<std::vector<SlurmJob>> LoadAll(Calls& calls, const json& question) {
+  const auto job_id = Number(question, "job");
+  if (!job_id) return Missing("job");
+  auto jobs = calls.LoadJob(*job_id);
   if (!jobs) return jobs.error();
-  for (SlurmJob& job : *jobs) {
-    if (job.job_id == job_id) return std::move(job);
+  for (const SlurmJob& job : *jobs) {
+    if (job.job_id != *job_id) continue;
+    if (Status asked = IsAsked(job, question); !asked) return asked.error();
   }
-  return Error{Errc::kNotFound, fmt::format("Slurm knows no job {}", job_id)};
+  return jobs;
+}
+
+Result<SlurmJob> Load(Calls& calls, const json& question) {
+  auto jobs = LoadAll(calls, question);
+  if (!jobs) return jobs.error();
+  const auto job_id = Number(question, "job");
+  for (SlurmJob& job : *jobs) {
+    if (job.job_id == *job_id) return std::move(job);
+  }
+  return Error{Errc::kNotFound, fmt::format("Slurm knows no job {}", *job_id)};
 }
 
 Answered Job(Calls& calls, const json& question) {
-  const auto job_id = Number(question, "job");
-  if (!job_id) return Missing("job");
-  auto job = Load(calls, *job_id);
+  auto job = Load(calls, question);
   if (!job) return job.error();
   if (const auto grace = calls.GraceTime(job->partition)) job->grace_seconds = *grace;
   if (Flag(question, "sharing") && !job->nodes.empty()) {
@@ -114,6 +141,7 @@ Answered NodeDown(Calls& calls, const json& question) {
     return Error{Errc::kDenied,
                  fmt::format("{} is not set DOWN: it is not one of job {}'s nodes", *node, *job_id)};
   }
+  if (Status asked = IsAsked(*own, question); !asked) return asked.error();
   for (const SlurmJob& job : *jobs) {
     // Of a job that is only completing there slurmctld just forgets the node.
     if (SameJob(job, *own) || job.completing) continue;
@@ -152,44 +180,41 @@ Answered NodeResume(Calls& calls, const json& question) {
 }
 
 Answered Requeue(Calls& calls, const json& question) {
-  const auto job_id = Number(question, "job");
   const auto restarts = Number(question, "restarts");
-  if (!job_id) return Missing("job");
   if (!restarts) return Missing("restarts");
-  const auto job = Load(calls, *job_id);
+  const auto job = Load(calls, question);
   if (!job) return job.error();
   if (job->restart_count > *restarts) return json{{"requeued", true}};
   if (!job->batch) {
-    return Error{Errc::kDenied, fmt::format("job {} cannot be requeued: it has no batch script", *job_id)};
+    return Error{Errc::kDenied,
+                 fmt::format("job {} cannot be requeued: it has no batch script", job->job_id)};
   }
   if (!job->requeueable) {
     return Error{
         Errc::kDenied,
         fmt::format("job {} may not be requeued: it was submitted with --no-requeue, or slurm.conf says "
                     "JobRequeue=0 and it has no --requeue",
-                    *job_id)};
+                    job->job_id)};
   }
   const bool failed = job->state == "FAILED" && Flag(question, "failed");
   if (job->state != "RUNNING" && job->state != "SUSPENDED" && job->state != "PENDING" &&
       job->state != "NODE_FAIL" && job->state != "PREEMPTED" && !failed) {
     return Error{Errc::kDenied,
-                 fmt::format("job {} is not requeued: it has ended ({})", *job_id, job->state)};
+                 fmt::format("job {} is not requeued: it has ended ({})", job->job_id, job->state)};
   }
   if (Flag(question, "check")) {
     json answer = {{"requeued", false}};
     if (job->het_leader != 0) answer["heterogeneous"] = true;
     return answer;
   }
-  return Done(calls.Requeue(job->het_leader != 0 ? job->het_leader : *job_id));
+  return Done(calls.Requeue(job->het_leader != 0 ? job->het_leader : job->job_id));
 }
 
 // Slurm writes the begin time when the last node has completed, so it can be moved only after that.
 Answered Release(Calls& calls, const json& question) {
-  const auto job_id = Number(question, "job");
   const auto restarts = Number(question, "restarts");
-  if (!job_id) return Missing("job");
   if (!restarts) return Missing("restarts");
-  const auto jobs = calls.LoadJob(*job_id);
+  const auto jobs = LoadAll(calls, question);
   if (!jobs) return jobs.error();
   for (const SlurmJob& job : *jobs) {
     if (job.restart_count <= *restarts) {
@@ -215,11 +240,9 @@ Answered Release(Calls& calls, const json& question) {
 // What becomes of a job that has been released: a node on which its last run has not been cleaned up yet refuses its
 // script, and then Slurm holds the job until somebody releases it; or requeues it once more, and puts it off again.
 Answered Launched(Calls& calls, const json& question) {
-  const auto job_id = Number(question, "job");
   const auto restarts = Number(question, "restarts");
-  if (!job_id) return Missing("job");
   if (!restarts) return Missing("restarts");
-  const auto jobs = calls.LoadJob(*job_id);
+  const auto jobs = LoadAll(calls, question);
   if (!jobs) return jobs.error();
   json answer = {{"held", false}, {"waits", false}};
   for (const SlurmJob& job : *jobs) {
@@ -236,11 +259,11 @@ Answered Launched(Calls& calls, const json& question) {
 }
 
 Answered Comment(Calls& calls, const json& question) {
-  const auto job_id = Number(question, "job");
   const auto text = Text(question, "text");
-  if (!job_id) return Missing("job");
   if (!text) return Missing("text");
-  return Done(calls.SetAdminComment(*job_id, *text));
+  const auto job = Load(calls, question);
+  if (!job) return job.error();
+  return Done(calls.SetAdminComment(job->job_id, *text));
 }
 
 Answered KillStep(Calls& calls, const json& question) {

@@ -73,7 +73,7 @@ def supervisor_hello(job, nodes, node, uid=0, lengths=None, reconnecting=0, toke
     texts = [nodes.encode(), node.encode(), b""]
     counts = [job, 0, 0, uid, uid, 0, 1, 1, 1, 0, 0, os.getpid(), reconnecting, 0]
     sizes = lengths if lengths is not None else [len(text) for text in texts]
-    body = struct.pack("=14IQii", *counts, 0, 0, 0) + token + struct.pack("=4IQ", *sizes, 0, 0)
+    body = struct.pack("=14IQii", *counts, 0, 0, 0) + token + struct.pack("=4IQq", *sizes, 0, 0, 0)
     return packet(SUPERVISOR_HELLO, body + b"".join(texts))
 
 

@@ -83,13 +83,13 @@ class Client {
       Print(std::move(out), began);
     };
     if (what == "job") {
-      slurm_.JobInfo(number(1), word(2) == "sharing" ? Slurm::Sharing::kAsk : Slurm::Sharing::kSkip,
+      slurm_.JobInfo({number(1)}, word(2) == "sharing" ? Slurm::Sharing::kAsk : Slurm::Sharing::kSkip,
                      [this, done, began](const Result<SlurmJob>& job) {
                        if (!job) return done(job.error());
                        Print({{"request", "job"}, {"ok", true}, {"job", slurm::ToJson(*job)}}, began);
                      });
     } else if (what == "down") {
-      slurm_.NodeDown(number(1), word(2), rest(3), done);
+      slurm_.NodeDown({number(1)}, word(2), rest(3), done);
     } else if (what == "drain") {
       slurm_.NodeDrain(word(1), rest(2), done);
     } else if (what == "resume") {
@@ -97,9 +97,10 @@ class Client {
     } else if (what == "requeue") {
       std::vector<std::string> dead(words.begin() + static_cast<long>(std::min<size_t>(3, words.size())),
                                     words.end());
-      slurm_.Requeue(number(1), number(2), std::move(dead), "its host is silent", Slurm::Script::kRuns, done);
+      slurm_.Requeue({number(1), number(2)}, std::move(dead), "its host is silent", Slurm::Script::kRuns,
+                     done);
     } else if (what == "comment") {
-      slurm_.SetComment(number(1), rest(2), done);
+      slurm_.SetComment({number(1)}, rest(2), done);
     } else if (what == "step") {
       slurm_.KillStep(number(1), number(2), done);
     } else if (what == "cancel") {

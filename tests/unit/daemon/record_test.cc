@@ -21,6 +21,7 @@ GangRecord Full() {
   record.step_id = 0;
   record.restart_count = 1;
   record.submission = UINT64_MAX;
+  record.launched_ns = 1'700'000'000'000'000'000;
   record.uid = 1000;
   record.state = "finished";
   record.succeeded = false;
@@ -53,11 +54,13 @@ GangRecord Full() {
   return record;
 }
 
-TEST(GangRecord, IsOfARunOfASubmission) {
+TEST(GangRecord, IsOfALaunchInARunOfASubmission) {
   GangJob job;
   job.job_id = 12;
   job.restart_count = 1;
   job.submission = UINT64_MAX;
+  EXPECT_FALSE(Full().IsOf(job));
+  job.launched_ns = Full().launched_ns;
   EXPECT_TRUE(Full().IsOf(job));
   job.submission = 1;
   EXPECT_FALSE(Full().IsOf(job));

@@ -53,6 +53,7 @@ TEST(FirstVersion, ASupervisorsHelloIsRead) {
   EXPECT_EQ(hello->body.wait_status, 7 << 8);
   ExpectToken(hello->body.token);
   EXPECT_EQ(hello->body.submission, 0x0123456789abcdefU);
+  EXPECT_EQ(hello->body.launched_ns, 0x1122334455667700);
   EXPECT_EQ(hello->node_list, "gpu[001-004]");
   EXPECT_EQ(hello->node_name, "gpu003");
   EXPECT_EQ(hello->options, "restarts=0,name=run.7_b");

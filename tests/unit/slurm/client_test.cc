@@ -126,7 +126,7 @@ TEST_F(SlurmClient, AHelperThatHangsIsKilledAtTheDeadlineAndStartedAgain) {
 
 TEST_F(SlurmClient, WhatTheHelperRefusesIsTheCallersError) {
   Helper("ask; no denied 'job 13 is on it too'; ask");
-  Client().NodeDown(12, "n1", "lost", Done());
+  Client().NodeDown({12}, "n1", "lost", Done());
   Await();
   ASSERT_FALSE(answers_[0]);
   EXPECT_EQ(answers_[0].error().code, Errc::kDenied);
@@ -157,7 +157,7 @@ TEST_F(SlurmClient, AnswersThatAreNoneKillTheHelper) {
 TEST_F(SlurmClient, NodesAreSetDownSoManyTimesAMinuteAndNoMore) {
   Helper("while ask; do echo x >> asked; ok '{\"changed\":true}'; done");
   options_.node_downs_per_minute = 2;
-  for (int i = 0; i < 3; ++i) Client().NodeDown(12, "n1", "lost", Done());
+  for (int i = 0; i < 3; ++i) Client().NodeDown({12}, "n1", "lost", Done());
   Await(3);
   // The refusal does not wait for the helper.
   EXPECT_EQ(std::count_if(answers_.begin(), answers_.end(), [](const Status& status) { return status.ok(); }),
@@ -173,9 +173,9 @@ TEST_F(SlurmClient, NodesAreSetDownSoManyTimesAMinuteAndNoMore) {
 TEST_F(SlurmClient, WhatHasSetNoNodeDownDoesNotCount) {
   Helper("while ask; do ok '{\"changed\":false}'; done");
   options_.node_downs_per_minute = 1;
-  Client().NodeDown(12, "n1", "lost", [this](const Status& status) {
+  Client().NodeDown({12}, "n1", "lost", [this](const Status& status) {
     EXPECT_TRUE(status);
-    Client().NodeDown(12, "n1", "lost", Done());
+    Client().NodeDown({12}, "n1", "lost", Done());
   });
   Await();
   EXPECT_TRUE(answers_[0]);
@@ -183,7 +183,7 @@ TEST_F(SlurmClient, WhatHasSetNoNodeDownDoesNotCount) {
 
 TEST_F(SlurmClient, ACommentThatWaitsHoldsNothingUp) {
   Helper("while ask; do if [ $do = comment ]; then until [ -e go ]; do sleep 0.01; done; fi; ok '{}'; done");
-  Client().SetComment(12, "gang restarted", Done());
+  Client().SetComment({12}, "gang restarted", Done());
   Client().NodeResume("n1", [this](const Status& status) {
     EXPECT_TRUE(status);
     EXPECT_TRUE(answers_.empty());
@@ -196,7 +196,7 @@ TEST_F(SlurmClient, ACommentThatWaitsHoldsNothingUp) {
 TEST_F(SlurmClient, ACommentThatIsRefusedForNowIsTriedThreeTimes) {
   options_.comment_pause = std::chrono::milliseconds(10);
   Helper("while ask; do echo \"$line\" >> asked; no unavailable 'setting the index'; done");
-  Client().SetComment(12, "gang restarted", Done());
+  Client().SetComment({12}, "gang restarted", Done());
   Await();
   ASSERT_FALSE(answers_[0]);
   EXPECT_EQ(answers_[0].error().code, Errc::kUnavailable);
@@ -206,7 +206,7 @@ TEST_F(SlurmClient, ACommentThatIsRefusedForNowIsTriedThreeTimes) {
 
 TEST_F(SlurmClient, ACommentThatMayNotBeSetIsTriedOnce) {
   Helper("while ask; do echo $do >> asked; no denied 'not yours'; done");
-  Client().SetComment(12, "gang restarted", Done());
+  Client().SetComment({12}, "gang restarted", Done());
   Await();
   ASSERT_FALSE(answers_[0]);
   EXPECT_EQ(Text("asked"), "comment\n");
@@ -218,9 +218,9 @@ TEST_F(SlurmClient, OfCommentsThatWaitTheNewestIsSet) {
   sed 's/.*"text":"\([a-z]*\)".*/\1/' <<<"$line" >> asked
   if [ -e go ]; then ok '{}'; else touch go; no unavailable 'setting the index'; fi
 done)sh");
-  Client().SetComment(12, "first", Done());
-  Client().SetComment(12, "second", Done());
-  Client().SetComment(12, "third", Done());
+  Client().SetComment({12}, "first", Done());
+  Client().SetComment({12}, "second", Done());
+  Client().SetComment({12}, "third", Done());
   Await(3);
   for (const Status& answer : answers_) EXPECT_TRUE(answer);
   EXPECT_EQ(Text("asked"), "first\nthird\n");
@@ -229,8 +229,8 @@ done)sh");
 TEST_F(SlurmClient, ACommentThatIsOnItsWayIsSetBeforeANodeIsDown) {
   options_.comment_first = std::chrono::seconds(30);
   Helper("while ask; do [ $do = comment ] && sleep 0.05; echo $do >> asked; ok '{\"changed\":true}'; done");
-  Client().SetComment(12, "n1 is lost", Done());
-  Client().NodeDown(12, "n1", "lost", Done());
+  Client().SetComment({12}, "n1 is lost", Done());
+  Client().NodeDown({12}, "n1", "lost", Done());
   Await(2);
   EXPECT_EQ(Text("asked"), "comment\nnode_down\n");
 }
@@ -254,7 +254,7 @@ while ask; do
     *) ok '{"released":true}' ;;
   esac
 done)sh");
-  Client().Requeue(12, 0, {"n1"}, "its host is silent", Slurm::Script::kRuns, Done());
+  Client().Requeue({12}, {"n1"}, "its host is silent", Slurm::Script::kRuns, Done());
   Await();
   EXPECT_TRUE(answers_[0]) << answers_[0].error().message;
   EXPECT_EQ(Text("asked"),
@@ -273,7 +273,7 @@ TEST_F(SlurmClient, AHeterogeneousJobIsRequeuedBeforeItsDeadAreSetDown) {
     *) ok '{"released":true}' ;;
   esac
 done)sh");
-  Client().Requeue(12, 0, {"n1"}, "its host is silent", Slurm::Script::kRuns, Done());
+  Client().Requeue({12}, {"n1"}, "its host is silent", Slurm::Script::kRuns, Done());
   Await();
   EXPECT_TRUE(answers_[0]) << answers_[0].error().message;
   EXPECT_EQ(Text("asked"), "requeue check\nrequeue\nnode_down\nrelease\n");
@@ -281,7 +281,7 @@ done)sh");
 
 TEST_F(SlurmClient, ARequeueThatIsRefusedSetsNothingDown) {
   Helper("while ask; do echo $do >> asked; no denied 'it was submitted with --no-requeue'; done");
-  Client().Requeue(12, 0, {"n1"}, "its host is silent", Slurm::Script::kRuns, Done());
+  Client().Requeue({12}, {"n1"}, "its host is silent", Slurm::Script::kRuns, Done());
   Await();
   ASSERT_FALSE(answers_[0]);
   EXPECT_EQ(answers_[0].error().code, Errc::kDenied);
@@ -293,7 +293,7 @@ TEST_F(SlurmClient, AStepThatCouldNotBeLaunchedIsNotLaunchedOnTheSameNodeAgain) 
   echo $do >> asked
   if [ $do = node_down ]; then no denied 'job 13 is on it too'; else ok '{"requeued":false}'; fi
 done)sh");
-  Client().Requeue(12, 0, {"n1"}, "it was dead", Slurm::Script::kMayHaveFailed, Done());
+  Client().Requeue({12}, {"n1"}, "it was dead", Slurm::Script::kMayHaveFailed, Done());
   Await();
   ASSERT_FALSE(answers_[0]);
   EXPECT_THAT(answers_[0].error().message, HasSubstr("job 13 is on it too"));
@@ -310,7 +310,7 @@ TEST_F(SlurmClient, AJobWhoseScriptWasKilledWithItsNodeIsRequeuedThoughTheNodeIs
     *) ok '{"requeued":false,"released":true}' ;;
   esac
 done)sh");
-  Client().Requeue(12, 0, {"n1"}, "its host is silent", Slurm::Script::kMayBeKilled, Done());
+  Client().Requeue({12}, {"n1"}, "its host is silent", Slurm::Script::kMayBeKilled, Done());
   Await();
   EXPECT_TRUE(answers_[0]) << answers_[0].error().message;
   EXPECT_THAT(Text("asked"), AllOf(HasSubstr("\"do\":\"release\""), HasSubstr("\"failed\":true")));
@@ -319,7 +319,7 @@ done)sh");
 TEST_F(SlurmClient, ARequeueGivesUpAtItsDeadlineAndSaysWhatItWaitedFor) {
   Helper("while ask; do ok '{\"released\":false,\"state\":\"its last run is completing\"}'; done");
   options_.requeue_timeout = std::chrono::milliseconds(200);
-  Client().Requeue(12, 0, {}, "", Slurm::Script::kRuns, Done());
+  Client().Requeue({12}, {}, "", Slurm::Script::kRuns, Done());
   Await();
   ASSERT_FALSE(answers_[0]);
   EXPECT_THAT(answers_[0].error().message, HasSubstr("within 200 ms: its last run is completing"));
@@ -328,7 +328,8 @@ TEST_F(SlurmClient, ARequeueGivesUpAtItsDeadlineAndSaysWhatItWaitedFor) {
 TEST_F(SlurmClient, ARequeueOutlivesTheDaemonThatBeganIt) {
   options_.requeue_dir = directory_ / "requeues";
   Helper("while ask; do echo $do >> asked; no unavailable 'slurmctld is away'; done");
-  Client().Requeue(12, 3, {"n1"}, "its host is silent", Slurm::Script::kMayHaveFailed, Done());
+  Client().Requeue({12, 3, 1001, 1700000000}, {"n1"}, "its host is silent", Slurm::Script::kMayHaveFailed,
+                   Done());
   std::function<void()> look;
   const auto die = [&] {
     if (Text("asked").empty()) return false;
@@ -358,7 +359,8 @@ done)sh");
   look();
   loop_.Run();
   EXPECT_THAT(Text("again"),
-              AllOf(HasSubstr("\"job\":12"), HasSubstr("\"restarts\":3"), HasSubstr("\"failed\":true")));
+              AllOf(HasSubstr("\"job\":12"), HasSubstr("\"restarts\":3"), HasSubstr("\"uid\":1001"),
+                    HasSubstr("\"seen\":1700000000"), HasSubstr("\"failed\":true")));
 }
 
 TEST_F(SlurmClient, MoreThanSixtyFourQuestionsAreRefused) {

@@ -125,6 +125,52 @@ TEST_F(Operations, ARequeueEndsTheNamedIncarnationOnly) {
   EXPECT_THAT(calls.log, ElementsAre("requeue 12"));
 }
 
+// slurmctld has come back with an older state, or none, and has given the number again.
+TEST_F(Operations, AnotherJobOfTheSameNumberIsLeftAlone) {
+  constexpr int64_t kSeen = 1'700'000'000;
+  SlurmJob& job = calls.AddJob(12, {"n1", "n2"});
+  job.uid = 1001;
+  const auto all = [&](int restarts) {
+    const json run = {{"job", 12}, {"restarts", restarts}, {"uid", 1001}, {"seen", kSeen}};
+    std::vector<json> questions = {{{"do", "job"}},
+                                   {{"do", "requeue"}},
+                                   {{"do", "requeue"}, {"check", true}},
+                                   {{"do", "release"}, {"settled", true}},
+                                   {{"do", "launched"}, {"free", true}},
+                                   {{"do", "comment"}, {"text", "restarted"}},
+                                   Down("n2")};
+    for (json& question : questions) question.update(run);
+    return questions;
+  };
+  job.submit_time = kSeen + 301;
+  for (const json& question : all(0))
+    EXPECT_THAT(Refused(question, "not_found"), HasSubstr("another job")) << question;
+  job.submit_time = kSeen - 3600;
+  job.uid = 1002;
+  for (const int restarts : {0, 1}) {
+    job.restart_count = 1;
+    for (const json& question : all(restarts)) Refused(question, "not_found");
+  }
+  EXPECT_THAT(calls.log, IsEmpty());
+}
+
+TEST_F(Operations, AJobThatWasSubmittedAgainByItsRequeueIsTheSame) {
+  SlurmJob& job = calls.AddJob(12, {}, "PENDING");
+  job.uid = 1001;
+  job.restart_count = 1;
+  job.submit_time = 1'700'003'600;
+  json question = {{"do", "requeue"}, {"job", 12}, {"restarts", 0}, {"uid", 1001}, {"seen", 1'700'000'000}};
+  EXPECT_EQ(Good(question), json({{"requeued", true}}));
+  question.update({{"do", "release"}, {"settled", true}});
+  EXPECT_TRUE(Good(question)["released"]);
+  // The host's clock is behind slurmctld's.
+  job.restart_count = 0;
+  job.state = "RUNNING";
+  job.submit_time = 1'700'000'300;
+  Good({{"do", "requeue"}, {"job", 12}, {"restarts", 0}, {"uid", 1001}, {"seen", 1'700'000'000}});
+  EXPECT_EQ(calls.log.back(), "requeue 12");
+}
+
 TEST_F(Operations, WhoeverAsksWhetherAJobMayBeRequeuedLearnsThatItIsHeterogeneous) {
   calls.AddJob(12, {"n1", "n2"}).het_leader = 12;
   EXPECT_EQ(Good({{"do", "requeue"}, {"job", 12}, {"restarts", 0}, {"check", true}}),
