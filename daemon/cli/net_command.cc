@@ -49,14 +49,20 @@ Result<roce::Settings> SettingsIfAny(const NetOptions& options) {
   return roce::LoadSettings(options.settings);
 }
 
-// Of the fabric, or of it the one that was asked for. An address may come later than its interface.
+// Whether an interface of the fabric has the name, or a port below the interface has. A bond's port that its driver has reset has no address of its own.
+bool HasInterface(const roce::Interface& interface, const std::string& name) {
+  return interface.name == name ||
+         std::ranges::find(interface.ports, name, &roce::PhysicalPort::name) != interface.ports.end();
+}
+
+// All of the fabric, or of the fabric those that have the interface that was asked for. An address may come later than its interface.
 std::vector<roce::Interface> Chosen(const roce::Host& host, const roce::Settings& settings,
                                     const NetOptions& options) {
   const auto until = Clock::now() + std::chrono::seconds(options.wait_seconds);
   for (;;) {
     auto found = roce::FabricInterfaces(host, settings);
     if (!options.interface.empty())
-      std::erase_if(found, [&](const roce::Interface& one) { return one.name != options.interface; });
+      std::erase_if(found, [&](const roce::Interface& one) { return !HasInterface(one, options.interface); });
     if (!found.empty() || Clock::now() >= until) return found;
     std::this_thread::sleep_for(kLookAgain);
   }
@@ -90,7 +96,7 @@ Result<Answered> Look(const NetOptions& options, bool set) {
     ok = ok && knob.state != roce::State::kDiffers;
     knobs.push_back(KnobJson(knob));
   }
-  // One that was asked for need not be of the fabric: the units ask of each that comes up.
+  // An interface that was asked for need not be of the fabric: a unit asks of each that comes up.
   if (interfaces.empty() && options.interface.empty() && !settings->networks.empty()) ok = false;
   return Answered{{{"ok", ok},
                    {"settings", options.settings},
@@ -111,6 +117,7 @@ std::string UnknownText(const json& knobs) {
   }
   if (count == 0) return "";
   std::vector<std::string> parts;
+  parts.reserve(by_reason.size());
   for (const auto& [why, names] : by_reason)
     parts.push_back(fmt::format("{}: {}", fmt::join(names, ", "), why));
   return fmt::format("{} of {} are unknown, which is no finding: {}\n", count, knobs.size(),
@@ -119,18 +126,19 @@ std::string UnknownText(const json& knobs) {
 
 std::string KnobsText(const json& document) {
   const json& knobs = document.at("knobs");
-  if (document.at("networks") == "")
+  const std::string networks = document.at("networks");
+  if (networks.empty())
     return fmt::format("{} names no networks: this host has no fabric\n",
                        document.at("settings").get<std::string>());
-  if (knobs.empty())
-    return fmt::format("no interface has an address in {}\n", document.at("networks").get<std::string>());
+  if (knobs.empty()) return fmt::format("no interface has an address in {}\n", networks);
   std::vector<Row> rows{{"INTERFACE", "DRIVER", "KNOB", "STATE", "IS", "SHOULD", "BY", "NOTE"}};
   for (const json& knob : knobs) {
+    const std::string interface = knob.at("interface");
+    const std::string driver = knob.at("driver");
     const std::string why = knob.value("why", "");
-    rows.push_back({knob.at("interface") == "" ? "-" : knob.at("interface"),
-                    knob.at("driver") == "" ? "-" : knob.at("driver"), knob.at("knob"), knob.at("state"),
-                    knob.value("is", "-"), knob.value("should", "-"), knob.value("via", "-"),
-                    why.empty() ? knob.value("fix", "") : why});
+    rows.push_back({interface.empty() ? "-" : interface, driver.empty() ? "-" : driver, knob.at("knob"),
+                    knob.at("state"), knob.value("is", "-"), knob.value("should", "-"),
+                    knob.value("via", "-"), why.empty() ? knob.value("fix", "") : why});
   }
   return Table(rows) + UnknownText(knobs);
 }
@@ -144,7 +152,7 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
   const auto options = std::make_shared<NetOptions>();
   net->add_option("--settings", options->settings, "The fabric's settings")->capture_default_str();
   net->add_option("--root", options->root, "What /sys is below, as in a copy of another host's");
-  net->add_option("--interface", options->interface, "This interface alone, if it is one of the fabric");
+  net->add_option("--interface", options->interface, "This interface alone, or those whose port it is");
   net->add_option("--wait", options->wait_seconds, "How many seconds to wait for an address of the fabric")
       ->check(CLI::Range(0, 3'600));
   const auto add = [=](const char* name, const char* about, std::function<void()> run) {

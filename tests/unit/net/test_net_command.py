@@ -236,6 +236,11 @@ class NetCommandTest(unittest.TestCase):
         self.assertEqual(json.loads(firmware.read_text()), {f"{key}_P{i}": value for key, value in (("ROCE_CC_PRIO_MASK", 8), ("CNP_DSCP", 48), ("CNP_802P_PRIO", 6)) for i in (1, 2)})
         self.assertEqual(Path("/sys/class/net/bond0/mtu").read_text(), "9000\n")
         self.assertEqual(self.settable(self.net("check", code=0)), {"is"})
+        # Their driver resets them.
+        self.with_dcb("ens2f0np0", "ens2f1np1")
+        self.assertEqual(self.of(self.net("check", "--interface", "ens2f1np1", code=1), "ens2f1np1")["pfc"]["state"], "differs")
+        self.net("set", "--interface", "ens2f1np1", code=0)
+        self.assertEqual(self.port("ens2f1np1"), {"host": True, "trust": "dscp", "dscp": [[26, 3], [48, 6]], "pfc": [i == 3 for i in range(8)]})
 
     def test_the_ports_below_an_interface_of_the_kernel_are_found(self) -> None:
         self.interface("above0", "10.77.0.1/16", "bridge")
@@ -245,6 +250,17 @@ class NetCommandTest(unittest.TestCase):
         found = self.net("check", code=1)
         self.assertEqual([(knob["interface"], knob["knob"]) for knob in found["knobs"] if knob["knob"] in ("mtu", "pfc")], [("above0", "mtu"), ("port0", "pfc"), ("port1", "pfc")])
         self.assertEqual(found["knobs"][0]["driver"], "bridge")
+
+    def test_a_port_that_its_driver_has_reset_is_set_up_as_soon_as_it_is_below_its_interface_again(self) -> None:
+        """The unit of udev names the port, whose address is its bond's."""
+        self.interface("above0", "10.77.0.1/16", "bridge")
+        self.interface("port0", "192.0.2.1/32")
+        self.assertEqual(self.net("check", "--interface", "port0", code=0)["knobs"], [])
+        later = subprocess.Popen(["sh", "-c", "sleep 0.5; ip link set port0 master above0"])
+        self.addCleanup(later.wait)
+        done = self.net("set", "--interface", "port0", "--wait", "60", code=0)
+        self.assertEqual({knob["interface"] for knob in done["knobs"]}, {"above0", "port0"})
+        self.assertEqual(self.states(done)["mtu"], "set")
 
     def vlan(self, name: str, below: str, egress: str) -> None:
         """As the kernel shows a VLAN and its map of priorities."""
