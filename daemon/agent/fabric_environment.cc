@@ -18,12 +18,8 @@ constexpr auto kLookAgain = std::chrono::seconds(30);
 // Nothing where nobody has described a fabric.
 Result<std::vector<std::string>> LookAtFabric(const std::string& settings_path) {
   std::vector<std::string> variables;
-  if (settings_path.empty()) return variables;
   const auto settings = roce::LoadSettings(settings_path);
-  if (!settings) {
-    if (settings.error().code == Errc::kNotFound) return variables;
-    return settings.error();
-  }
+  if (!settings) return settings.error();
   if (settings->networks.empty()) return variables;
   const roce::Host host = roce::ThisHost();
   for (const fabric::Variable& one :

@@ -1,7 +1,6 @@
 #include "daemon/cli/net_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -40,13 +39,6 @@ roce::Host HostOf(const NetOptions& options) {
   roce::Host host = roce::ThisHost();
   host.root = options.root;
   return host;
-}
-
-// What is there may be seen, and NCCL started, on a host whose fabric nobody has described.
-Result<roce::Settings> SettingsIfAny(const NetOptions& options) {
-  if (options.settings == roce::kSettingsPath && ::access(roce::kSettingsPath, F_OK) != 0)
-    return roce::Settings{};
-  return roce::LoadSettings(options.settings);
 }
 
 // Whether an interface of the fabric has the name, or a port below the interface has. A bond's port that its driver has reset has no address of its own.
@@ -124,12 +116,15 @@ std::string UnknownText(const json& knobs) {
                      fmt::join(parts, "; "));
 }
 
+std::string NoNetworksText(const json& document) {
+  return fmt::format("{} names no networks: this host has no fabric\n",
+                     document.at("settings").get<std::string>());
+}
+
 std::string KnobsText(const json& document) {
   const json& knobs = document.at("knobs");
   const std::string networks = document.at("networks");
-  if (networks.empty())
-    return fmt::format("{} names no networks: this host has no fabric\n",
-                       document.at("settings").get<std::string>());
+  if (networks.empty()) return NoNetworksText(document);
   if (knobs.empty()) return fmt::format("no interface has an address in {}\n", networks);
   std::vector<Row> rows{{"INTERFACE", "DRIVER", "KNOB", "STATE", "IS", "SHOULD", "BY", "NOTE"}};
   for (const json& knob : knobs) {
@@ -141,6 +136,45 @@ std::string KnobsText(const json& document) {
                     knob.value("via", "-"), why.empty() ? knob.value("fix", "") : why});
   }
   return Table(rows) + UnknownText(knobs);
+}
+
+// What every port of the fabric's switches must have, so that they treat packets as hosts with these settings do.
+Result<Answered> ShowSwitches(const NetOptions& options) {
+  const auto settings = roce::LoadSettings(options.settings);
+  if (!settings) return settings.error();
+  json knobs = json::array();
+  const auto add = [&](const char* knob, const std::string& should, const std::string& why) {
+    knobs.push_back({{"knob", knob}, {"should", should}, {"why", why}});
+  };
+  if (!settings->networks.empty()) {
+    const bool lossless = settings->pfc == "yes";
+    const std::string priority = fmt::format("priority {}", settings->priority);
+    const std::string notices = fmt::format("priority {}", settings->cnp_priority);
+    add("mtu", fmt::format("{} or more", settings->mtu),
+        "of IP; a switch that counts the frame's header and a VLAN's tag needs 22 more");
+    add("trust", "DSCP", "not the tag of a VLAN");
+    add("dscp", fmt::format("{} to {}, {} to {}", settings->dscp, priority, settings->cnp_dscp, notices),
+        "RDMA's packets, and notifications of congestion");
+    add("pfc", lossless ? priority + " alone" : "none",
+        lossless ? "RDMA's packets are not dropped" : "the fabric may drop packets, and nothing pauses");
+    add("ecn", settings->ecn_bits == 0 ? "none" : priority,
+        settings->ecn_bits == 0 ? "packets have no bits for marks: a switch would drop what it marks"
+                                : "packets are marked before a queue is full, and their senders slow down");
+    add("strict", notices, "notifications of congestion wait behind nothing");
+  }
+  return Answered{{{"settings", options.settings},
+                   {"networks", settings->networks_text},
+                   {"traffic_class", settings->TrafficClass()},
+                   {"knobs", knobs}},
+                  kGood};
+}
+
+std::string SwitchesText(const json& document) {
+  const json& knobs = document.at("knobs");
+  if (knobs.empty()) return NoNetworksText(document);
+  std::vector<Row> rows{{"KNOB", "SHOULD", "WHY"}};
+  for (const json& knob : knobs) rows.push_back({knob.at("knob"), knob.at("should"), knob.at("why")});
+  return Table(rows);
 }
 
 }  // namespace
@@ -162,7 +196,7 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
     return command;
   };
   const auto show = [=](const auto& look, std::string (*text)(const json&)) {
-    const auto settings = SettingsIfAny(*options);
+    const auto settings = roce::LoadSettings(options->settings);
     if (!settings) return Fail(settings.error());
     const auto answered = look(HostOf(*options), *settings);
     return answered ? Print(*common, *answered, text) : Fail(answered.error());
@@ -186,8 +220,12 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
   add("check", "Compare this host's interfaces with the fabric's settings; root sees all of it",
       [=] { look(false); });
   add("set", "Set what differs (root)", [=] { look(true); });
+  add("switch", "Print what the ports of the fabric's switches must have, by the same settings", [=] {
+    const auto answered = ShowSwitches(*options);
+    *result = answered ? Print(*common, *answered, SwitchesText) : Fail(answered.error());
+  });
   CLI::App* test = add("test", "Measure between the nodes of a gang, and name the links that are bad", [=] {
-    const auto settings = SettingsIfAny(*options);
+    const auto settings = roce::LoadSettings(options->settings);
     const auto run = options->test.nccl ? TestGpus : TestFabric;
     *result = settings ? run(*common, HostOf(*options), *settings, options->test) : Fail(settings.error());
   });

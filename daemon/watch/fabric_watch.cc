@@ -39,8 +39,7 @@ struct FabricWatch::Readers {
   void Find(const Options& options) {
     readers.clear();
     const auto settings = roce::LoadSettings(options.settings);
-    const std::string error =
-        settings || settings.error().code == Errc::kNotFound ? "" : settings.error().message;
+    const std::string error = settings ? "" : settings.error().message;
     if (!error.empty() && error != said) spdlog::warn("the fabric is not watched: {}", error);
     said = error;
     if (!settings || settings->networks.empty()) return;

@@ -2,8 +2,10 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 
 #include "base/key_file.h"
@@ -126,6 +128,8 @@ Result<Settings> ParseSettings(const std::string& text, const std::string& name)
 }
 
 Result<Settings> LoadSettings(const std::string& path) {
+  const bool none = path == kSettingsPath && ::access(kSettingsPath, F_OK) != 0 && errno == ENOENT;
+  if (none || path.empty()) return Settings{};
   const auto text = ReadKeyFile(path);
   if (!text) return text.error();
   return ParseSettings(*text, path);

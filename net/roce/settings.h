@@ -45,6 +45,7 @@ struct Settings {
 };
 
 Result<Settings> ParseSettings(const std::string& text, const std::string& name_for_errors);
+// A host without kSettingsPath, or with "" for a path, has no fabric: no networks. Whoever names another file means that it is there.
 Result<Settings> LoadSettings(const std::string& path);
 // A commented file with every key and its default.
 std::string DefaultSettingsText();

@@ -457,6 +457,31 @@ esac
         self.settings.unlink()
         self.assertIn("No such file", self.run_net("check").stderr)
 
+    def test_a_host_without_the_file_of_settings_has_no_fabric(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        if Path("/etc/muster").exists():  # this test has mounts of its own
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/etc/muster"], check=True, timeout=30)
+            self.addCleanup(subprocess.run, ["umount", "/etc/muster"], check=True, timeout=30)
+        for command in ("check", "set", "switch"):
+            done = subprocess.run([str(BUILD / "bin" / "muster"), "net", command], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual((done.returncode, done.stdout), (0, "/etc/muster/roce.yaml names no networks: this host has no fabric\n"), done.stderr)
+        self.assertEqual(Path("/sys/class/net/roce0/mtu").read_text(), "1500\n")
+
+    def test_what_switches_must_have_follows_from_the_settings(self) -> None:
+        def switch() -> dict[str, str]:
+            done = self.run_net("switch", "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return {knob["knob"]: knob["should"] for knob in json.loads(done.stdout)["knobs"]}
+
+        self.assertEqual(switch(), {"mtu": "9000 or more", "trust": "DSCP", "dscp": "26 to priority 3, 48 to priority 6", "pfc": "priority 3 alone", "ecn": "priority 3", "strict": "priority 6"})
+        self.settings.write_text("networks: 10.77.0.0/16\nmtu: 4200\ndscp: 24\npriority: 4\ncnp_dscp: 56\ncnp_priority: 7\n")
+        self.assertEqual(switch(), {"mtu": "4200 or more", "trust": "DSCP", "dscp": "24 to priority 4, 56 to priority 7", "pfc": "priority 4 alone", "ecn": "priority 4", "strict": "priority 7"})
+        self.settings.write_text("networks: 10.77.0.0/16\npfc: no\necn_bits: 0\n")
+        found = switch()
+        self.assertEqual((found["pfc"], found["ecn"]), ("none", "none"))
+        self.settings.write_text("dscp: 24\n")
+        self.assertEqual(self.run_net("switch").stdout, f"{self.settings} names no networks: this host has no fabric\n")
+
     def test_the_settings_that_are_printed_are_read(self) -> None:
         printed = self.run_net("settings").stdout
         lines = [line.removeprefix("#") for line in printed.splitlines() if line.startswith("#") and not line.startswith("# ")]

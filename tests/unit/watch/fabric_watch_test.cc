@@ -6,6 +6,7 @@
 #include <ctime>
 #include <memory>
 
+#include "daemon/config/config.h"
 #include "tests/unit/health/temporary_tree.h"
 
 namespace muster::watch {
@@ -110,6 +111,14 @@ TEST_F(FabricWatchTest, WithoutSettingsOrWithBadOnesNothingIsRead) {
   RunUntil([] { return false; });
   EXPECT_EQ(samples_, 0);
   EXPECT_EQ(asked_, 0);
+}
+
+TEST_F(FabricWatchTest, OnlyTheDefaultFileOfSettingsMayBeMissing) {
+  EXPECT_EQ(Config().fabric_settings, roce::kSettingsPath);
+  const auto none = roce::LoadSettings("");
+  ASSERT_TRUE(none.ok());
+  EXPECT_THAT(none->networks, IsEmpty());
+  EXPECT_EQ(roce::LoadSettings(tree_ / "other.yaml").error().code, Errc::kNotFound);
 }
 
 TEST_F(FabricWatchTest, WithoutGangsNothingIsRead) {
