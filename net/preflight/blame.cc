@@ -16,6 +16,10 @@ double LostPart(uint64_t lost, uint64_t packets) {
   return packets == 0 ? 0 : static_cast<double>(lost) / static_cast<double>(packets);
 }
 
+double PartOf(double is, double should) {
+  return should <= 0 ? 0 : is / should;
+}
+
 bool Over(const Suspect& suspect, const std::vector<uint32_t>& switches, const Measured& one) {
   const bool out = suspect.direction == Direction::kOut;
   switch (suspect.scope) {
@@ -29,27 +33,20 @@ bool Over(const Suspect& suspect, const std::vector<uint32_t>& switches, const M
   return false;
 }
 
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 // What an end's link carried besides.
 double Other(const Measured& one) {
   return std::max(one.other_out, one.other_in);
 }
 
-double SlowBelow(const Expected& expected) {
-  return expected.slow_below * expected.mbit_s;
+double SlowBelow(const Measured& one, const Expected& expected) {
+  return expected.slow_below * expected.Rate(one);
 }
 
 // Other traffic may be why a rate is low and packets are lost.
 bool Tells(Trouble trouble, const Measured& one, const Expected& expected) {
   switch (trouble) {
     case Trouble::kSlow:
-      return one.mbit_s >= SlowBelow(expected) || one.mbit_s + Other(one) < SlowBelow(expected);
+      return one.mbit_s >= SlowBelow(one, expected) || one.mbit_s + Other(one) < SlowBelow(one, expected);
     case Trouble::kLossy:
       return !Shared(one, expected);
     default:
@@ -61,12 +58,12 @@ bool Tells(Trouble trouble, const Measured& one, const Expected& expected) {
 // explain the same.
 class Blame {
  public:
-  Blame(Trouble trouble, uint32_t nodes, const std::vector<uint32_t>& switches, double lossy_above,
+  Blame(Trouble trouble, uint32_t nodes, const std::vector<uint32_t>& switches, const Expected& expected,
         std::vector<const Measured*> all, std::vector<const Measured*> bad)
       : trouble_(trouble),
         nodes_(nodes),
         switches_(switches),
-        lossy_above_(lossy_above),
+        expected_(expected),
         all_(std::move(all)),
         bad_(std::move(bad)) {}
 
@@ -94,7 +91,7 @@ class Blame {
 
   // A measurement is bad or it is not, but one that has lost nothing may have been lucky: losses are counted over all of a link's.
   [[nodiscard]] bool Explains(const Count& count) const {
-    if (trouble_ == Trouble::kLossy) return LostPart(count.bad, count.all) > lossy_above_;
+    if (trouble_ == Trouble::kLossy) return LostPart(count.bad, count.all) > expected_.SuspiciousAbove();
     return count.bad >= 2 && static_cast<double>(count.bad) >= kNearlyAll * static_cast<double>(count.all);
   }
 
@@ -129,11 +126,11 @@ class Blame {
   }
 
   Suspect Take(Suspect suspect) {
-    std::vector<double> rates;
+    std::vector<const Measured*> bad;
     Count packets;
     std::erase_if(bad_, [&](const Measured* one) {
       if (!Over(suspect, switches_, *one)) return false;
-      rates.push_back(one->mbit_s);
+      bad.push_back(one);
       if (suspect.why.empty()) suspect.why = one->error;
       return true;
     });
@@ -145,15 +142,23 @@ class Blame {
       packets.all += one->packets;
       return true;
     });
-    suspect.bad = static_cast<uint32_t>(rates.size());
-    suspect.is = trouble_ == Trouble::kLossy ? LostPart(packets.bad, packets.all) : Median(rates);
+    suspect.bad = static_cast<uint32_t>(bad.size());
+    if (trouble_ == Trouble::kLossy) {
+      suspect.is = LostPart(packets.bad, packets.all);
+    } else if (!bad.empty()) {
+      const auto median = bad.begin() + static_cast<std::ptrdiff_t>(bad.size() / 2);
+      std::ranges::nth_element(
+          bad, median, {}, [&](const Measured* one) { return PartOf(one->mbit_s, expected_.Rate(*one)); });
+      suspect.is = (*median)->mbit_s;
+      suspect.should = expected_.Rate(**median);
+    }
     return suspect;
   }
 
   Trouble trouble_;
   uint32_t nodes_;
   const std::vector<uint32_t>& switches_;
-  double lossy_above_;
+  const Expected& expected_;
   std::vector<const Measured*> all_;
   std::vector<const Measured*> bad_;
 };
@@ -183,7 +188,7 @@ const char* Name(Direction direction) {
 }
 
 bool Shared(const Measured& one, const Expected& expected) {
-  return Other(one) > expected.shared_above * expected.mbit_s;
+  return Other(one) > expected.shared_above * expected.Most();
 }
 
 bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected) {
@@ -199,7 +204,7 @@ bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, 
     case Trouble::kNoRdma:
       return one.verbs && one.connected && one.mbit_s == 0;
     case Trouble::kSlow:
-      return one.connected && one.mbit_s < SlowBelow(expected);
+      return one.connected && one.mbit_s < SlowBelow(one, expected);
     case Trouble::kLossy:
       return one.connected && one.lost > 0;
   }
@@ -217,7 +222,12 @@ void Join(std::vector<Suspect>& suspects) {
         if (a.scope == Scope::kPair && a.other < a.node) std::swap(a.node, a.other);
         a.bad += b.bad;
         a.all += b.all;
-        a.is = a.trouble == Trouble::kLossy ? std::max(a.is, b.is) : std::min(a.is, b.is);
+        if (a.trouble == Trouble::kLossy) {
+          a.is = std::max(a.is, b.is);
+        } else if (PartOf(b.is, b.should) < PartOf(a.is, a.should)) {
+          a.is = b.is;
+          a.should = b.should;
+        }
       }
       suspects.erase(suspects.begin() + static_cast<std::ptrdiff_t>(j));
     }
@@ -240,8 +250,7 @@ std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches
     std::vector<const Measured*> tell;
     std::ranges::copy_if(left, std::back_inserter(tell),
                          [&](const Measured* one) { return Tells(trouble, *one, expected); });
-    for (const Suspect& suspect :
-         Blame(trouble, nodes, switches, expected.SuspiciousAbove(), tell, bad).Run()) {
+    for (const Suspect& suspect : Blame(trouble, nodes, switches, expected, tell, bad).Run()) {
       std::erase_if(left, [&](const Measured* one) { return Over(suspect, switches, *one); });
       suspects.push_back(suspect);
     }

@@ -5,6 +5,8 @@
 // explains them, and a pair of which no link does is itself the finding.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -49,10 +51,11 @@ struct Suspect {
   uint32_t node = 0;   // kNode: its link; kSwitch: its number; kPair: from this node
   uint32_t other = 0;  // kPair: to this one
   Direction direction = Direction::kOut;
-  uint32_t bad = 0;  // measurements over it that are bad
-  uint32_t all = 0;  // and all of them
-  double is = 0;     // of the bad ones the median: Mbit/s, or the part that was lost
-  std::string why;   // what one of them has said
+  uint32_t bad = 0;   // measurements over it that are bad
+  uint32_t all = 0;   // and all of them
+  double is = 0;      // of the bad ones the median: Mbit/s, or the part that was lost
+  double should = 0;  // Mbit/s that are expected where that was measured
+  std::string why;    // what one of them has said
 
   bool operator==(const Suspect& other_one) const {
     return trouble == other_one.trouble && scope == other_one.scope && node == other_one.node &&
@@ -61,10 +64,12 @@ struct Suspect {
 };
 
 struct Expected {
-  double mbit_s = 0;
-  double slow_below = 0.75;   // of that
-  double lossy_above = 0;     // the part of the packets that may be lost
-  double shared_above = 0.1;  // of mbit_s: other traffic that makes packets wait, and be lost
+  std::array<double, 2> mbit_s{};  // over TCP, and with RDMA, which may be much faster
+  double slow_below = 0.75;        // of that
+  double lossy_above = 0;          // the part of the packets that may be lost
+  double shared_above = 0.1;  // of what a link carries: other traffic that makes packets wait, and be lost
+  [[nodiscard]] double Rate(const Measured& one) const { return mbit_s[one.verbs ? 1 : 0]; }
+  [[nodiscard]] double Most() const { return std::max(mbit_s[0], mbit_s[1]); }
   // A quarter of that is suspicious: few packets have told so far.
   [[nodiscard]] double SuspiciousAbove() const { return lossy_above / 4; }
 };

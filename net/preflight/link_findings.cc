@@ -76,7 +76,7 @@ void PutPlace(const Suspect& suspect, const Places& places, json& finding) {
 
 }  // namespace
 
-json FindingOf(const Suspect& suspect, const Places& places, const Expected& expected) {
+json FindingOf(const Suspect& suspect, const Places& places) {
   json finding{{"trouble", Name(suspect.trouble)}, {"direction", Name(suspect.direction)}};
   PutPlace(suspect, places, finding);
   const std::string where = Where(suspect, places);
@@ -104,8 +104,8 @@ json FindingOf(const Suspect& suspect, const Places& places, const Expected& exp
       break;
     case Trouble::kSlow:
       finding["is"] = suspect.is;
-      finding["should"] = expected.mbit_s;
-      put(fmt::format("{:.0f} of {:.0f} Mbit/s arrive {}.", suspect.is, expected.mbit_s, where),
+      finding["should"] = suspect.should;
+      put(fmt::format("{:.0f} of {:.0f} Mbit/s arrive {}.", suspect.is, suspect.should, where),
           Look("ethtool", suspect, places));
       break;
     case Trouble::kLossy:

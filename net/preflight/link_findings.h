@@ -26,7 +26,7 @@ struct Places {
 };
 
 // {trouble, direction, node | pair | switch, interface, is, should, text, fix}: `text` is a sentence, `fix` a command with its device to begin with.
-nlohmann::json FindingOf(const Suspect& suspect, const Places& places, const Expected& expected);
+nlohmann::json FindingOf(const Suspect& suspect, const Places& places);
 
 // Of each node whose interface has another MTU than most.
 nlohmann::json MtuFindings(const Places& places);

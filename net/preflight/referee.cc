@@ -184,12 +184,7 @@ void Test::Find(uint32_t rail, Found& found) {
   for (const MeasuredLeg& one : measured_) {
     if (one.leg.rail == rail) measured.push_back(one.measured);
   }
-  Expected expected;
-  // What is faster than a link need be is no measure for others.
-  expected.mbit_s = UsualRate(measured);
-  if (const int64_t rate = RateOf(rail); rate > 0)
-    expected.mbit_s = std::min(expected.mbit_s, static_cast<double>(rate));
-  expected.lossy_above = options_.full ? kLossyFull : kLossyQuick;
+  const Expected expected = ExpectedOf(measured, RateOf(rail), options_.full ? kLossyFull : kLossyQuick);
   const std::set<uint32_t> shared = SharedLinks(measured, nodes_.size(), expected);
   for (const uint32_t node : shared) found.shared.insert(node);
   const Places places = PlacesOf(rail);
@@ -211,11 +206,11 @@ void Test::Find(uint32_t rail, Found& found) {
     if (const auto confirmed = Confirmed(suspects[i], again[i], expected)) {
       stand.push_back(*confirmed);
     } else {
-      found.passing.push_back(FindingOf(suspects[i], places, expected));
+      found.passing.push_back(FindingOf(suspects[i], places));
     }
   }
   Join(stand);
-  for (const Suspect& suspect : stand) found.findings.push_back(FindingOf(suspect, places, expected));
+  for (const Suspect& suspect : stand) found.findings.push_back(FindingOf(suspect, places));
 }
 
 json Test::Run() {
@@ -264,7 +259,7 @@ json Test::Run() {
                         : std::ranges::all_of(all, &Measured::verbs) ? "rdma"
                                                                      : "rdma and tcp"},
           {"seconds", std::chrono::duration<double>(Clock::now() - began).count()},
-          {"mbit_s", UsualRate(all)},
+          {"mbit_s", ExpectedOf(all, 0, 0).Most()},
           {"latency_us", latency.usual_us},
           {"longest_latency_us", latency.longest_us},
           {"longest_pair", longest},

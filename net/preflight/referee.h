@@ -21,7 +21,8 @@ struct TestOptions {
 };
 
 // Runs the test over a listening socket. The document is what `muster net test --json` prints:
-//   ok, nodes, rails, mode, transport, seconds (from the last node's coming to the verdict), mbit_s (what good links reach),
+//   ok, nodes, rails, mode, transport, seconds (from the last node's coming to the verdict), mbit_s (what good links reach, over TCP or
+//   with RDMA, whichever is more),
 //   latency_us (half of the shortest round trip, the median of the pairs), longest_latency_us and longest_pair, measurements,
 //   packets (of TCP's data, over the direction of a link that had fewest),
 //   over_tcp: [{text, fix}] (why nodes have measured over TCP though the fabric has RDMA devices),

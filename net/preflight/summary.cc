@@ -1,6 +1,7 @@
 #include "net/preflight/summary.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <utility>
@@ -23,6 +24,19 @@ double UsualRate(const std::vector<Measured>& measured) {
   if (rates.empty()) return 0;
   std::ranges::sort(rates);
   return rates[rates.size() * 3 / 4];
+}
+
+Expected ExpectedOf(const std::vector<Measured>& measured, int64_t rate, double lossy_above) {
+  Expected expected;
+  expected.lossy_above = lossy_above;
+  for (const bool verbs : {false, true}) {
+    std::vector<Measured> same;
+    std::ranges::copy_if(measured, std::back_inserter(same),
+                         [&](const Measured& one) { return one.verbs == verbs; });
+    const double usual = UsualRate(same);
+    expected.mbit_s[verbs ? 1 : 0] = rate > 0 ? std::min(usual, static_cast<double>(rate)) : usual;
+  }
+  return expected;
 }
 
 uint64_t FewestPackets(const std::vector<Measured>& measured) {
@@ -64,7 +78,7 @@ std::set<uint32_t> SharedLinks(const std::vector<Measured>& measured, size_t nod
   std::vector<Count> in(nodes);
   const auto add = [&](Count& count, double other) {
     ++count.all;
-    if (other > expected.shared_above * expected.mbit_s) ++count.much;
+    if (other > expected.shared_above * expected.Most()) ++count.much;
   };
   for (const Measured& one : measured) {
     add(out[one.from], one.other_out);
@@ -72,7 +86,7 @@ std::set<uint32_t> SharedLinks(const std::vector<Measured>& measured, size_t nod
   }
   const auto most = [](const Count& count) { return 2 * count.much > count.all; };
   std::set<uint32_t> shared;
-  if (expected.mbit_s <= 0) return shared;
+  if (expected.Most() <= 0) return shared;
   for (uint32_t node = 0; node < nodes; ++node) {
     if (most(out[node]) || most(in[node])) shared.insert(node);
   }

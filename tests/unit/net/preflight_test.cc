@@ -132,7 +132,7 @@ class SimulatedFabric {
         measured.push_back(Measure(pair.other, pair.one, kPackets));
       }
     }
-    const Expected expected{UsualRate(measured), 0.75, 0.004};
+    const Expected expected = ExpectedOf(measured, 0, 0.004);
     const auto suspects = Judge(nodes_, switches_, measured, expected);
     std::set<uint32_t> able;
     for (uint32_t i = 0; i < nodes_; ++i) able.insert(i);
@@ -259,14 +259,14 @@ Measured Good(uint32_t from, uint32_t to, double mbit_s) {
 }
 
 TEST(Judge, OfTwoNodesOnlyTheDirectionIsKnown) {
-  const auto found = Judge(2, {}, {Good(0, 1, 100), Good(1, 0, 40)}, {100, 0.75, 0.004});
+  const auto found = Judge(2, {}, {Good(0, 1, 100), Good(1, 0, 40)}, {{100, 100}, 0.75, 0.004});
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0], (Suspect{Trouble::kSlow, Scope::kPair, 1, 0, Direction::kOut}));
 }
 
 TEST(Judge, NothingMeasuredSaysNothing) {
-  EXPECT_TRUE(Judge(4, {}, {}, {0, 0.75, 0.004}).empty());
-  EXPECT_TRUE(Judge(0, {}, {}, {0, 0.75, 0.004}).empty());
+  EXPECT_TRUE(Judge(4, {}, {}, {{0, 0}, 0.75, 0.004}).empty());
+  EXPECT_TRUE(Judge(0, {}, {}, {{0, 0}, 0.75, 0.004}).empty());
   EXPECT_EQ(UsualRate({}), 0);
 }
 
@@ -294,7 +294,7 @@ TEST(Shared, IsALinkThatOthersUseInMostMeasurementsOfADirection) {
   measured[0].other_out = measured[2].other_in = 50;  // once only
   measured.push_back(Good(1, 2, 100));
   measured.push_back(Good(3, 2, 100));
-  EXPECT_EQ(SharedLinks(measured, 4, {100, 0.75, 0.004}), (std::set<uint32_t>{0}));
+  EXPECT_EQ(SharedLinks(measured, 4, {{100, 100}, 0.75, 0.004}), (std::set<uint32_t>{0}));
   measured[0].packets = 7;
   EXPECT_EQ(FewestPackets(measured), 7U);
   // What a link carries that others use is no measure.
@@ -314,7 +314,7 @@ TEST(Judge, AFewLostPacketsOnManyLinksAreNobodys) {
       measured.back().lost = (from + to) % 3 == 0 ? 1 : 0;
     }
   }
-  EXPECT_TRUE(Judge(8, {}, measured, {100, 0.75, 0.004}).empty());
+  EXPECT_TRUE(Judge(8, {}, measured, {{100, 100}, 0.75, 0.004}).empty());
 }
 
 TEST(Witnesses, AreOthersThanWhoIsSuspected) {
@@ -328,13 +328,13 @@ TEST(Witnesses, AreOthersThanWhoIsSuspected) {
   }
   EXPECT_NE(ways[0].to, ways[1].to);
   EXPECT_TRUE(Witnesses(slow, {}, {0, 2}, {}, {slow}).empty());
-  EXPECT_FALSE(Confirmed(slow, {}, {100, 0.75, 0.004}));
+  EXPECT_FALSE(Confirmed(slow, {}, {{100, 100}, 0.75, 0.004}));
   // Those whose links others use come last.
   EXPECT_EQ(Witnesses(slow, {}, {0, 1, 2, 3, 4}, {3, 4}, {slow}), (std::vector<Way>{{1, 0}, {1, 2}}));
 }
 
 TEST(Judge, OtherTrafficExplainsALowRateAndLostPackets) {
-  const Expected expected{100, 0.75, 0.004};
+  const Expected expected{{100, 100}, 0.75, 0.004};
   Measured shared = Good(0, 1, 50);
   shared.lost = 5;
   shared.other_in = 45;
@@ -354,8 +354,44 @@ TEST(Judge, OtherTrafficExplainsALowRateAndLostPackets) {
             (std::vector<Suspect>{{Trouble::kSlow, Scope::kNode, 0, 0, Direction::kOut}}));
 }
 
+TEST(Judge, ANodeThatMeasuresOverTcpIsNotSlowBesideNodesWithRdma) {
+  std::vector<Measured> measured;
+  for (uint32_t from = 0; from < 6; ++from) {
+    for (uint32_t to = 0; to < 6; ++to) {
+      if (from == to) continue;
+      measured.push_back(Good(from, to, from == 5 || to == 5 ? 20'000 : 390'000));
+      measured.back().verbs = from != 5 && to != 5;
+    }
+  }
+  const Expected expected = ExpectedOf(measured, 0, 0.004);
+  EXPECT_EQ(expected.mbit_s, (std::array<double, 2>{20'000, 390'000}));
+  EXPECT_TRUE(Judge(6, {}, measured, expected).empty());
+  // Links of other nodes are found by either.
+  for (Measured& one : measured) {
+    if (one.from == 1) one.mbit_s /= 2;
+  }
+  auto found = Judge(6, {}, measured, expected);
+  ASSERT_EQ(found, (std::vector<Suspect>{{Trouble::kSlow, Scope::kNode, 1, 0, Direction::kOut}}));
+  EXPECT_EQ(std::pair(found[0].bad, found[0].all), std::pair(5U, 5U));
+  EXPECT_EQ(std::pair(found[0].is, found[0].should), std::pair(195'000.0, 390'000.0));
+  // So is one direction of the node's own.
+  std::erase_if(measured, [](const Measured& one) { return one.from == 1; });
+  for (Measured& one : measured) {
+    if (one.to == 5) one.mbit_s = 5'000;
+  }
+  found = Judge(6, {}, measured, ExpectedOf(measured, 400'000, 0.004));
+  ASSERT_EQ(found, (std::vector<Suspect>{{Trouble::kSlow, Scope::kNode, 5, 0, Direction::kIn}}));
+  EXPECT_EQ(std::pair(found[0].is, found[0].should), std::pair(5'000.0, 20'000.0));
+  // A rate that links do not reach is no measure, and what is faster than a link need be is none.
+  EXPECT_EQ(ExpectedOf(measured, 10'000, 0).mbit_s, (std::array<double, 2>{10'000, 10'000}));
+  // Much other traffic is much of what a link carries, not of what TCP reaches.
+  Measured tcp = Good(5, 0, 20'000);
+  tcp.other_out = 10'000;
+  EXPECT_FALSE(Shared(tcp, expected));
+}
+
 TEST(Confirmed, ALinkThatWentDownInTheMiddleIsNamedAsWhatItIsNow) {
-  const Expected expected{100, 0.75, 0.004};
+  const Expected expected{{100, 100}, 0.75, 0.004};
   const auto silent = [](uint32_t from, uint32_t to) {
     Measured one;
     one.from = from;
@@ -396,23 +432,21 @@ TEST(Join, LeavesOneSuspectOfATroubleInAPlace) {
 
 TEST(Findings, SayWhereInOneSentence) {
   const Places places{{{"n0", "roce0", 9000}, {"n1", "roce0", 9000}, {"n2", "", 1500}}, {"s0", "s1"}};
-  const Expected expected{400'000, 0.75, 0.004};
-  Suspect suspect{Trouble::kSlow, Scope::kNode, 1, 0, Direction::kIn, 3, 3, 200'000};
-  EXPECT_EQ(FindingOf(suspect, places, expected).at("text"), "200000 of 400000 Mbit/s arrive to n1 (roce0).");
+  Suspect suspect{Trouble::kSlow, Scope::kNode, 1, 0, Direction::kIn, 3, 3, 200'000, 400'000};
+  EXPECT_EQ(FindingOf(suspect, places).at("text"), "200000 of 400000 Mbit/s arrive to n1 (roce0).");
   suspect.scope = Scope::kPair;
   suspect.direction = Direction::kOut;
-  EXPECT_EQ(FindingOf(suspect, places, expected).at("text"), "200000 of 400000 Mbit/s arrive from n1 to n0.");
+  EXPECT_EQ(FindingOf(suspect, places).at("text"), "200000 of 400000 Mbit/s arrive from n1 to n0.");
   suspect = {Trouble::kLossy, Scope::kSwitch, 1, 0, Direction::kBoth, 3, 3, 0.012};
-  EXPECT_EQ(FindingOf(suspect, places, expected).at("text"),
-            "1.2 % of the packets through switch s1 are lost.");
-  EXPECT_EQ(FindingOf(suspect, places, expected).at("fix"),
+  EXPECT_EQ(FindingOf(suspect, places).at("text"), "1.2 % of the packets through switch s1 are lost.");
+  EXPECT_EQ(FindingOf(suspect, places).at("fix"),
             "on switch s1: state, speed and counters of its ports to other switches");
   suspect = {Trouble::kSlow, Scope::kNode, 1};
-  EXPECT_EQ(FindingOf(suspect, places, expected).at("fix"), "ethtool roce0");
+  EXPECT_EQ(FindingOf(suspect, places).at("fix"), "ethtool roce0");
   suspect = {Trouble::kLossy, Scope::kPair, 1, 0};
-  EXPECT_EQ(FindingOf(suspect, places, expected).at("fix"), "on n1 and n0: ethtool -S roce0");
+  EXPECT_EQ(FindingOf(suspect, places).at("fix"), "on n1 and n0: ethtool -S roce0");
   suspect = {Trouble::kUnreachable, Scope::kNode, 2};
-  EXPECT_EQ(FindingOf(suspect, places, expected).at("fix"), "ip -s link show");
+  EXPECT_EQ(FindingOf(suspect, places).at("fix"), "ip -s link show");
   const auto mtus = MtuFindings(places);
   ASSERT_EQ(mtus.size(), 1U);
   EXPECT_EQ(mtus[0].at("text"), "n2 has an MTU of 1500, the others have 9000.");
