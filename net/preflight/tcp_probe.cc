@@ -136,9 +136,7 @@ Result<UniqueFd> Connect(const Order& order, const Address& own, const Address& 
   if (!fd.valid()) return Error{Errc::kUnavailable, Text(errno)};
   SetClass(fd.get(), peer.Six(), order.traffic_class);
   if (order.rate_mbit_s > 0) {
-    // A little below the link's, with headers: its queue stays empty.
-    Option(fd.get(), SOL_SOCKET, SO_MAX_PACING_RATE,
-           static_cast<uint64_t>(order.rate_mbit_s) * 1'000'000 / 8 * 94 / 100);
+    Option(fd.get(), SOL_SOCKET, SO_MAX_PACING_RATE, order.Pace());
     // Some milliseconds of it are under way at most, so that the next measurement finds an empty link.
     Option(fd.get(), SOL_SOCKET, SO_SNDBUF,
            static_cast<int>(
@@ -291,7 +289,7 @@ void SendWrites(int socket, const Order& order, const VerbsPort& verbs, Sent& se
     sent.error = said.error().message;
     return;
   }
-  const auto rate = endpoint->Write(order.duration);
+  const auto rate = endpoint->Write(order.duration, order.Pace());
   if (rate) {
     sent.mbit_s = *rate;
   } else {

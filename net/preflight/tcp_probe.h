@@ -2,7 +2,7 @@
 //
 // First a few datagrams, small ones and such that fill the sender's MTU, tell whether packets of either size arrive. When a connection
 // stands, both ends look at what their links carry besides. With RDMA small writes go to and fro then, for a fifth of `duration` at most;
-// TCP's latency is what the kernel has seen. At last a connection is as fast as it can, or as `rate` allows, for `duration`; the receiver
+// TCP's latency is what the kernel has seen. At last data goes as fast as it can, or as Order::Pace allows, for `duration`; the receiver
 // counts once the first fifth of that time is over. A sender that keeps to the rate of its link fills no queue, so that a lost packet is
 // the link's.
 #pragma once
@@ -24,9 +24,15 @@ struct Order {
   std::string address;  // the peer's, for the sender
   uint16_t port = 0;
   std::chrono::milliseconds duration{0};
-  int64_t rate_mbit_s = 0;  // 0: as fast as it can; of TCP alone
+  int64_t rate_mbit_s = 0;  // of the link; 0: unknown
   uint8_t traffic_class = 0;
   bool verbs = false;  // with RDMA
+
+  // What the sender keeps to, with headers, in bytes a second: a little below the link's rate, so that the link's queue stays empty, and
+  // others' packets find room. 0: as fast as it can.
+  [[nodiscard]] uint64_t Pace() const {
+    return static_cast<uint64_t>(rate_mbit_s) * 1'000'000 / 8 * 94 / 100;
+  }
 };
 
 inline constexpr uint32_t kDatagrams = 4;  // of each size

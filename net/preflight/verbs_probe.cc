@@ -27,6 +27,10 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kQueuePairs = 4;
 constexpr uint32_t kDepth = 4;            // writes under way on each
 constexpr uint32_t kMessage = 64 * 1024;  // bytes
+// What a packet has besides its payload: Ethernet, IP, UDP, RDMA's own header and checksums, and the gap behind a frame.
+constexpr uint64_t kHeaders = 82;
+// A sender that was held up by its host for longer does not catch up.
+constexpr auto kCatchUp = std::chrono::milliseconds(1);
 constexpr auto kAnswer = std::chrono::seconds(2);
 // An adapter sends again after 67 ms, seven times: a path that is dead is known after half a second.
 constexpr uint8_t kTimeout = 14;
@@ -136,6 +140,7 @@ struct VerbsEndpoint::State {
   std::unique_ptr<ibv_mr, Deregister> region;
   std::unique_ptr<ibv_cq, DestroyQueue> completions;
   std::vector<std::unique_ptr<ibv_qp, DestroyPair>> pairs;
+  uint64_t path_mtu = 0;  // bytes
   uint64_t their_address = 0;
   uint32_t their_key = 0;
   bool can_inline = false;
@@ -244,6 +249,7 @@ Status VerbsEndpoint::State::ToReady(const Wire& theirs) {
                                 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
     if (error != 0) return Failed("making a queue pair send", error);
   }
+  path_mtu = 128ULL << std::min<int>(attributes.active_mtu, theirs.mtu);
   their_address = theirs.address;
   their_key = theirs.rkey;
   return {};
@@ -376,39 +382,51 @@ void VerbsEndpoint::AnswerPings(int socket, std::chrono::milliseconds time) {
   }
 }
 
-Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration) {
+Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration, uint64_t pace) {
   const auto began = Clock::now();
   const auto counts = began + duration / 5;
   const auto end = began + duration;
-  uint32_t under_way = 0;
-  const auto post = [&](size_t pair) {
-    Status posted = state_->Post(pair);
-    if (posted) ++under_way;
-    return posted;
-  };
-  for (size_t i = 0; i < kDepth * kQueuePairs; ++i) {
-    if (Status posted = post(i % kQueuePairs); !posted) return posted.error();
+  // From one write to the next.
+  Clock::duration gap{0};
+  if (pace > 0) {
+    const uint64_t bytes = kMessage + kMessage / state_->path_mtu * kHeaders;
+    const std::chrono::duration<double> taken(static_cast<double>(bytes) / static_cast<double>(pace));
+    gap = std::chrono::duration_cast<Clock::duration>(taken);
   }
+  auto due = began;
+  uint32_t under_way = 0;
+  std::array<uint32_t, kQueuePairs> of_pair{};
+  const auto post = [&](Clock::time_point now) -> Status {
+    while (due <= now && under_way < kDepth * kQueuePairs) {
+      const size_t pair = static_cast<size_t>(std::ranges::min_element(of_pair) - of_pair.begin());
+      if (Status posted = state_->Post(pair); !posted) return posted;
+      ++of_pair[pair];
+      ++under_way;
+      due = std::max(due, now - kCatchUp) + gap;
+    }
+    return {};
+  };
   uint64_t all = 0;  // bytes
   uint64_t counted = 0;
   auto first = began;
   auto last = began;
   std::array<ibv_wc, 16> done{};
   // What is under way at the end is waited for: it goes as fast, and its memory is let go then.
-  while (under_way > 0 && Clock::now() < end + kAnswer) {
+  for (auto now = began; now < end || (under_way > 0 && now < end + kAnswer); now = Clock::now()) {
+    if (now < end) {
+      if (Status posted = post(now); !posted) return posted.error();
+    }
     const int count = ::ibv_poll_cq(state_->completions.get(), done.size(), done.data());
     if (count < 0) return Unreadable();
     if (count == 0) {
       std::this_thread::yield();
       continue;
     }
-    const auto now = Clock::now();
+    now = Clock::now();
     for (const ibv_wc& one : std::span(done).first(static_cast<size_t>(count))) {
       --under_way;
+      --of_pair[one.wr_id];
       if (one.status != IBV_WC_SUCCESS) return Unwritten(one);
-      if (now < end) {
-        if (Status posted = post(one.wr_id); !posted) return posted.error();
-      }
     }
     const uint64_t written = static_cast<uint64_t>(count) * kMessage;
     all += written;
@@ -421,7 +439,8 @@ Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration) {
   }
   if (under_way > 0 || all == 0) return Error{Errc::kUnavailable, "writes are not done in time"};
   const bool few = counted == 0;
-  const std::chrono::duration<double> took = last - (few ? began : first);
+  // The last write has its gap too.
+  const std::chrono::duration<double> took = last - (few ? began - gap : first);
   return static_cast<double>(few ? all : counted) * 8 / took.count() / 1e6;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -29,8 +30,9 @@ class VerbsEndpoint {
   Result<double> Ping(std::chrono::milliseconds time);
   // The receiver: answers until the socket has something to read or ends, or no ping came for 2 s after `time`.
   void AnswerPings(int socket, std::chrono::milliseconds time);
-  // The sender: Mbit/s of payload, counted once the first fifth of the time is over. kUnavailable says how the first write failed.
-  Result<double> Write(std::chrono::milliseconds duration);
+  // The sender: Mbit/s of payload, counted once the first fifth of the time is over. `pace`: bytes a second that the link is given at
+  // most, with headers; 0: as many as it takes. kUnavailable says how the first write failed.
+  Result<double> Write(std::chrono::milliseconds duration, uint64_t pace);
 
  private:
   struct State;

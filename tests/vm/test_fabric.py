@@ -229,6 +229,15 @@ class FabricTest(unittest.TestCase):
             both = {(self.a.address, 106), (self.b.address, 106)}
             wait_until(lambda: both <= seen(), WAIT_S, "packets of both in the traffic class")
 
+    def test_writes_of_rdma_keep_to_the_rate_of_the_settings(self) -> None:
+        self.set_up(self.a, self.b)
+        rate = 10  # less than emulated processors carry
+        for guest in (self.a, self.b):
+            guest.write("/tmp/paced.yaml", f"networks: 10.77.0.0/16\nrate: {rate}\n")
+        verdict = LinkTest(self.a, self.b, "--full", "--settings=/tmp/paced.yaml").verdict()
+        self.assertEqual((verdict["transport"], verdict["findings"]), ("rdma", []), verdict)
+        self.assertLess(verdict["mbit_s"], rate, verdict)
+
     def test_packets_of_roce_that_are_dropped_on_the_way_are_named_though_tcp_connects(self) -> None:
         self.set_up(self.a, self.b)
         with self.drops("udp dport 4791"):
@@ -252,7 +261,7 @@ class FabricTest(unittest.TestCase):
     def test_a_direction_that_falls_silent_in_the_middle_of_the_writes_is_named(self) -> None:
         self.set_up(self.a, self.b)
         address = self.beside()
-        # The first writes are a MiB.
+        # The writes of a direction are half a MiB.
         with self.drops("quota over 300 kbytes"):
             verdict = LinkTest(self.a, self.b, address=address).verdict()
         self.assertEqual(self.named(verdict), [("unreachable", "out", ["a", "b"])], verdict)
