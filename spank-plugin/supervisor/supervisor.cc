@@ -121,6 +121,7 @@ bool Supervisor::OnStart(const wire::Start& start, UniqueFd environment) {
   EnvironmentBlock block;
   if (start.environment_bytes <= kMaxEnvironment && block.Read(environment.get(), start.environment_bytes)) {
     environment.reset();
+    if (first_) NameOwn(block);
     return !StartWarm(block) && StartCold(block);
   }
   Say("cannot start the program: the environment that musterd sent is not readable");
@@ -138,6 +139,21 @@ void Supervisor::NameLauncher() {
   Say("%s starts processes that Muster does not know, and checkpoints do not work for: write muster-run in "
       "its place, and #SBATCH --ntasks-per-node=%s for the %s processes of a node",
       launcher.name, tasks, tasks);
+}
+
+// What the user has set, and Muster would set otherwise. Once for all tasks.
+void Supervisor::NameOwn(const EnvironmentBlock& block) {
+  if (host_.get_environment == nullptr || settings_.identity.hello.task_id != 0) return;
+  for (const char* entry = block.Next(nullptr); entry != nullptr; entry = block.Next(entry)) {
+    const EnvironmentEntry given = EntryOf(entry);
+    char key[128];
+    char own[512];
+    if (given.kind != EnvironmentEntry::Kind::kDefault || given.key_size >= sizeof(key)) continue;
+    memcpy(key, entry, given.key_size);
+    key[given.key_size] = '\0';
+    if (host_.get_environment(host_.context, key, own, sizeof(own)) && strcmp(own, given.value) != 0)
+      Say("%s=%s is yours, and stays; Muster's is %s (muster net env)", key, own, given.value);
+  }
 }
 
 bool Supervisor::StartCold(const EnvironmentBlock& block) {

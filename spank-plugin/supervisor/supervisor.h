@@ -71,6 +71,7 @@ class Supervisor {
   void OnWelcome(const wire::Welcome& welcome);
   bool OnStart(const wire::Start& start, UniqueFd environment);  // true in a new child
   void NameLauncher();
+  void NameOwn(const EnvironmentBlock& block);
   bool StartCold(const EnvironmentBlock& block);  // true in a new child
   void OnStop(const wire::Stop& stop);
   void OnFinish(const wire::Finish& finish);

@@ -76,6 +76,8 @@ class Net(ClusterCase):
         self.wait(lambda: members() == [told] * 3, "members that are told")
         own = self.srun(SHOW, nodes=3, tasks=3, env={"NCCL_SOCKET_IFNAME": "=mine", "NCCL_IB_TC": "0"})
         self.assertEqual((own.wait(), own.out.splitlines()), (0, ["=mine 0"] * 3))
+        [said] = [line for line in own.err.splitlines() if "is yours" in line]
+        self.assertTrue(said.endswith(f"muster: NCCL_SOCKET_IFNAME==mine is yours, and stays; Muster's is {told} (muster net env)"), said)
 
     def test_the_nodes_of_a_gang_test_their_fabric(self) -> None:
         self.describe_fabric()

@@ -69,6 +69,34 @@ TEST(Generations, TheEnvironmentIsSetOverwrittenAndUnset) {
   EXPECT_EQ(rig.ReadStdout("\n"), "[3][a=b][unset][][" + number + " = " + number + "][own][=a:1,b=2]\n");
 }
 
+// What the user has set for two tasks, each in two generations.
+TEST(Generations, AVariableThatTheUserHasSetOtherwiseIsNamedOnceByTheFirstTask) {
+  for (const uint32_t task : {0U, 3U}) {
+    Rig rig;
+    rig.settings.identity.hello.task_id = task;
+    rig.in_task = [] {
+      setenv("MINE", "=own", 1);
+      setenv("ALIKE", "same", 1);
+      setenv("LONG", std::string(600, 'x').c_str(), 1);
+    };
+    rig.Launch();
+    rig.Welcome();
+    std::string said;
+    for (const uint64_t generation : {1, 2}) {
+      rig.Start(generation, "echo begun >&2; sleep 600",
+                {"MINE?==a:1,b=2", "ALIKE?=same", "OTHER?=given", "LONG?=x", "MINE_TOO=set"});
+      rig.ExpectExecuted(generation);
+      said += rig.ReadStderr("begun\n");
+      rig.Stop(generation);
+      rig.Expect<wire::Stopped>(Type::kStopped);
+    }
+    EXPECT_EQ(
+        said,
+        (task == 0 ? "muster: MINE==own is yours, and stays; Muster's is =a:1,b=2 (muster net env)\n" : "") +
+            std::string("begun\nbegun\n"));
+  }
+}
+
 TEST(Generations, AnEnvironmentThatIsNotOneStartsNothing) {
   Rig rig;
   rig.Launch();
