@@ -14,11 +14,11 @@ namespace muster::cli {
 namespace {
 
 using fabric::Device;
-using fabric::Gid;
 using fabric::HostDevices;
 using fabric::PciPlace;
 using fabric::Port;
 using nlohmann::json;
+using roce::Gid;
 
 constexpr const char* kNcclConf = "/etc/nccl.conf";
 

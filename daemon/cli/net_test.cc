@@ -22,6 +22,7 @@
 #include "net/preflight/rails.h"
 #include "net/preflight/referee.h"
 #include "net/rendezvous/socket.h"
+#include "net/roce/gids.h"
 
 namespace muster::cli {
 namespace {
@@ -84,8 +85,10 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
   for (Rail& rail : rails) {
     for (const fabric::Device& device : found.devices) {
       for (const fabric::Port& port : device.ports) {
-        if (port.interface != rail.interface || rail.HasVerbs()) continue;
-        rail.verbs = {device.name, static_cast<uint8_t>(port.number), port.gid_index.value_or(0),
+        // Interfaces that share a port, as a VLAN does, have GIDs of their own.
+        const roce::Gid* gid = roce::BestGid(port.gids, settings.networks, rail.interface);
+        if ((gid == nullptr && port.interface != rail.interface) || rail.HasVerbs()) continue;
+        rail.verbs = {device.name, static_cast<uint8_t>(port.number), gid == nullptr ? 0 : gid->index,
                       static_cast<uint8_t>(settings.TrafficClass())};
         rail.no_verbs = WhyNoVerbs(device, port);
       }

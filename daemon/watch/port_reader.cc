@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "base/small_files.h"
+#include "net/roce/gids.h"
 
 namespace muster::watch {
 namespace {
@@ -191,29 +192,25 @@ void PortReader::Open() {
   if (root_.empty()) OpenPauses();
 }
 
-bool PortReader::OfFabric(const std::string& gid) const {
-  std::string address = gid;
-  unsigned high = 0;
-  unsigned low = 0;
-  if (gid.starts_with("0000:0000:0000:0000:0000:ffff:") &&
-      std::sscanf(gid.c_str() + 30, "%4x:%4x", &high, &low) ==
-          2)  // NOLINT(cert-err34-c): two fields are checked
-    address = fmt::format("{}.{}.{}.{}", high >> 8, high & 255, low >> 8, low & 255);
-  return std::ranges::any_of(networks_, [&](const roce::Network& one) { return one.Has(address); });
-}
-
-// As NCCL does: RoCE v2, of this interface, with an address of the fabric.
+// What programs use too, if it is the fabric's.
 void PortReader::ChooseGid() {
-  for (uint32_t i = 0; i < kGidsLookedAt; ++i) {
-    const std::string gid = Text(OpenFile(fmt::format("{}/gids/{}", port_->directory, i)));
-    if (gid.empty()) return;
-    if (!OfFabric(gid)) continue;
-    if (Text(OpenFile(fmt::format("{}/gid_attrs/types/{}", port_->directory, i))) != "RoCE v2") continue;
-    if (Text(OpenFile(fmt::format("{}/gid_attrs/ndevs/{}", port_->directory, i))) != interface_) continue;
-    gid_index_ = i;
-    gid_ = gid;
-    return;
+  std::vector<roce::Gid> gids;
+  const auto read = [this](const char* of, int index) {
+    return Text(OpenFile(fmt::format("{}/{}/{}", port_->directory, of, index)));
+  };
+  for (int i = 0; i < static_cast<int>(kGidsLookedAt); ++i) {
+    const std::string line = read("gids", i);
+    if (line.empty()) break;
+    roce::Gid gid{i, roce::GidAddress(line), "", ""};
+    if (!roce::OfFabric(networks_, gid)) continue;
+    gid.type = read("gid_attrs/types", i);
+    gid.interface = read("gid_attrs/ndevs", i);
+    gids.push_back(std::move(gid));
   }
+  const roce::Gid* best = roce::BestGid(gids, networks_, interface_);
+  if (best == nullptr) return;
+  gid_index_ = best->index;
+  gid_ = read("gids", best->index);
 }
 
 std::optional<uint32_t> PortReader::FindGid(const std::string& gid) {

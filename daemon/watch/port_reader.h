@@ -55,7 +55,6 @@ class PortReader {
   UniqueFd OpenFile(const std::string& path);
   std::string Text(const UniqueFd& file);
   void ChooseGid();
-  [[nodiscard]] bool OfFabric(const std::string& gid) const;
   std::optional<uint32_t> FindGid(const std::string& gid);
   void OpenPauses();
   void ReadPauses(PortSample& sample);

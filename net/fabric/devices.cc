@@ -1,14 +1,11 @@
 #include "net/fabric/devices.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <tuple>
 
 #include "base/small_files.h"
 
@@ -20,23 +17,6 @@ namespace fs = std::filesystem;
 // "mlx5_2" before "mlx5_10".
 bool ByNumbers(const std::string& a, const std::string& b) {
   return ::strverscmp(a.c_str(), b.c_str()) < 0;
-}
-
-// As people write it; "" for an entry of the table that is empty.
-std::string GidText(const std::string& line) {
-  in6_addr address{};
-  if (::inet_pton(AF_INET6, line.c_str(), &address) != 1) return "";
-  const auto* bytes = address.s6_addr;
-  const bool no_interface = std::all_of(bytes + 8, bytes + 16, [](uint8_t byte) { return byte == 0; });
-  // All zeros, or a subnet's prefix alone.
-  if (no_interface && (bytes[0] == 0 || (bytes[0] == 0xfe && bytes[1] == 0x80))) return "";
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    ::inet_ntop(AF_INET, bytes + 12, text.data(), text.size());
-  } else {
-    ::inet_ntop(AF_INET6, bytes, text.data(), text.size());
-  }
-  return text.data();
 }
 
 int64_t Hexadecimal(const std::string& text) {
@@ -54,24 +34,19 @@ void ReadRate(const std::string& line, Port& port) {
     port.width = line.substr(open + 1, close - open - 1);
 }
 
-std::vector<Gid> ReadGids(const std::string& directory) {
-  std::vector<Gid> gids;
+std::vector<roce::Gid> ReadGids(const std::string& directory) {
+  std::vector<roce::Gid> gids;
   for (const std::string& index : ListDirectory(directory + "/gids")) {
     const auto number = ParseDecimal(index);
     if (!number || *number > 65'535) continue;
-    const std::string address = GidText(ReadLine(directory + "/gids/" + index));
+    const std::string address = roce::GidAddress(ReadLine(directory + "/gids/" + index));
     if (address.empty()) continue;
     // The kernel answers "Invalid argument" for the type of an entry that another namespace has.
     gids.push_back({static_cast<int>(*number), address, ReadLine(directory + "/gid_attrs/types/" + index),
                     ReadLine(directory + "/gid_attrs/ndevs/" + index)});
   }
-  std::ranges::sort(gids, {}, &Gid::index);
+  std::ranges::sort(gids, {}, &roce::Gid::index);
   return gids;
-}
-
-bool Of(const roce::Settings& settings, const Gid& gid) {
-  return std::ranges::any_of(settings.networks,
-                             [&](const roce::Network& network) { return network.Has(gid.address); });
 }
 
 Port LookAtPort(const roce::Host& host, const roce::Settings& settings, const std::string& directory,
@@ -88,9 +63,10 @@ Port LookAtPort(const roce::Host& host, const roce::Settings& settings, const st
     port.sm_sl = static_cast<int64_t>(ReadNumber(directory + "/sm_sl").value_or(0));
   }
   port.gids = ReadGids(directory);
-  port.of_fabric = std::ranges::any_of(port.gids, [&](const Gid& gid) { return Of(settings, gid); });
+  port.of_fabric = std::ranges::any_of(
+      port.gids, [&](const roce::Gid& gid) { return roce::OfFabric(settings.networks, gid); });
   ChooseGid(port, settings);
-  for (const Gid& gid : port.gids) {
+  for (const roce::Gid& gid : port.gids) {
     if (port.interface.empty() || gid.index == port.gid_index) port.interface = gid.interface;
   }
   // A port that is down has no address of IP, but the entry of its interface may be there.
@@ -172,20 +148,13 @@ void ChooseGid(Port& port, const roce::Settings& settings) {
         port.link_layer == "InfiniBand" ? "InfiniBand routes by its LID" : "this link has no choice of GIDs";
     return;
   }
-  const Gid* best = nullptr;
-  const auto worth = [&](const Gid& gid) {
-    const bool four = gid.address.find(':') == std::string::npos;
-    return std::tuple(Of(settings, gid), four, !gid.LinkLocal());
-  };
-  for (const Gid& gid : port.gids) {
-    if (gid.type == "RoCE v2" && (best == nullptr || worth(gid) > worth(*best))) best = &gid;
-  }
+  const roce::Gid* best = roce::BestGid(port.gids, settings.networks);
   if (best == nullptr) {
     port.gid_why = port.gids.empty() ? "its interface has no address" : "no GID is one of RoCE v2";
     return;
   }
   port.gid_index = best->index;
-  if (Of(settings, *best)) {
+  if (roce::OfFabric(settings.networks, *best)) {
     port.gid_why = "RoCE v2, and its address is in a network of the fabric";
   } else if (best->LinkLocal()) {
     port.gid_why =

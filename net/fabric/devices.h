@@ -10,19 +10,10 @@
 
 #include "net/fabric/pci.h"
 #include "net/roce/fabric_interfaces.h"
+#include "net/roce/gids.h"
 #include "net/roce/settings.h"
 
 namespace muster::fabric {
-
-// An address of a port. A table has empty entries too, which are left out here.
-struct Gid {
-  int index = 0;
-  std::string address;    // "10.1.0.5" for what stands for IPv4, else IPv6
-  std::string type;       // "RoCE v2", "IB/RoCE v1"; "" where the kernel does not say
-  std::string interface;  // "": InfiniBand
-
-  [[nodiscard]] bool LinkLocal() const { return address.starts_with("fe80:"); }
-};
 
 struct Port {
   int number = 1;
@@ -38,7 +29,7 @@ struct Port {
   int64_t interface_mtu = 0;  // bytes; 0: there is no interface
   int64_t path_mtu = 0;       // bytes that a packet of RDMA over this interface carries; 0 likewise
   bool of_fabric = false;     // a GID is in one of the fabric's networks
-  std::vector<Gid> gids;
+  std::vector<roce::Gid> gids;
   std::optional<int> gid_index;  // what a program should use; nothing where there is none, or no choice
   std::string gid_why;           // a sentence
 
@@ -76,8 +67,7 @@ struct HostDevices {
 // Settings say which networks are the fabric's; without any, no port is of the fabric. Blocks as long as the files of /sys do.
 HostDevices LookAtDevices(const roce::Host& host, const roce::Settings& settings);
 
-// Sets gid_index and gid_why. A port of RoCE should use a GID of RoCE v2: one in the fabric's networks, else one of IPv4, else one
-// that passes a router, the lowest index of these. Pure.
+// Sets gid_index and gid_why, by roce::BestGid. Pure.
 void ChooseGid(Port& port, const roce::Settings& settings);
 
 // The largest packet of RDMA that a frame of an interface holds, in bytes: 256 to 4096, as verbs know it; 0: none does.

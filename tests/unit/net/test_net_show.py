@@ -59,6 +59,27 @@ class NetShowTest(unittest.TestCase):
     def variables(self, *words: str, **environment: str) -> dict[str, str]:
         return {entry["key"]: entry["value"] for entry in self.document("env", *words, **environment)["variables"]}
 
+    def test_interfaces_that_share_a_port_measure_with_gids_of_their_own(self) -> None:
+        def shape(host: Shape) -> None:
+            host.device("mlx5_0", [Port("roce0", pair(0, "10.77.0.1"))])
+            for file, text in (("gids/2", fabric_shapes.gid_line("10.78.0.1")), ("gid_attrs/types/2", fabric_shapes.V2), ("gid_attrs/ndevs/2", "roce0.100")):
+                host.write(f"sys/class/infiniband/mlx5_0/ports/1/{file}", text)
+
+        self.host(shape, "10.77.0.0/16, 10.78.0.0/16")
+        self.address("roce0", "10.77.0.1/16")
+        self.address("roce0.100", "10.78.0.1/16")
+        command = [str(BUILD / "bin" / "muster"), "net", "test", "--json", f"--settings={self.settings}"]
+        gang = os.environ | {"GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(own_network.PORT)}
+        # The other node has no device, which is told where the first one has.
+        nodes = [
+            subprocess.Popen([*command, f"--root={root}"], stdout=subprocess.PIPE, text=True, env=gang | {"GROUP_RANK": str(rank), "SLURMD_NODENAME": f"n{rank}"})
+            for rank, root in enumerate((self.root, self.directory / "none"))
+        ]
+        verdict = json.loads([node.communicate(timeout=60)[0] for node in nodes][0])
+        self.assertEqual((verdict["rails"], verdict["transport"]), (2, "tcp"), verdict)
+        why = {"n0 measured over TCP: the kernel has no uverbs of mlx5_0.", "n1 measured over TCP: roce0 has no RDMA device.", "n1 measured over TCP: roce0.100 has no RDMA device."}
+        self.assertEqual({told["text"] for told in verdict["over_tcp"]}, why)
+
     def test_eight_rails_have_the_gid_of_their_address_and_the_gpu_of_their_switch(self) -> None:
         self.host(fabric_shapes.h100_rails, "11.0.0.0/16")
         rails = [f"mlx5_{i}:1" for i in (0, 1, 2, 3, 6, 7, 8, 9)]

@@ -181,6 +181,23 @@ TEST_F(PortReaderTest, APortThatVanishesAndComesBackIsReadAnew) {
   EXPECT_EQ(sample.gid_moved_to, std::nullopt);
 }
 
+TEST_F(PortReaderTest, TheGidThatProgramsUseIsWatched) {
+  Port("mlx5_0", "roce0");
+  const std::string port = "sys/class/infiniband/mlx5_0/ports/1/";
+  tree_.Write(port + "gids/1", "fd00:0077:0000:0000:0000:0000:0000:0001\n");
+  tree_.Write(port + "gids/4", "0000:0000:0000:0000:0000:ffff:0a4d:0009\n");
+  tree_.Write(port + "gid_attrs/types/4", "RoCE v2\n");
+  tree_.Write(port + "gid_attrs/ndevs/4", "roce0.100\n");  // a VLAN shares the port
+  tree_.Write("sys/class/net/roce0.100/operstate", "up\n");
+  const std::vector<roce::Network> networks{*roce::ParseNetwork("fd00:77::/64"),
+                                            *roce::ParseNetwork("10.77.0.0/16")};
+  const auto index = [&](const std::string& interface) {
+    return PortReader(tree_.path(), networks, interface, roce::RdmaPort{"mlx5_0", "1"}).Read().gid_index;
+  };
+  EXPECT_EQ(index("roce0"), 3U) << "of IPv4, as `muster net show` and NCCL choose";
+  EXPECT_EQ(index("roce0.100"), 4U);
+}
+
 TEST_F(PortReaderTest, AGidThatHasMovedIsFound) {
   Port("mlx5_0", "roce0");
   PortReader reader = Reader("mlx5_0", "roce0");

@@ -1,0 +1,32 @@
+// GIDs of a port of an RDMA device, and which of them a program should use. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "net/roce/settings.h"
+
+namespace muster::roce {
+
+// An address of a port. A table has empty entries too, which are left out.
+struct Gid {
+  int index = 0;
+  std::string address;    // "10.1.0.5" for what stands for IPv4, else IPv6
+  std::string type;       // "RoCE v2", "IB/RoCE v1"; "" where the kernel does not say
+  std::string interface;  // "": InfiniBand
+
+  [[nodiscard]] bool LinkLocal() const { return address.starts_with("fe80:"); }
+};
+
+// The address in a line of the kernel's table, as people write it; "" for an empty entry.
+std::string GidAddress(const std::string& line);
+
+// Whether the address is in one of the fabric's networks.
+bool OfFabric(const std::vector<Network>& networks, const Gid& gid);
+
+// Of RoCE v2 a GID in the fabric's networks, else a GID of IPv4, else a GID that passes a router, the lowest index of these; nullptr: no
+// GID is of RoCE v2. `interface`: of this interface alone; "": of all that share the port.
+const Gid* BestGid(const std::vector<Gid>& gids, const std::vector<Network>& networks,
+                   const std::string& interface = "");
+
+}  // namespace muster::roce
