@@ -288,7 +288,8 @@ int Run(const Config& config) {
                            std::make_shared<MemoryGrants>(static_cast<uint64_t>(config.health_memory_min)),
                            &fabric});
   watched = &agent;
-  coordinators.SetAgent([&agent](const std::string& gang) { return agent.CoordinatorOf(gang); });
+  coordinators.SetAgent([&agent](const GangJob& gang) { return agent.CoordinatorOf(gang); },
+                        [&agent](const GangJob& gang) { agent.CoordinatedHere(gang); });
   Queries queries(loop, config, self, store, engine, coordinators, agent, slurm);
 
   const UniqueFd signals = WatchSignals(loop, [&loop](int signal) {

@@ -76,9 +76,14 @@ void Agent::FabricSaid(const std::vector<std::string>& news, const std::string& 
   for (const auto& [id, gang] : gangs_) gang->FabricSaid(news, taken);
 }
 
-KnownCoordinator Agent::CoordinatorOf(const std::string& gang) const {
-  const LocalGang* found = Find(gang);
-  return found == nullptr ? KnownCoordinator() : found->Coordinator();
+KnownCoordinator Agent::CoordinatorOf(const GangJob& gang) const {
+  const LocalGang* found = Find(gang.Id());
+  return found != nullptr && found->job().SameLaunch(gang) ? found->Coordinator() : KnownCoordinator();
+}
+
+void Agent::CoordinatedHere(const GangJob& gang) {
+  const auto found = gangs_.find(gang.Id());
+  if (found != gangs_.end() && found->second->job().SameLaunch(gang)) found->second->CoordinatedHere();
 }
 
 const LocalGang* Agent::Find(const std::string& gang) const {

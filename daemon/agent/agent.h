@@ -31,7 +31,9 @@ class Agent {
   // The gang with this id, or null.
   [[nodiscard]] const LocalGang* Find(const std::string& gang) const;
   // Who coordinates a gang, as far as is known here.
-  [[nodiscard]] KnownCoordinator CoordinatorOf(const std::string& gang) const;
+  [[nodiscard]] KnownCoordinator CoordinatorOf(const GangJob& gang) const;
+  // This node coordinates a gang.
+  void CoordinatedHere(const GangJob& gang);
   // Tells the coordinators of all gangs here that this node is to be left, or may be used again. Gives their ids.
   std::vector<std::string> Wish(bool drain, const std::string& reason);
   // Of this node, what `uid` may see: its own gangs and tests, or with nothing everybody's. `done` is called on the loop when the

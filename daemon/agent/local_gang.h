@@ -86,6 +86,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   [[nodiscard]] KnownCoordinator Coordinator() const {
     return {coordinator_, orders_.term(), attended_, beat_key_};
   }
+  // This node coordinates, because another node has asked. This node's agent may be looking for a coordinator elsewhere.
+  void CoordinatedHere();
   // What an operator wants done with this node; the coordinator is told.
   void Wish(bool drain, const std::string& reason);
   // See Agent.

@@ -190,6 +190,13 @@ void LocalGang::Redial(uint32_t coordinator) {
   Connect();
 }
 
+// Who is attended hears the announcement. Who is not may be dialling a dead host, for longer than the coordinator waits.
+void LocalGang::CoordinatedHere() {
+  if (attended_ || coordinator_ == node_) return;
+  followed_ = node_;
+  Redial(node_);
+}
+
 void LocalGang::Register() {
   auto message = Message();
   v1::Register* r = message.mutable_register_();

@@ -151,15 +151,13 @@ void Coordinator::Do(const gang::FinishGang& action) {
 }
 
 void Coordinator::WaitForEndRecord() {
-  if (finish_timer_ != 0) return;
+  loop_.Cancel(finish_timer_);
   finish_timer_ = loop_.After(kEndDurable, [this] {
     // A host that has stood still hears within a beat that the nodes do not follow it any more.
     const auto beat = std::chrono::milliseconds(config_.beat_ms);
     finish_timer_ = loop_.After(beat, [this, late = loop_.Now() + 2 * beat] {
-      if (!ending_.WaitedLongEnough(loop_.Now() > late)) {
-        finish_timer_ = 0;
-        return WaitForEndRecord();
-      }
+      finish_timer_ = 0;
+      if (!ending_.WaitedLongEnough(loop_.Now() > late)) return WaitForEndRecord();
       MaybeSendFinish();
       MaybeRequeue();
     });

@@ -231,7 +231,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   Loop::TimerId finish_timer_ = 0;
   Loop::TimerId probe_timer_ = 0;
   Loop::TimerId absent_timer_ = 0;
-  int64_t takeover_deadline_ns_ = 0;
+  Loop::Time takeover_deadline_;
   lease::Nanos await_until_ = 0;
 
   RecordFence fence_;

@@ -16,14 +16,20 @@ namespace muster {
 
 class Ending {
  public:
-  // The gang is over: these nodes are to be told. True: it is to wait for the record, or for long enough.
+  // The gang is over: these nodes are to be told. True: a wait for the record begins, until it is there or was long enough. Nodes
+  // that come later wait with the first ones.
   bool Finish(bool succeeded, const std::vector<uint32_t>& nodes) {
+    const bool begins = !std::exchange(over_, true) && !succeeded;
+    if (begins) waited_ = false;  // it was for the record of a requeue, which has failed
     succeeded_ = succeeded;
     due_.insert(nodes.begin(), nodes.end());
-    return !succeeded;
+    return begins;
   }
-  // The job is to be requeued.
-  void Requeue() { requeue_ = true; }
+  // The job is to be requeued. A wait begins.
+  void Requeue() {
+    requeue_ = true;
+    waited_ = false;
+  }
   // A record is in the store, which says that the gang is over, or that its job is requeued.
   void Recorded(bool finished, bool requeueing) {
     finished_ |= finished;
@@ -52,6 +58,7 @@ class Ending {
 
  private:
   std::set<uint32_t> due_;  // nodes
+  bool over_ = false;
   bool succeeded_ = false;
   bool requeue_ = false;  // ordered, and not begun
   bool finished_ = false;

@@ -127,23 +127,24 @@ void Coordinator::Do(const gang::LoseNode& action) {
 void Coordinator::SetDownIfNewest(const gang::LoseNode& action, const std::shared_ptr<bool>& settled) {
   context_.reader->Do(
       [weak = weak_from_this(), catalog = catalog_, clock = clock_, action, settled, &loop = loop_] {
+        const lease::Nanos asked = clock->Now();
         const Result<GangHead> head = catalog->Load();
-        loop.Post([weak, head, action, settled, answered = clock->Now()] {
+        loop.Post([weak, head, action, settled, asked] {
           const auto self = weak.lock();
           if (!self || self->fence_.lost()) return;
-          // A host that has stood still since has an answer that may not be true any more.
-          if (!*settled && self->clock_->Now() - answered > self->config_.lease_ms * 1'000'000)
-            return self->SetDownIfNewest(action, settled);
           if (head && self->fence_.Seen(head->fence.term)) return self->Deposed(self->fence_.Newer());
-          // Whose the newer term is will be known when this coordinator's own has begun, or has not.
-          if (head && head->fence.term > self->fence_.term()) {
+          const bool silent = !head && head.error().code == Errc::kUnavailable;
+          if (*settled || (silent && self->context_.beat != nullptr)) return;
+          // Whose the newer term is will be known when this coordinator's own has begun, or has not. And a host that has stood
+          // still since it asked has an answer that may not be true any more.
+          const bool newer = head && head->fence.term > self->fence_.term();
+          if (newer || self->clock_->Now() - asked > self->config_.lease_ms * 1'000'000) {
             self->loop_.After(kRaising, [weak, action, settled] {
               if (const auto self = weak.lock()) self->SetDownIfNewest(action, settled);
             });
             return;
           }
-          const bool silent = !head && head.error().code == Errc::kUnavailable;
-          if ((silent && self->context_.beat != nullptr) || std::exchange(*settled, true)) return;
+          *settled = true;
           self->SetDown(action, head ? Status() : Status(head.error()));
         });
       });

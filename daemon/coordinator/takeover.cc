@@ -110,7 +110,7 @@ Result<GangHead> Succeed(Catalog& catalog, GangHead head, uint64_t after_term, c
 void Coordinator::Begin(Origin origin, std::function<void()> over) {
   origin_ = std::move(origin);
   over_ = std::move(over);
-  takeover_deadline_ns_ = RealtimeNs() + job_.options.join_seconds * 1'000'000'000LL;
+  takeover_deadline_ = loop_.Now() + std::chrono::seconds(job_.options.join_seconds);
   // One that has died before it could announce itself is found silent by then.
   await_until_ = clock_->Now() + 2 * config_.silence_ms * 1'000'000;
   TryTakeOver();
@@ -187,7 +187,7 @@ void Coordinator::TakenOver(Result<GangHead> head) {
     }
     // A gang that runs is not ended because the store is away, or full.
     const bool patient = !origin_.fresh && MayPass(head.error());
-    if (!again || (!patient && RealtimeNs() > takeover_deadline_ns_)) {
+    if (!again || (!patient && loop_.Now() > takeover_deadline_)) {
       job_is_over_ = head.error().code == Errc::kDenied;
       return Refuse(fmt::format("gang {}: cannot take its record over in {}: {}", job_.Id(),
                                 store_->Describe(), head.error().message));

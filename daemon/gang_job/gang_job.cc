@@ -24,7 +24,8 @@ std::string GangJob::Id() const {
 }
 
 std::string GangJob::Unique() const {
-  return WithSubmission(Id(), submission);
+  const std::string step = launched_ns == 0 ? Id() : fmt::format("{}@{}", Id(), launched_ns);
+  return WithSubmission(step, submission);
 }
 
 std::string GangJob::Key() const {

@@ -125,7 +125,7 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
   }
   if (registration.coordinator() >= job.hosts.size()) return refuse("the registration contradicts itself");
   // This node's own agent may know better than a node that was cut off, and then has asked one after another.
-  const KnownCoordinator agents = ask_agent_ ? ask_agent_(id) : KnownCoordinator();
+  const KnownCoordinator agents = ask_agent_ ? ask_agent_(job) : KnownCoordinator();
   const bool newer =
       agents.term > registration.term() || (agents.heard && agents.term == registration.term());
   const bool better = newer && job.hosts[agents.node] != context_.self;
@@ -140,6 +140,9 @@ std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
   origin.known_term = registration.term();
   // Those who ran under the term before know it: no link is needed to reach them.
   origin.key = agents.beat_key;
+  origin.taken = [this, alive = std::weak_ptr<bool>(alive_), job](bool taken) {
+    if (taken && !alive.expired() && tell_agent_) tell_agent_(job);
+  };
   return Make(std::move(job), std::move(origin));
 }
 

@@ -24,8 +24,13 @@ class Coordinators {
   LinkEvents Accept(std::shared_ptr<Link> link);
 
   // What this node's own agent knows of a gang's coordinator.
-  using AskAgent = std::function<KnownCoordinator(const std::string& gang)>;
-  void SetAgent(AskAgent ask) { ask_agent_ = std::move(ask); }
+  using AskAgent = std::function<KnownCoordinator(const GangJob& gang)>;
+  // Tells it that a gang's coordinator on this node has the record.
+  using TellAgent = std::function<void(const GangJob& gang)>;
+  void SetAgent(AskAgent ask, TellAgent tell) {
+    ask_agent_ = std::move(ask);
+    tell_agent_ = std::move(tell);
+  }
 
   // For AgentContext: this node's agent has found that the gang's coordinator is dead, and that it is this node's turn.
   void TakeOver(const GangJob& job, TakeOverRequest request);
@@ -53,6 +58,7 @@ class Coordinators {
   CoordinatorContext context_;
   Loop& loop_;
   AskAgent ask_agent_;
+  TellAgent tell_agent_;
   std::map<std::string, std::shared_ptr<Coordinator>> gangs_;
   std::map<const Link*, Attendance> attendances_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -16,7 +16,8 @@ namespace muster::slurm {
 using nlohmann::json;
 
 std::string RequeueFiles::PathOf(const RequeueRequest& request) const {
-  return fmt::format("{}/{}-r{}.json", directory_, request.run.job_id, request.run.restart_count);
+  return fmt::format("{}/{}-r{}-{}.json", directory_, request.run.job_id, request.run.restart_count,
+                     request.run.seen);
 }
 
 void RequeueFiles::Save(const RequeueRequest& request) const {

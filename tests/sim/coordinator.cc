@@ -375,10 +375,11 @@ void Coordinator::Do(const gang::FinishGang& action) {
 }
 
 void Coordinator::WaitForEndRecord() {
-  Post(kEndDurable, [this] {
+  Post(kEndDurable, [this, number = ++end_waits_] {
     // A host that has stood still hears within a beat that the nodes do not follow it any more.
     const Nanos beat = daemon_.sim.options.times.beat;
-    Post(beat, [this, late = world_.now() + 2 * beat] {
+    Post(beat, [this, number, late = world_.now() + 2 * beat] {
+      if (number != end_waits_) return;
       if (!ending_.WaitedLongEnough(world_.now() > late)) return WaitForEndRecord();
       if (!Leads()) return;
       daemon_.sim.invariants.NoRecordOfEnd();

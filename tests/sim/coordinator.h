@@ -144,6 +144,7 @@ class Coordinator {
   RecordFence fence_;
   Starts starts_;
   Ending ending_;
+  uint64_t end_waits_ = 0;  // begun for the record of the end
   PendingSaves saves_;
   std::optional<Start> start_;
   std::map<gang::Timer, uint64_t> timers_;

@@ -215,6 +215,9 @@ Coordinator* Daemon::CoordinatorFor(const Register& registration, std::optional<
   }
   Coordinator::Origin origin;
   origin.known_term = registration.term;
+  origin.taken = [this](bool taken) {
+    if (taken) local.CoordinatedHere();
+  };
   origin.fresh = registration.term == 0 &&
                  std::all_of(registration.members.begin(), registration.members.end(),
                              [](const gang::MemberInfo& member) { return member.generation == 0; });

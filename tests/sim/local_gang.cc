@@ -211,6 +211,10 @@ void LocalGang::Redial(uint32_t coordinator) {
   Connect();
 }
 
+void LocalGang::CoordinatedHere() {
+  if (!attended_ && coordinator_ != host_.index()) Redial(host_.index());
+}
+
 bool LocalGang::FoundBad(size_t local, gang::CheckpointBad bad) {
   if (!start_ || start_->generation != bad.generation) return false;
   bad.task = TaskOf(local);

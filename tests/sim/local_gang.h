@@ -38,6 +38,9 @@ class LocalGang {
   // `closed`: the nodes whose musterd had gone, as far as this node's lease has heard.
   void OnLease(const lease::Event& event, const lease::WitnessSet& closed);
 
+  // This node coordinates, because another node has asked.
+  void CoordinatedHere();
+
   [[nodiscard]] uint32_t coordinator() const { return coordinator_; }
   [[nodiscard]] uint64_t term() const { return orders_.term(); }
   [[nodiscard]] bool attended() const { return attended_; }

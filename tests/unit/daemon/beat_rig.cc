@@ -195,7 +195,10 @@ std::optional<GangRecord> BeatRig::RecordIn(uint32_t node) {
 }
 
 KnownCoordinator BeatRig::KnownIn(uint32_t node) {
-  return daemons_[node]->On([&] { return daemons_[node]->agent().CoordinatorOf(kGang); });
+  return daemons_[node]->On([&] {
+    const LocalGang* gang = daemons_[node]->agent().Find(kGang);
+    return gang == nullptr ? KnownCoordinator() : gang->Coordinator();
+  });
 }
 
 GangHead BeatRig::InStore() {

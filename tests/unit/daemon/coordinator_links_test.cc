@@ -185,6 +185,24 @@ TEST_F(CoordinatorLinks, TheJoinTimeoutIsOneOfTheLoopsClock) {
   EXPECT_FALSE(finish->finish().succeeded());
 }
 
+TEST_F(CoordinatorLinks, AStoreThatIsAwayIsWaitedForByTheLoopsClock) {
+  store_->SetFault([](const std::string& operation, const std::string&) {
+    return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
+  });
+  Dial(1);
+  Register(1, "join=1h");
+  auto refused = std::async(std::launch::async, [this] { return Take(1, CoordinatorKind::kRefused); });
+  std::chrono::minutes moved{0};
+  while (refused.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready) {
+    clock_.Move(std::chrono::minutes(1));
+    moved += std::chrono::minutes(1);
+  }
+  EXPECT_GE(moved, std::chrono::hours(1));
+  const auto message = refused.get();
+  ASSERT_TRUE(message);
+  EXPECT_THAT(message->refused().text(), HasSubstr("no answer"));
+}
+
 TEST_F(CoordinatorLinks, ALinkWhoseFirstMessageIsNoRegistrationIsClosed) {
   Dial(0);
   Stopped(0, 1);

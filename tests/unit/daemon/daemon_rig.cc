@@ -111,7 +111,10 @@ TestDaemon::TestDaemon(std::string name, std::string address, uint16_t port, con
       health_(loop_, {}, [](const HealthOptions&) { return HealthReport{}; }),
       exchange_(loop_, config_, store_, engine_),
       agent_(ContextOfAgent(name, links.dial)) {
-  if (beat) coordinators_.SetAgent([this](const std::string& gang) { return agent_.CoordinatorOf(gang); });
+  if (beat) {
+    coordinators_.SetAgent([this](const GangJob& gang) { return agent_.CoordinatorOf(gang); },
+                           [this](const GangJob& gang) { agent_.CoordinatedHere(gang); });
+  }
   listener_ =
       links.listen([this](std::shared_ptr<Link> link) { return coordinators_.Accept(std::move(link)); });
   const Status started = agent_.Start();

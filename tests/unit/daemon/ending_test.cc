@@ -48,6 +48,19 @@ TEST(Ending, AHostThatHasStoodStillWaitsOnceMoreForTheRecord) {
   EXPECT_EQ(ending.DueFinish(kFollowed), Nodes{1});
 }
 
+TEST(Ending, AGangWhoseRequeueFailsWaitsForItsOwnRecord) {
+  Ending ending;
+  ending.Requeue();
+  ending.Recorded(false, true);
+  EXPECT_TRUE(ending.DueRequeue(kFollowed));
+  EXPECT_TRUE(ending.WaitedLongEnough(false)) << "for the requeue's";
+  EXPECT_TRUE(ending.Finish(false, {1}));
+  EXPECT_EQ(ending.DueFinish(kFollowed), Nodes{});
+  EXPECT_FALSE(ending.Finish(false, {2})) << "who comes late waits with the others";
+  EXPECT_TRUE(ending.WaitedLongEnough(false));
+  EXPECT_EQ(ending.DueFinish(kFollowed), (Nodes{1, 2}));
+}
+
 TEST(Ending, AJobIsRequeuedOnceBehindTheRecordThatSaysSo) {
   Ending ending;
   ending.Recorded(false, true);

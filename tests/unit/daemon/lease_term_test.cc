@@ -1,4 +1,5 @@
 // Who coordinates: how the next one takes over, and what is obeyed of the one before.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "daemon/proto/muster.pb.h"
+#include "tests/support/virtual_clock.h"
 #include "tests/unit/daemon/beat_rig.h"
 
 namespace muster {
@@ -15,6 +17,7 @@ namespace {
 
 class LeaseTerm : public BeatRig {
  protected:
+  static constexpr char kNodeList[] = "127.0.0.[1-3]";
   static std::string StopOf(uint64_t term, uint64_t generation) {
     v1::CoordinatorMessage message;
     message.set_gang("12.0");
@@ -37,6 +40,8 @@ class LeaseTerm : public BeatRig {
              return known.node == kSuccessor && known.term == term && known.heard;
            });
   }
+
+  AheadClock clock_;
 };
 
 TEST_F(LeaseTerm, WhenTheCoordinatorDiesTheNextTakesItsTermAndMembersRunOn) {
@@ -152,6 +157,42 @@ TEST_F(LeaseTerm, AStopOfAnOlderTermBindsNoMore) {
   ASSERT_TRUE(InTime([&] { return HasStop(kCoordinator); }));
   ExpectStopAndStop(1, {kCoordinator});
   ExpectStart(2);
+}
+
+// Its agent would dial the host that does not answer for longer than a coordinator waits for a node.
+TEST_F(LeaseTerm, ANodeThatIsAskedToCoordinateFollowsItselfThoughItsAgentDialsAnotherHost) {
+  EndDaemon(kSuccessor);
+  clock_.Stop();
+  StartDaemon(kSuccessor, clock_);
+  CutOff(kCoordinator);
+  ASSERT_TRUE(members_[kSuccessor].Join(daemons_[kSuccessor]->socket(), kNodeList, "min=2,join=1h"));
+  ASSERT_TRUE(Eventually([&] {
+    return daemons_[kSuccessor]->On([&] { return daemons_[kSuccessor]->agent().Find("12.0") != nullptr; });
+  }));
+  EXPECT_EQ(KnownIn(kSuccessor).node, kCoordinator);
+  const GangJob job =
+      daemons_[kSuccessor]->On([&] { return daemons_[kSuccessor]->agent().Find("12.0")->job(); });
+  v1::AgentMessage asks;
+  asks.set_gang("12.0");
+  v1::Register* r = asks.mutable_register_();
+  r->set_job_id(job.job_id);
+  r->set_step_id(job.step_id);
+  r->set_submission(job.submission);
+  r->set_uid(job.uid);
+  r->set_gid(job.gid);
+  r->set_node(kBatch);
+  r->set_node_name(job.hosts[kBatch]);
+  r->set_node_list(job.node_list);
+  r->set_task_count(job.task_count);
+  r->set_options(job.options_text);
+  r->set_coordinator(kSuccessor);
+  const auto link = net_->DialFrom(kBatch)(job.hosts[kSuccessor],
+                                           fmt::format("{}:{}", job.hosts[kSuccessor], port_->port()),
+                                           {[](const std::string&) {}, [](const std::string&) {}},
+                                           [](const std::function<void()>& work) { work(); });
+  link->Send(asks.SerializeAsString());
+  EXPECT_TRUE(
+      Eventually([&] { return KnownIn(kSuccessor).node == kSuccessor && KnownIn(kSuccessor).term == 1; }));
 }
 
 }  // namespace
