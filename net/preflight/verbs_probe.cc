@@ -17,6 +17,7 @@
 
 #include "base/small_files.h"
 #include "base/unique_fd.h"
+#include "net/preflight/pacer.h"
 #include "net/rendezvous/socket.h"
 
 namespace muster::preflight {
@@ -27,10 +28,6 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kQueuePairs = 4;
 constexpr uint32_t kDepth = 4;            // writes under way on each
 constexpr uint32_t kMessage = 64 * 1024;  // bytes
-// What a packet has besides its payload: Ethernet, IP, UDP, RDMA's own header and checksums, and the gap behind a frame.
-constexpr uint64_t kHeaders = 82;
-// A sender that was held up by its host for longer does not catch up.
-constexpr auto kCatchUp = std::chrono::milliseconds(1);
 constexpr auto kAnswer = std::chrono::seconds(2);
 // An adapter sends again after 67 ms, seven times: a path that is dead is known after half a second.
 constexpr uint8_t kTimeout = 14;
@@ -386,23 +383,17 @@ Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration, uint64_t
   const auto began = Clock::now();
   const auto counts = began + duration / 5;
   const auto end = began + duration;
-  // From one write to the next.
-  Clock::duration gap{0};
-  if (pace > 0) {
-    const uint64_t bytes = kMessage + kMessage / state_->path_mtu * kHeaders;
-    const std::chrono::duration<double> taken(static_cast<double>(bytes) / static_cast<double>(pace));
-    gap = std::chrono::duration_cast<Clock::duration>(taken);
-  }
-  auto due = began;
+  Pacer pacer(began, kMessage, pace, state_->path_mtu);
   uint32_t under_way = 0;
   std::array<uint32_t, kQueuePairs> of_pair{};
+  size_t pair = 0;
   const auto post = [&](Clock::time_point now) -> Status {
-    while (due <= now && under_way < kDepth * kQueuePairs) {
-      const size_t pair = static_cast<size_t>(std::ranges::min_element(of_pair) - of_pair.begin());
+    while (pacer.Due(now) && under_way < kDepth * kQueuePairs) {
+      pair = NextPair(of_pair, pair);
       if (Status posted = state_->Post(pair); !posted) return posted;
       ++of_pair[pair];
       ++under_way;
-      due = std::max(due, now - kCatchUp) + gap;
+      pacer.Posted(now);
     }
     return {};
   };
@@ -440,7 +431,7 @@ Result<double> VerbsEndpoint::Write(std::chrono::milliseconds duration, uint64_t
   if (under_way > 0 || all == 0) return Error{Errc::kUnavailable, "writes are not done in time"};
   const bool few = counted == 0;
   // The last write has its gap too.
-  const std::chrono::duration<double> took = last - (few ? began - gap : first);
+  const std::chrono::duration<double> took = last - (few ? began - pacer.gap() : first);
   return static_cast<double>(few ? all : counted) * 8 / took.count() / 1e6;
 }
 
