@@ -81,6 +81,13 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
       rail.network = NetworkText(network);
     }
   }
+  for (const roce::Interface& interface : roce::FabricInterfaces(host, settings)) {
+    const auto rail = std::ranges::find(rails, interface.name, &Rail::interface);
+    if (rail == rails.end()) continue;
+    for (const roce::PhysicalPort& port : interface.ports) rail->carriers.push_back(port.name);
+    for (const roce::RdmaPort& port : interface.rdma)
+      rail->carriers.push_back(fmt::format("{}:{}", port.device, port.port));
+  }
   const fabric::HostDevices found = fabric::LookAtDevices(host, settings);
   for (Rail& rail : rails) {
     for (const fabric::Device& device : found.devices) {

@@ -72,6 +72,7 @@ class Agent {
                        {"mtu", rail.mtu},
                        {"rate", rail.rate_mbit_s},
                        {"network", rail.network},
+                       {"carriers", rail.carriers},
                        {"device", rail.verbs.device},
                        {"verbs", rail.HasVerbs()},
                        {"why", rail.no_verbs.why},

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace muster::preflight {
 
@@ -21,11 +22,12 @@ struct NoVerbs {
 
 // Ports of a network measure with each other; of several in one network those with the same place.
 struct Rail {
-  std::string interface;    // "": whichever the kernel takes to the referee
-  std::string address;      // "" likewise
-  int64_t mtu = 0;          // bytes; 0: unknown
-  int64_t rate_mbit_s = 0;  // of the link; 0: unknown
-  std::string network;      // of the settings, "10.1.0.0/16"
+  std::string interface;              // "": whichever the kernel takes to the referee
+  std::string address;                // "" likewise
+  int64_t mtu = 0;                    // bytes; 0: unknown
+  int64_t rate_mbit_s = 0;            // of the link; 0: unknown
+  std::string network;                // of the settings, "10.1.0.0/16"
+  std::vector<std::string> carriers;  // the adapters' ports below it: "roce0", "mlx5_0:1"
   VerbsPort verbs;
   NoVerbs no_verbs;
 

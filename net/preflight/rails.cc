@@ -184,6 +184,13 @@ class NetworkRails {
   std::ptrdiff_t most_ = 0;  // ports of a node
 };
 
+bool ShareAPort(const Node& node, uint32_t one, uint32_t other) {
+  const auto& others = node.rails[other].carriers;
+  return std::ranges::any_of(node.rails[one].carriers, [&](const std::string& port) {
+    return std::ranges::find(others, port) != others.end();
+  });
+}
+
 }  // namespace
 
 std::vector<RailName> AlignRails(std::vector<Node>& nodes) {
@@ -204,6 +211,23 @@ std::vector<RailName> AlignRails(std::vector<Node>& nodes) {
   }
   for (size_t i = 0; i < nodes.size(); ++i) nodes[i].rails = std::move(aligned[i]);
   return rails;
+}
+
+std::vector<std::vector<uint32_t>> RailGroups(const std::vector<Node>& nodes, size_t rails) {
+  std::vector<std::vector<uint32_t>> groups;
+  for (uint32_t rail = 0; rail < rails; ++rail) {
+    const auto group = std::ranges::find_if(groups, [&](const std::vector<uint32_t>& members) {
+      return std::ranges::none_of(members, [&](uint32_t other) {
+        return std::ranges::any_of(nodes, [&](const Node& node) { return ShareAPort(node, rail, other); });
+      });
+    });
+    if (group == groups.end()) {
+      groups.push_back({rail});
+    } else {
+      group->push_back(rail);
+    }
+  }
+  return groups;
 }
 
 json RailFindings(const std::vector<Node>& nodes, const std::vector<RailName>& rails) {

@@ -1,6 +1,7 @@
 // Which port of one node measures with which of another's. Pure.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -19,6 +20,10 @@ struct RailName {
 // Puts the ports of each node into the order of all rails, which it returns; a node that lacks a rail has one without a port in its place.
 // Nodes with as many ports in a network as any have them in the order that they say; those of others find their places by their names.
 std::vector<RailName> AlignRails(std::vector<Node>& nodes);
+
+// The rails in groups of those that may measure at the same time: on no node does a port of an adapter carry two of a group, as a port
+// carries its own interface and a VLAN.
+std::vector<std::vector<uint32_t>> RailGroups(const std::vector<Node>& nodes, size_t rails);
 
 // Of each node that lacks a rail that most have: {trouble, direction, node, interface, text, fix}. Without `node` where most lack it.
 nlohmann::json RailFindings(const std::vector<Node>& nodes, const std::vector<RailName>& rails);

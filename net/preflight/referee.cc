@@ -60,6 +60,7 @@ class Test {
   void NumberSwitches();
   [[nodiscard]] milliseconds Duration() const;
   [[nodiscard]] bool Mute(uint32_t node, uint32_t rail) const;
+  void MeasureRound(const Round& round, const std::vector<uint32_t>& rails, bool back);
   std::vector<std::vector<Measured>> MeasureAgain(const std::vector<Suspect>& suspects,
                                                   const std::set<uint32_t>& shared, uint32_t rail);
   void Find(uint32_t rail, Found& found);
@@ -213,21 +214,26 @@ void Test::Find(uint32_t rail, Found& found) {
   for (const Suspect& suspect : stand) found.findings.push_back(FindingOf(suspect, places));
 }
 
+void Test::MeasureRound(const Round& round, const std::vector<uint32_t>& rails, bool back) {
+  std::vector<Leg> legs;
+  for (const uint32_t rail : rails) {
+    for (const Pair& pair : round) {
+      if (!Mute(pair.one, rail) && !Mute(pair.other, rail))
+        legs.push_back({rail, back ? pair.other : pair.one, back ? pair.one : pair.other});
+    }
+  }
+  for (MeasuredLeg& one : conductor_.Measure(legs, Duration())) measured_.push_back(std::move(one));
+}
+
 json Test::Run() {
   const auto began = Clock::now();
   NumberSwitches();
   const auto count = static_cast<uint32_t>(nodes_.size());
+  const auto groups = RailGroups(nodes_, rails_.size());
   for (const Round& round : options_.full ? AllPairs(count) : QuickPairs(count)) {
-    // One direction after the other: answers of a slow one must not wait behind the other's data.
-    for (const bool back : {false, true}) {
-      std::vector<Leg> legs;
-      for (uint32_t rail = 0; rail < Rails(); ++rail) {
-        for (const Pair& pair : round) {
-          if (!Mute(pair.one, rail) && !Mute(pair.other, rail))
-            legs.push_back({rail, back ? pair.other : pair.one, back ? pair.one : pair.other});
-        }
-      }
-      for (MeasuredLeg& one : conductor_.Measure(legs, Duration())) measured_.push_back(std::move(one));
+    for (const auto& group : groups) {
+      // One direction after the other: answers of a slow one must not wait behind the other's data.
+      for (const bool back : {false, true}) MeasureRound(round, group, back);
     }
   }
   std::vector<Measured> all;

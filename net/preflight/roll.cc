@@ -41,6 +41,7 @@ std::optional<Node> ParseHello(const json& message, const std::string& run, std:
       rail.mtu = one.value("mtu", int64_t{0});
       rail.rate_mbit_s = std::max<int64_t>(0, one.value("rate", int64_t{0}));
       rail.network = one.value("network", "").substr(0, kMaxName);
+      rail.carriers = one.value("carriers", std::vector<std::string>());
       rail.own = node.rails.size() - 1;
       rail.verbs = one.value("verbs", false);
       rail.device = !one.value("device", "").empty();

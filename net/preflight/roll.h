@@ -20,6 +20,7 @@ struct RailOf {
   int64_t mtu = 0;
   int64_t rate_mbit_s = 0;
   std::string network;
+  std::vector<std::string> carriers;
   size_t own = 0;  // its place among the node's own
   bool verbs = false;
   bool device = false;  // the kernel has one, at least

@@ -2,13 +2,16 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <span>
 #include <string>
@@ -252,6 +255,104 @@ TEST_F(Session, ANodeThatLacksARailIsNamedAndTheOthersMeasureWithTheirLike) {
   EXPECT_EQ(findings[0].at("text"), "n1 has no address in 10.1.0.0/16, others have (roce0).");
   EXPECT_FALSE(said->at("ok").get<bool>());
   for (auto& node : nodes) EXPECT_TRUE(node.get().ok());
+}
+
+// Nodes with two rails each over one port of 100 Gb/s: what measures at the same time shares it. One rail of one node carries half.
+class SimulatedNodes {
+ public:
+  SimulatedNodes(size_t nodes, const std::function<LineStream()>& connect) {
+    for (size_t i = 0; i < nodes; ++i) {
+      streams_.push_back(connect());
+      json rails = json::array();
+      for (const char* interface : {"roce0", "roce0.100"}) {
+        rails.push_back({{"interface", interface},
+                         {"address", "10.1.0.1"},
+                         {"port", 9},
+                         {"network", rails.empty() ? "10.1.0.0/16" : "10.2.0.0/16"},
+                         {"carriers", {"roce0"}}});
+      }
+      (void)streams_.back().Send(
+          {{"hello", "8.0/1"}, {"node", i}, {"name", "n" + std::to_string(i)}, {"rails", rails}}, Soon());
+    }
+  }
+
+  // Until the verdict.
+  void Obey() {
+    while (!told_) {
+      std::vector<pollfd> entries;
+      for (const LineStream& stream : streams_) entries.push_back({stream.fd(), POLLIN, 0});
+      // What is ordered within that time measures at the same time.
+      const int ready = ::poll(entries.data(), entries.size(), orders_.empty() ? 60'000 : 50);
+      if (ready < 0 || (ready == 0 && orders_.empty())) return;
+      if (ready == 0) Answer();
+      for (size_t node = 0; node < entries.size(); ++node) {
+        if (entries[node].revents != 0) Hear(node);
+      }
+    }
+  }
+
+ private:
+  struct Order {
+    size_t node = 0;
+    size_t rail = 0;
+    uint64_t id = 0;
+    bool sends = false;
+  };
+
+  void Hear(size_t node) {
+    do {
+      const auto message = streams_[node].Receive(Soon());
+      told_ = !message.ok() || message->contains("verdict");
+      if (told_) return;
+      const bool sends = message->contains("send");
+      orders_.push_back({node, message->at("rail").get<size_t>(),
+                         message->at(sends ? "send" : "receive").at("id").get<uint64_t>(), sends});
+    } while (streams_[node].HasMessage());
+  }
+
+  [[nodiscard]] double RateAt(const Order& order) const {
+    const auto sharing = std::ranges::count_if(
+        orders_, [&](const Order& one) { return one.node == order.node && one.sends == order.sends; });
+    return std::min(order.node == 2 && order.rail == 1 ? 50'000.0 : 100'000.0,
+                    100'000.0 / static_cast<double>(sharing));
+  }
+
+  void Answer() {
+    for (const Order& order : orders_) {
+      json answer{{"id", order.id}};
+      if (order.sends) {
+        answer["sent"] = {{"packets", 10'000}, {"lost", 0},         {"connected", true}, {"mbit_s", 0},
+                          {"latency_us", 5},   {"other_mbit_s", 0}, {"error", ""}};
+      } else {
+        double rate = RateAt(order);
+        for (const Order& other : orders_) {
+          if (other.id == order.id) rate = std::min(rate, RateAt(other));
+        }
+        answer["received"] = {
+            {"mbit_s", rate}, {"other_mbit_s", 0}, {"small", 10}, {"large", 10}, {"error", ""}};
+      }
+      (void)streams_[order.node].Send(answer, Soon());
+    }
+    orders_.clear();
+  }
+
+  std::vector<LineStream> streams_;
+  std::vector<Order> orders_;
+  bool told_ = false;
+};
+
+TEST_F(Session, RailsOverOnePortTakeTurnsSoALinkOfHalfTheRateIsNamed) {
+  auto verdict = Lead(4, Soon());
+  SimulatedNodes nodes(4, [&] { return Guest(); });
+  nodes.Obey();
+  const auto said = verdict.get();
+  ASSERT_TRUE(said.ok()) << said.error().message;
+  EXPECT_EQ(said->at("mbit_s"), 100'000);
+  ASSERT_EQ(said->at("findings").size(), 1U) << *said;
+  const json& finding = said->at("findings")[0];
+  EXPECT_EQ(finding.at("trouble"), "slow");
+  EXPECT_EQ(finding.at("node"), "n2");
+  EXPECT_EQ(finding.at("interface"), "roce0.100");
 }
 
 TEST(TryVerbs, SaysWhatIsWrongWithADeviceFileAndWhatMendsIt) {

@@ -549,6 +549,23 @@ TEST(Rails, OfRacksWithNetworksOfTheirOwnMeasureByTheirPlaces) {
   EXPECT_EQ(Interfaces(nodes[2]), (std::vector<std::string>{"-", "roce1"}));
 }
 
+TEST(Rails, OverOnePortTakeTurnsAndOthersMeasureTogether) {
+  using Groups = std::vector<std::vector<uint32_t>>;
+  std::vector<Node> nodes;
+  for (const char* name : {"n0", "n1"})
+    nodes.push_back(WithRails(name, {{"roce0", "a"}, {"roce0.100", "b"}, {"roce1", "c"}}));
+  EXPECT_EQ(RailGroups(nodes, 3), (Groups{{0, 1, 2}})) << "whose ports nobody knows";
+  nodes[0].rails[0].carriers = {"roce0"};
+  nodes[0].rails[2].carriers = {"roce1", "mlx5_1:1"};
+  nodes[1].rails[0].carriers = {"roce0", "mlx5_0:1"};
+  nodes[1].rails[1].carriers = {"mlx5_0:1"};
+  EXPECT_EQ(RailGroups(nodes, 3), (Groups{{0, 2}, {1}})) << "they share a port on one node";
+  nodes[0].rails[1].carriers = {"roce1"};
+  EXPECT_EQ(RailGroups(nodes, 3), (Groups{{0, 2}, {1}}));
+  nodes[1].rails[2].carriers = {"roce0"};
+  EXPECT_EQ(RailGroups(nodes, 3), (Groups{{0}, {1}, {2}}));
+}
+
 TEST(Rails, OfOneNetworkAreInTheOrderOfTheirAddresses) {
   EXPECT_LT(roce::AddressBytes("10.1.2.1"), roce::AddressBytes("10.1.10.1"));
   EXPECT_LT(roce::AddressBytes("10.1.10.1"), roce::AddressBytes("fd00::1"));

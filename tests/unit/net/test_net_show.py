@@ -3,6 +3,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -59,15 +60,33 @@ class NetShowTest(unittest.TestCase):
     def variables(self, *words: str, **environment: str) -> dict[str, str]:
         return {entry["key"]: entry["value"] for entry in self.document("env", *words, **environment)["variables"]}
 
-    def test_interfaces_that_share_a_port_measure_with_gids_of_their_own(self) -> None:
+    def vlan_beside_its_port(self) -> None:
         def shape(host: Shape) -> None:
             host.device("mlx5_0", [Port("roce0", pair(0, "10.77.0.1"))])
             for file, text in (("gids/2", fabric_shapes.gid_line("10.78.0.1")), ("gid_attrs/types/2", fabric_shapes.V2), ("gid_attrs/ndevs/2", "roce0.100")):
                 host.write(f"sys/class/infiniband/mlx5_0/ports/1/{file}", text)
+            host.write("sys/class/net/roce0.100/lower_roce0/ifindex", "2")
 
         self.host(shape, "10.77.0.0/16, 10.78.0.0/16")
         self.address("roce0", "10.77.0.1/16")
         self.address("roce0.100", "10.78.0.1/16")
+
+    def test_rails_say_which_ports_carry_them(self) -> None:
+        self.vlan_beside_its_port()
+        with socket.create_server(("127.0.0.1", own_network.PORT)) as referee:
+            referee.settimeout(60)
+            gang = {"GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(own_network.PORT), "SLURMD_NODENAME": "n1"}
+            command = [str(BUILD / "bin" / "muster"), "net", "test", f"--settings={self.settings}", f"--root={self.root}"]
+            node = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | gang)
+            connection = referee.accept()[0]
+            with connection, connection.makefile() as messages:
+                hello = json.loads(messages.readline())
+                connection.sendall(b'{"refused": "seen"}\n')
+            self.assertIn("seen", node.communicate(timeout=60)[1])
+        self.assertEqual({rail["interface"]: rail["carriers"] for rail in hello["rails"]}, {"roce0": ["roce0", "mlx5_0:1"], "roce0.100": ["roce0", "mlx5_0:1"]})
+
+    def test_interfaces_that_share_a_port_are_rails_with_its_device(self) -> None:
+        self.vlan_beside_its_port()
         command = [str(BUILD / "bin" / "muster"), "net", "test", "--json", f"--settings={self.settings}"]
         gang = os.environ | {"GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(own_network.PORT)}
         # The other node has no device, which is told where the first one has.
