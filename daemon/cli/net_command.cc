@@ -41,9 +41,10 @@ roce::Host HostOf(const NetOptions& options) {
   return host;
 }
 
-// Whether an interface of the fabric has the name, or a port below the interface has. A bond's port that its driver has reset has no address of its own.
+// Whether the interface of the fabric, or an interface below it, has the name: a bond below a VLAN may have no address, and a bond's port
+// has none.
 bool HasInterface(const roce::Interface& interface, const std::string& name) {
-  return interface.name == name ||
+  return interface.name == name || std::ranges::find(interface.parents, name) != interface.parents.end() ||
          std::ranges::find(interface.ports, name, &roce::PhysicalPort::name) != interface.ports.end();
 }
 
@@ -151,7 +152,7 @@ Result<Answered> ShowSwitches(const NetOptions& options) {
     const std::string priority = fmt::format("priority {}", settings->priority);
     const std::string notices = fmt::format("priority {}", settings->cnp_priority);
     add("mtu", fmt::format("{} or more", settings->mtu),
-        "of IP; a switch that counts the frame's header and a VLAN's tag needs 22 more");
+        "of IP; a switch that counts header, checksum and a VLAN's tag needs 22 more");
     add("trust", "DSCP", "not the tag of a VLAN");
     add("dscp", fmt::format("{} to {}, {} to {}", settings->dscp, priority, settings->cnp_dscp, notices),
         "RDMA's packets, and notifications of congestion");
@@ -184,9 +185,16 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
   net->fallthrough();
   net->require_subcommand(1);
   const auto options = std::make_shared<NetOptions>();
-  net->add_option("--settings", options->settings, "The fabric's settings")->capture_default_str();
+  net->add_option("--settings", options->settings, "The fabric's settings")
+      ->check(CLI::Validator(
+          [](const std::string& path) {
+            return std::string(path.empty() ? "an empty name is no file; without --settings it is the default"
+                                            : "");
+          },
+          "FILE"))
+      ->capture_default_str();
   net->add_option("--root", options->root, "What /sys is below, as in a copy of another host's");
-  net->add_option("--interface", options->interface, "This interface alone, or those whose port it is");
+  net->add_option("--interface", options->interface, "This interface, and those above it, alone");
   net->add_option("--wait", options->wait_seconds, "How many seconds to wait for an address of the fabric")
       ->check(CLI::Range(0, 3'600));
   const auto add = [=](const char* name, const char* about, std::function<void()> run) {

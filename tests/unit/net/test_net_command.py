@@ -301,6 +301,8 @@ class NetCommandTest(unittest.TestCase):
         self.assertEqual([knob["interface"] for knob in found["knobs"] if knob["knob"] == "pfc"], ["ens2f0np0", "ens2f1np1"])
         self.assertEqual(list(self.of(found, "bond0")), ["mtu"])
         self.assertEqual(self.of(found, "bond0.100")["egress"]["state"], "is")
+        for name in ("bond0.100", "bond0", "ens2f1np1"):
+            self.assertEqual(self.net("check", "--interface", name, code=1), found, name)
 
     def test_a_prefix_that_is_not_the_networks_is_a_finding_without_a_route(self) -> None:
         def subnet(code: int) -> Any:
@@ -456,6 +458,13 @@ esac
             self.assertIn(said, done.stderr)
         self.settings.unlink()
         self.assertIn("No such file", self.run_net("check").stderr)
+
+    def test_an_empty_name_of_the_settings_is_refused(self) -> None:
+        """As of a shell's variable that is not set; the host would have no fabric, and all would be well."""
+        for command in ("check", "set", "switch", "show", "env", "test"):
+            done = subprocess.run([str(BUILD / "bin" / "muster"), "net", command, "--settings", ""], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), command)
+            self.assertIn("--settings: an empty name is no file", done.stderr)
 
     def test_a_host_without_the_file_of_settings_has_no_fabric(self) -> None:
         self.interface("roce0", "10.77.0.1/16")
