@@ -44,7 +44,7 @@ try:
 except ConnectionError:  # its neighbour was ended first
     pass
 """
-NETWORK, CONTROL = "10.77", "10.78"  # of the fabric, and beside it
+NETWORK, CONTROL, SECOND = "10.77", "10.78", "10.79"  # of the fabric, beside it, and of the fabric where a test wants two
 
 
 def enter_namespaces() -> None:
@@ -145,6 +145,23 @@ class Fabric:
         shown = subprocess.run(["ip", "-n", f"n{number}", "-json", "-stats", "link", "show", "roce0"], capture_output=True, timeout=60, check=True)
         [link] = json.loads(shown.stdout)
         return min(link["stats64"][way]["bytes"] for way in ("rx", "tx"))
+
+    @contextlib.contextmanager
+    def second_interfaces(self, numbers: range) -> Iterator[None]:
+        """Each is over the same port as roce0, as a VLAN is, and has an address in a second network of the fabric."""
+        before = self.settings.read_text()
+        self.settings.write_text(before.replace(f"{NETWORK}.0.0/16", f"{NETWORK}.0.0/16, {SECOND}.0.0/16"))
+        try:
+            for number in numbers:
+                node = f"n{number}"
+                run("ip", "-n", node, "link", "add", "link", "roce0", "name", "above0", "type", "macvlan")
+                run("ip", "-n", node, "link", "set", "above0", "up")
+                run("ip", "-n", node, "address", "add", f"{SECOND}.0.{number + 1}/16", "dev", "above0")
+            yield
+        finally:
+            self.settings.write_text(before)
+            for number in numbers:
+                run("ip", "-n", f"n{number}", "link", "del", "above0")
 
     @contextlib.contextmanager
     def other_gang(self, numbers: list[int]) -> Iterator[None]:

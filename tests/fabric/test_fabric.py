@@ -140,6 +140,18 @@ class FabricTest(unittest.TestCase):
         self.assertEqual(finding["fix"], "ip address show dev roce0; grep networks /etc/muster/roce.yaml")
         self.assertEqual(verdict.document["measurements"], 6, "of three pairs, in both directions")
 
+    def test_interfaces_over_one_port_take_turns_and_a_link_with_half_its_rate_is_named_for_each(self) -> None:
+        with self.fabric.second_interfaces(range(4)):
+            verdict = self.fabric.test(nodes=4)
+            self.assertEqual((verdict.code, verdict.named(), verdict.errors), (0, [], []), verdict.document)
+            self.assertEqual((verdict.document["rails"], verdict.document["shared"]), (2, []), "an interface's data is not the other's neighbour")
+            self.fabric.rate(2, out=MBIT_S / 2)
+            try:
+                verdict = self.fabric.test(nodes=4)
+            finally:
+                self.fabric.rate(2, out=MBIT_S)
+            self.assertEqual((verdict.code, verdict.named()), (1, [("slow", "out", "n2")] * 2), verdict.document)
+
     def test_without_a_gang_it_says_how_to_start_it(self) -> None:
         command = self.fabric.command(0, "env", "-u", "GROUP_RANK", str(BUILD / "bin" / "muster"), "net", "test", f"--settings={self.fabric.settings}")
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
