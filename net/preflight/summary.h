@@ -14,8 +14,8 @@ namespace muster::preflight {
 // there are such.
 double UsualRate(const std::vector<Measured>& measured);
 
-// `rate`: what a link carries, in Mbit/s; 0: nobody knows. What is faster than a link need be is no measure for others, and TCP has
-// one of its own.
+// `rate`: what a link carries, in Mbit/s; 0: nobody knows. A rate above it is expected of no link. TCP and RDMA have an
+// expected rate each.
 Expected ExpectedOf(const std::vector<Measured>& measured, int64_t rate, double lossy_above);
 
 // Of the data's packets those over that direction of a node's link that had fewest; of nodes that have measured.

@@ -24,8 +24,8 @@ std::string GidAddress(const std::string& line);
 // Whether the address is in one of the fabric's networks.
 bool OfFabric(const std::vector<Network>& networks, const Gid& gid);
 
-// Of RoCE v2 a GID in the fabric's networks, else a GID of IPv4, else a GID that passes a router, the lowest index of these; nullptr: no
-// GID is of RoCE v2. `interface`: of this interface alone; "": of all that share the port.
+// Of the GIDs of RoCE v2 the first in the fabric's networks, else the first of IPv4, else the first that passes a router, else the first;
+// nullptr: no GID is of RoCE v2. `interface`: only GIDs of this interface are looked at; "": those of all interfaces that share the port.
 const Gid* BestGid(const std::vector<Gid>& gids, const std::vector<Network>& networks,
                    const std::string& interface = "");
 
