@@ -289,7 +289,6 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
                    uint32_t whose);
   void NotRead(const Reading& reading, const Error& error);
   void ReportIfBad(const Reading& reading, const Error& error);
-  void TellCommitted(uint32_t rank, uint64_t step, int status, const std::string& text);
   [[nodiscard]] size_t SavesOnTheirWay(uint32_t rank, uint64_t generation) const;
   void ShowSaving(uint32_t rank);
   // Who trains has shards in checkpoints.
