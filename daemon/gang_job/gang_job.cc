@@ -24,8 +24,7 @@ std::string GangJob::Id() const {
 }
 
 std::string GangJob::Unique() const {
-  const std::string step = launched_ns == 0 ? Id() : fmt::format("{}@{}", Id(), launched_ns);
-  return WithSubmission(step, submission);
+  return WithSubmission(Id(), submission);
 }
 
 std::string GangJob::Key() const {
