@@ -77,13 +77,17 @@ void Agent::FabricSaid(const std::vector<std::string>& news, const std::string& 
 }
 
 KnownCoordinator Agent::CoordinatorOf(const GangJob& gang) const {
-  const LocalGang* found = Find(gang.Id());
-  return found != nullptr && found->job().SameLaunch(gang) ? found->Coordinator() : KnownCoordinator();
+  const LocalGang* found = Launch(gang);
+  return found == nullptr ? KnownCoordinator() : found->Coordinator();
 }
 
 void Agent::CoordinatedHere(const GangJob& gang) {
+  if (LocalGang* found = Launch(gang)) found->CoordinatedHere();
+}
+
+LocalGang* Agent::Launch(const GangJob& gang) const {
   const auto found = gangs_.find(gang.Id());
-  if (found != gangs_.end() && found->second->job().SameLaunch(gang)) found->second->CoordinatedHere();
+  return found != gangs_.end() && found->second->job().SameLaunch(gang) ? found->second.get() : nullptr;
 }
 
 const LocalGang* Agent::Find(const std::string& gang) const {
@@ -184,7 +188,7 @@ void Agent::OnSupervisorHello(LocalConnection& connection, const Packet& packet)
   // again.
   if (known != gangs_.end() && !known->second->job().SameLaunch(job)) {
     if (std::exchange(waited_for_, id) != id) {
-      spdlog::warn("gang {}: another one, which has the same number, is not over on this node yet", id);
+      spdlog::warn("gang {}: another gang, which has the same number, is not over on this node yet", id);
     }
     return connection.CloseWhenSent();
   }

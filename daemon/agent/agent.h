@@ -32,7 +32,7 @@ class Agent {
   [[nodiscard]] const LocalGang* Find(const std::string& gang) const;
   // Who coordinates a gang, as far as is known here.
   [[nodiscard]] KnownCoordinator CoordinatorOf(const GangJob& gang) const;
-  // This node coordinates a gang.
+  // This node coordinates a gang, because another node has asked: see LocalGang.
   void CoordinatedHere(const GangJob& gang);
   // Tells the coordinators of all gangs here that this node is to be left, or may be used again. Gives their ids.
   std::vector<std::string> Wish(bool drain, const std::string& reason);
@@ -44,6 +44,8 @@ class Agent {
   [[nodiscard]] const std::map<std::string, std::shared_ptr<LocalGang>>& gangs() const { return gangs_; }
 
  private:
+  // This launch of the gang, or null: its number may be another launch's here.
+  [[nodiscard]] LocalGang* Launch(const GangJob& gang) const;
   void OnPacket(LocalConnection& connection, Packet& packet);
   void OnClosed(LocalConnection& connection);
   void OnSupervisorHello(LocalConnection& connection, const Packet& packet);

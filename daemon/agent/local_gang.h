@@ -86,7 +86,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   [[nodiscard]] KnownCoordinator Coordinator() const {
     return {coordinator_, orders_.term(), attended_, beat_key_};
   }
-  // This node coordinates, because another node has asked. This node's agent may be looking for a coordinator elsewhere.
+  // This node coordinates, because another node has asked. Registers here, unless a coordinator hears this agent.
   void CoordinatedHere();
   // What an operator wants done with this node; the coordinator is told.
   void Wish(bool drain, const std::string& reason);

@@ -190,7 +190,8 @@ void LocalGang::Redial(uint32_t coordinator) {
   Connect();
 }
 
-// Who is attended hears the announcement. Who is not may be dialling a dead host, for longer than the coordinator waits.
+// An agent that a coordinator hears learns of this coordinator by its beats. Another agent may be dialling a dead host, for longer than
+// a coordinator waits for a node.
 void LocalGang::CoordinatedHere() {
   if (attended_ || coordinator_ == node_) return;
   followed_ = node_;

@@ -26,7 +26,7 @@ class Orders {
   bool Adopt(uint64_t term) {
     if (term <= term_) return false;
     term_ = term;
-    stop_ = MUSTER_PLANTED(old_stops_bind) ? stop_ : 0;
+    if (!MUSTER_PLANTED(old_stops_bind)) stop_ = 0;
     said_stopped_.reset();
     return true;
   }

@@ -48,7 +48,7 @@ bool HasInterface(const roce::Interface& interface, const std::string& name) {
          std::ranges::find(interface.ports, name, &roce::PhysicalPort::name) != interface.ports.end();
 }
 
-// All of the fabric, or of the fabric those that have the interface that was asked for. An address may come later than its interface.
+// All interfaces of the fabric; with --interface only those that have that interface. An address may come later than its interface.
 std::vector<roce::Interface> Chosen(const roce::Host& host, const roce::Settings& settings,
                                     const NetOptions& options) {
   const auto until = Clock::now() + std::chrono::seconds(options.wait_seconds);
@@ -89,7 +89,7 @@ Result<Answered> Look(const NetOptions& options, bool set) {
     ok = ok && knob.state != roce::State::kDiffers;
     knobs.push_back(KnobJson(knob));
   }
-  // An interface that was asked for need not be of the fabric: a unit asks of each that comes up.
+  // muster-roce@.service asks with --interface about each interface that comes up: no fault where none of the fabric has it.
   if (interfaces.empty() && options.interface.empty() && !settings->networks.empty()) ok = false;
   return Answered{{{"ok", ok},
                    {"settings", options.settings},

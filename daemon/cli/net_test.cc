@@ -92,7 +92,7 @@ std::vector<Rail> RailsOf(const roce::Host& host, const roce::Settings& settings
   for (Rail& rail : rails) {
     for (const fabric::Device& device : found.devices) {
       for (const fabric::Port& port : device.ports) {
-        // Interfaces that share a port, as a VLAN does, have GIDs of their own.
+        // A VLAN and its port's own interface share the port, and each has GIDs of its own.
         const roce::Gid* gid = roce::BestGid(port.gids, settings.networks, rail.interface);
         if ((gid == nullptr && port.interface != rail.interface) || rail.HasVerbs()) continue;
         rail.verbs = {device.name, static_cast<uint8_t>(port.number), gid == nullptr ? 0 : gid->index,

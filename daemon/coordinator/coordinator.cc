@@ -217,7 +217,7 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
     return Send(node, message);
   }
   if (!gang_) {
-    // The store may be away for hours, and the agents connect again every few seconds.
+    // While the store is away, perhaps for hours, an agent connects again every few seconds: only what its newest link brings is kept.
     std::erase_if(early_, [&](const Early& early) { return early.node == node && early.link != agent.link; });
     early_.push_back({node, agent.link, {}});
     *early_.back().message.mutable_register_() = registration;

@@ -16,16 +16,16 @@ namespace muster {
 
 class Ending {
  public:
-  // The gang is over: these nodes are to be told. True: a wait for the record begins, until it is there or was long enough. Nodes
-  // that come later wait with the first ones.
+  // The gang is over: these nodes are to be told. True: the caller is to wait from now on, until the record of the end is there or
+  // WaitedLongEnough. Nodes that come later wait with the first ones.
   bool Finish(bool succeeded, const std::vector<uint32_t>& nodes) {
     const bool begins = !std::exchange(over_, true) && !succeeded;
-    if (begins) waited_ = false;  // it was for the record of a requeue, which has failed
+    if (begins) waited_ = false;  // that wait was for the record of a requeue, which has failed
     succeeded_ = succeeded;
     due_.insert(nodes.begin(), nodes.end());
     return begins;
   }
-  // The job is to be requeued. A wait begins.
+  // The job is to be requeued. The caller is to wait from now on, until the record of the requeue is there or WaitedLongEnough.
   void Requeue() {
     requeue_ = true;
     waited_ = false;

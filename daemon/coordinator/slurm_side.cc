@@ -125,29 +125,29 @@ void Coordinator::Do(const gang::LoseNode& action) {
 }
 
 void Coordinator::SetDownIfNewest(const gang::LoseNode& action, const std::shared_ptr<bool>& settled) {
-  context_.reader->Do(
-      [weak = weak_from_this(), catalog = catalog_, clock = clock_, action, settled, &loop = loop_] {
-        const lease::Nanos asked = clock->Now();
-        const Result<GangHead> head = catalog->Load();
-        loop.Post([weak, head, action, settled, asked] {
-          const auto self = weak.lock();
-          if (!self || self->fence_.lost()) return;
-          if (head && self->fence_.Seen(head->fence.term)) return self->Deposed(self->fence_.Newer());
-          const bool silent = !head && head.error().code == Errc::kUnavailable;
-          if (*settled || (silent && self->context_.beat != nullptr)) return;
-          // Whose the newer term is will be known when this coordinator's own has begun, or has not. And a host that has stood
-          // still since it asked has an answer that may not be true any more.
-          const bool newer = head && head->fence.term > self->fence_.term();
-          if (newer || self->clock_->Now() - asked > self->config_.lease_ms * 1'000'000) {
-            self->loop_.After(kRaising, [weak, action, settled] {
-              if (const auto self = weak.lock()) self->SetDownIfNewest(action, settled);
-            });
-            return;
-          }
-          *settled = true;
-          self->SetDown(action, head ? Status() : Status(head.error()));
+  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, clock = clock_, action, settled,
+                       &loop = loop_] {
+    const lease::Nanos asked = clock->Now();
+    const Result<GangHead> head = catalog->Load();
+    loop.Post([weak, head, action, settled, asked] {
+      const auto self = weak.lock();
+      if (!self || self->fence_.lost()) return;
+      if (head && self->fence_.Seen(head->fence.term)) return self->Deposed(self->fence_.Newer());
+      const bool silent = !head && head.error().code == Errc::kUnavailable;
+      if (*settled || (silent && self->context_.beat != nullptr)) return;
+      // Asked again are a store that has a newer term, which may be the term that this coordinator is raising, and a store whose
+      // answer is old, because this host has stood still since it asked: another coordinator may have followed.
+      const bool newer = head && head->fence.term > self->fence_.term();
+      if (newer || self->clock_->Now() - asked > self->config_.lease_ms * 1'000'000) {
+        self->loop_.After(kRaising, [weak, action, settled] {
+          if (const auto self = weak.lock()) self->SetDownIfNewest(action, settled);
         });
-      });
+        return;
+      }
+      *settled = true;
+      self->SetDown(action, head ? Status() : Status(head.error()));
+    });
+  });
 }
 
 // A node that is not DOWN when it boots again ends the step: who has most of the witnesses, who would have gone over to a

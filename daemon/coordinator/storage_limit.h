@@ -35,7 +35,8 @@ class StorageLimit {
   StorageLimit(Loop& loop, Worker& reader, std::shared_ptr<Store> store, Settings settings,
                std::function<void(const Room&)> tell);
 
-  // Tells the use that is known. Asks the store first where that use is old, or leaves no room for another checkpoint.
+  // Tells how many bytes the user's checkpoints have. Asks the store first where that number is old, or leaves no room for another
+  // checkpoint.
   void Look();
   // A save was refused for want of room: the store is asked again, for something may have been deleted.
   void Refused();

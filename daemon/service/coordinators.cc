@@ -8,7 +8,7 @@
 namespace muster {
 namespace {
 
-// Not completed yet.
+// What the registration says of the job. GangJob::Complete finds out the rest.
 GangJob StepOf(const v1::Register& registration) {
   GangJob job;
   job.job_id = registration.job_id();
@@ -62,12 +62,13 @@ void Coordinators::OnMessage(const std::shared_ptr<Link>& link, const std::strin
   const auto attendance = attendances_.find(link.get());
   if (message.has_register_()) {
     const v1::Register& registration = message.register_();
+    GangJob job = StepOf(registration);
     const auto known = Find(message.gang());
     // Slurm has given the number again. The agent finds its link closed, and connects again until the old gang is over here.
-    if (known && !known->job().SameLaunch(StepOf(registration)))
+    if (known && !known->job().SameLaunch(job))
       return link->Close(fmt::format("another gang {} is not over here yet", message.gang()));
     v1::CoordinatorMessage answer;
-    const auto coordinator = For(registration, &answer);
+    const auto coordinator = For(std::move(job), registration, &answer);
     if (!coordinator || coordinator->job().Id() != message.gang()) {
       if (coordinator) answer.mutable_refused()->set_text("the registration contradicts itself");
       answer.set_gang(message.gang());
@@ -93,13 +94,12 @@ void Coordinators::OnClosed(const std::shared_ptr<Link>& link) {
 }
 
 // Null, and what to answer then.
-std::shared_ptr<Coordinator> Coordinators::For(const v1::Register& registration,
+std::shared_ptr<Coordinator> Coordinators::For(GangJob job, const v1::Register& registration,
                                                v1::CoordinatorMessage* answer) {
   const auto refuse = [&](const std::string& why) {
     answer->mutable_refused()->set_text(why);
     return nullptr;
   };
-  GangJob job = StepOf(registration);
   const std::string id = job.Id();
   auto known = Find(id);
   // Thousands of nodes send the same text: it is read once.

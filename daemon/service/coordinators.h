@@ -25,7 +25,7 @@ class Coordinators {
 
   // What this node's own agent knows of a gang's coordinator.
   using AskAgent = std::function<KnownCoordinator(const GangJob& gang)>;
-  // Tells it that a gang's coordinator on this node has the record.
+  // Tells this node's own agent that a gang's coordinator on this node has the record.
   using TellAgent = std::function<void(const GangJob& gang)>;
   void SetAgent(AskAgent ask, TellAgent tell) {
     ask_agent_ = std::move(ask);
@@ -52,7 +52,8 @@ class Coordinators {
   };
   void OnMessage(const std::shared_ptr<Link>& link, const std::string& payload);
   void OnClosed(const std::shared_ptr<Link>& link);
-  std::shared_ptr<Coordinator> For(const v1::Register& registration, v1::CoordinatorMessage* answer);
+  std::shared_ptr<Coordinator> For(GangJob job, const v1::Register& registration,
+                                   v1::CoordinatorMessage* answer);
   std::shared_ptr<Coordinator> Make(GangJob job, Coordinator::Origin origin);
 
   CoordinatorContext context_;

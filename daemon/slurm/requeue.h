@@ -15,7 +15,7 @@
 namespace muster::slurm {
 
 struct RequeueRequest {
-  JobRun run;  // the one that ends
+  JobRun run;  // of the job, which ends
   std::vector<std::string> dead_nodes;
   std::string reason;     // for those
   bool failed = false;    // the job may have failed already

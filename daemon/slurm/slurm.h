@@ -26,8 +26,8 @@ struct SlurmOptions {
   std::string requeue_dir;                       // where requeues are kept until they are done; "": nowhere
 };
 
-// One run of a job. slurmctld gives a job's number again when its state was lost or restored. So, with `seen`, a time when the run was
-// under way, a job of that number is another one if it was submitted later, or by another user: then kNotFound.
+// One run of a job. slurmctld gives a job's number again when its state was lost or restored. `seen` is a time when the run was under
+// way. A job of that number which was submitted later, or by another user, is another job: the answer is kNotFound.
 struct JobRun {
   uint32_t job_id = 0;
   uint32_t restart_count = 0;  // SLURM_RESTART_COUNT

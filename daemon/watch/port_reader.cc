@@ -192,16 +192,17 @@ void PortReader::Open() {
   if (root_.empty()) OpenPauses();
 }
 
-// What programs use too, if it is the fabric's.
+// The GID that programs use too, if its address is in the fabric's networks.
 void PortReader::ChooseGid() {
   std::vector<roce::Gid> gids;
+  std::vector<std::string> lines;
   const auto read = [this](const char* of, int index) {
     return Text(OpenFile(fmt::format("{}/{}/{}", port_->directory, of, index)));
   };
   for (int i = 0; i < static_cast<int>(kGidsLookedAt); ++i) {
-    const std::string line = read("gids", i);
-    if (line.empty()) break;
-    roce::Gid gid{i, roce::GidAddress(line), "", ""};
+    lines.push_back(read("gids", i));
+    if (lines.back().empty()) break;
+    roce::Gid gid{i, roce::GidAddress(lines.back()), "", ""};
     if (!roce::OfFabric(networks_, gid)) continue;
     gid.type = read("gid_attrs/types", i);
     gid.interface = read("gid_attrs/ndevs", i);
@@ -210,7 +211,7 @@ void PortReader::ChooseGid() {
   const roce::Gid* best = roce::BestGid(gids, networks_, interface_);
   if (best == nullptr) return;
   gid_index_ = best->index;
-  gid_ = read("gids", best->index);
+  gid_ = lines[static_cast<size_t>(best->index)];
 }
 
 std::optional<uint32_t> PortReader::FindGid(const std::string& gid) {

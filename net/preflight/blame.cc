@@ -188,7 +188,7 @@ const char* Name(Direction direction) {
 }
 
 bool Shared(const Measured& one, const Expected& expected) {
-  return Other(one) > expected.shared_above * expected.Most();
+  return expected.IsShared(Other(one));
 }
 
 bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected) {

@@ -70,6 +70,8 @@ struct Expected {
   double shared_above = 0.1;  // of what a link carries: other traffic that makes packets wait, and be lost
   [[nodiscard]] double Rate(const Measured& one) const { return mbit_s[one.verbs ? 1 : 0]; }
   [[nodiscard]] double Most() const { return std::max(mbit_s[0], mbit_s[1]); }
+  // Whether a link that carries this besides, in Mbit/s, is shared with other traffic.
+  [[nodiscard]] bool IsShared(double other) const { return other > shared_above * Most(); }
   // A quarter of that is suspicious: few packets have told so far.
   [[nodiscard]] double SuspiciousAbove() const { return lossy_above / 4; }
 };

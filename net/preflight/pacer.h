@@ -1,4 +1,4 @@
-// When the next write of a measurement is due, and on which queue pair. Pure.
+// The schedule of a measurement's RDMA writes: when the next write is due, and over which queue pair it goes. Pure.
 #pragma once
 
 #include <chrono>
@@ -25,8 +25,8 @@ class Pacer {
   Clock::time_point due_;
 };
 
-// Of the queue pairs with the fewest writes under way, the first behind the pair that was used last: each pair has its own UDP source port,
-// and so its own path through the switches.
+// The queue pair of the next write: of the pairs with the fewest writes under way the first behind `last`, the pair used last. So all pairs
+// are used. Each has its own UDP source port, and by that its own path through the switches.
 size_t NextPair(std::span<const uint32_t> under_way, size_t last);
 
 }  // namespace muster::preflight

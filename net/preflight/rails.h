@@ -21,8 +21,8 @@ struct RailName {
 // Nodes with as many ports in a network as any have them in the order that they say; those of others find their places by their names.
 std::vector<RailName> AlignRails(std::vector<Node>& nodes);
 
-// The rails in groups of those that may measure at the same time: on no node does a port of an adapter carry two of a group, as a port
-// carries its own interface and a VLAN.
+// Rails of one group may measure at the same time, for no port of an adapter carries two of them on any node. A port that carries its own
+// interface and a VLAN carries two rails.
 std::vector<std::vector<uint32_t>> RailGroups(const std::vector<Node>& nodes, size_t rails);
 
 // Of each node that lacks a rail that most have: {trouble, direction, node, interface, text, fix}. Without `node` where most lack it.

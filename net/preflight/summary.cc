@@ -78,7 +78,7 @@ std::set<uint32_t> SharedLinks(const std::vector<Measured>& measured, size_t nod
   std::vector<Count> in(nodes);
   const auto add = [&](Count& count, double other) {
     ++count.all;
-    if (other > expected.shared_above * expected.Most()) ++count.much;
+    if (expected.IsShared(other)) ++count.much;
   };
   for (const Measured& one : measured) {
     add(out[one.from], one.other_out);

@@ -8,7 +8,7 @@
 
 namespace muster::roce {
 
-// An address of a port. A table has empty entries too, which are left out.
+// An entry of a port's table of GIDs: an address by which RDMA's packets reach the port. Empty entries of the table are left out.
 struct Gid {
   int index = 0;
   std::string address;    // "10.1.0.5" for what stands for IPv4, else IPv6
@@ -18,7 +18,7 @@ struct Gid {
   [[nodiscard]] bool LinkLocal() const { return address.starts_with("fe80:"); }
 };
 
-// The address in a line of the kernel's table, as people write it; "" for an empty entry.
+// A GID as the kernel's table has it, written as people write addresses ("10.1.0.5", "fe80::1"); "": the entry is empty.
 std::string GidAddress(const std::string& line);
 
 // Whether the address is in one of the fabric's networks.

@@ -11,13 +11,13 @@ namespace muster::roce {
 
 inline constexpr const char* kSettingsPath = "/etc/muster/roce.yaml";
 
-// IPv4 or IPv6: addresses in network byte order, 4 or 16 bytes.
 // An IPv4 or IPv6 address in network byte order: of two addresses of one family the lower one has the lower bytes. "": the text is no
 // address.
 std::string AddressBytes(const std::string& text);
 
+// Of IPv4 or IPv6.
 struct Network {
-  std::string address;
+  std::string address;  // network byte order, 4 or 16 bytes
   int prefix = 0;
 
   // Nothing for what is no address of its family.
@@ -45,7 +45,7 @@ struct Settings {
 };
 
 Result<Settings> ParseSettings(const std::string& text, const std::string& name_for_errors);
-// A host without kSettingsPath, or with "" for a path, has no fabric: no networks. Whoever names another file means that it is there.
+// A host without kSettingsPath, or with "" for a path, has no fabric: no networks. Another file must be there.
 Result<Settings> LoadSettings(const std::string& path);
 // A commented file with every key and its default.
 std::string DefaultSettingsText();

@@ -141,7 +141,7 @@ void Supervisor::NameLauncher() {
       launcher.name, tasks, tasks);
 }
 
-// What the user has set, and Muster would set otherwise. Once for all tasks.
+// Names the variables that the user has set and that Muster would set to something else. The first task's supervisor does so for all.
 void Supervisor::NameOwn(const EnvironmentBlock& block) {
   if (host_.get_environment == nullptr || settings_.identity.hello.task_id != 0) return;
   for (const char* entry = block.Next(nullptr); entry != nullptr; entry = block.Next(entry)) {
@@ -319,8 +319,8 @@ void Supervisor::Fence(const char* why) {
 
 // Kills everything that descends from this process; comes back from Reap until nothing is left. Each death
 // makes the orphans this process's own children, so its own children are all that need be looked at, and no
-// pid that it has not reaped can have gone to another process. A child that SIGKILL
-// does not end keeps its own children; OnTimers kills those whenever rescan_ has passed.
+// pid that it has not reaped can have gone to another process. A child that SIGKILL does not end keeps its own
+// children; OnTimers kills those whenever rescan_ has passed.
 void Supervisor::Sweep() {
   // Whoever is fenced cannot save any more, and has not ended well then.
   EndDrain(fencing_ ? SIGKILL : 0);

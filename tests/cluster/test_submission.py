@@ -111,7 +111,7 @@ class Submission(ClusterCase):
         self.cluster.stop_daemon("ctl", "slurmctld")
         change(self.cluster.directory / "slurmctld")
         self.cluster.start_daemon("ctl", "slurmctld")
-        # A step that is wanted before the nodes have registered with the new one waits for ever.
+        # Slurm 22.05: a step that is asked for before the nodes have registered with the new slurmctld waits for ever.
         nodes = ["scontrol", "show", "node"]
         self.wait(lambda: "SlurmdStartTime=None" not in self.cluster.exec("ctl", nodes).stdout, "the nodes to register", harness.SLURM)
 

@@ -159,7 +159,7 @@ TEST_F(LeaseTerm, AStopOfAnOlderTermBindsNoMore) {
   ExpectStart(2);
 }
 
-// Its agent would dial the host that does not answer for longer than a coordinator waits for a node.
+// The node's agent dials a host that does not answer, and would do so for longer than a coordinator waits for a node.
 TEST_F(LeaseTerm, ANodeThatIsAskedToCoordinateFollowsItselfThoughItsAgentDialsAnotherHost) {
   EndDaemon(kSuccessor);
   clock_.Stop();

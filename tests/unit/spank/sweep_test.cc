@@ -212,7 +212,7 @@ constexpr uint32_t kLong = 60'000;
 
 TEST(LastWords, AreWaitedForUntilAllHaveGoneAndTheEndIsNoNews) {
   Rig rig;
-  // A child is a copy of its shell, with the trap, until it executes another program.
+  // Until a child executes another program it is a copy of its shell, whose trap would take the signal.
   const auto pids = StartAndList(&rig,
                                  "trap 'sleep 0.2; echo words; exit 0' USR1; sleep 60 & echo $!; "
                                  "until grep -q sleep /proc/$!/comm; do :; done; echo ready; "
