@@ -204,7 +204,10 @@ int Run(const Config& config) {
 
   // The members of a musterd that is started while Ceph is down wait for musterd, not for Ceph.
   const auto late = [said = std::make_shared<std::string>()](const Status& status) {
-    if (status) return spdlog::info("the store answers now");
+    if (status) {
+      said->clear();
+      return spdlog::info("the store answers now");
+    }
     if (*said == status.error().message) return;
     *said = status.error().message;
     spdlog::warn("{}; musterd goes on without it, and tries again", *said);

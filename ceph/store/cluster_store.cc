@@ -47,6 +47,12 @@ Result<ObjectName> ClusterStore::Below(const ObjectName& object) const {
   return ObjectName{*prefix + object.space, object.name};
 }
 
+std::string ClusterStore::Id() const {
+  const std::string name = cluster();
+  const std::string id = store_->Id();
+  return name.empty() || id.empty() ? "" : name + " in " + id;
+}
+
 std::string ClusterStore::Where(const ObjectName& object) const {
   const auto below = Below(object);
   return store_->Where(below ? *below : object);

@@ -33,6 +33,8 @@ class ClusterStore final : public Store {
   Result<std::vector<std::string>> ListSpaces() override;
   Result<Head> ReadHead(const ObjectName& head) override;
   Status UpdateHead(const ObjectName& head, const HeadUpdate& update) override;
+  // "CLUSTER in " and the store's.
+  [[nodiscard]] std::string Id() const override;
   [[nodiscard]] std::string Describe() const override { return store_->Describe(); }
   [[nodiscard]] std::string Where(const ObjectName& object) const override;
 

@@ -57,10 +57,15 @@ Result<Head> DecodeHead(const std::string& text, const std::string& where) {
   return head;
 }
 
+std::string IdOf(const FileTree& tree) {
+  const Result<std::string> number = tree.Number();
+  return number ? "dir:" + *number : "";
+}
+
 class DirectoryStore final : public Store {
  public:
   DirectoryStore(FileTree tree, std::chrono::seconds timeout)
-      : tree_(std::move(tree)), timeout_(timeout), pool_(kThreads, "muster-dir") {}
+      : tree_(std::move(tree)), id_(IdOf(tree_)), timeout_(timeout), pool_(kThreads, "muster-dir") {}
 
   void WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) override {
     pool_.Post([this, object, data = buffer.memory().first(bytes), done = std::move(done)] {
@@ -147,6 +152,7 @@ class DirectoryStore final : public Store {
     return tree_.Write(HeadPath(name), std::as_bytes(std::span(text)));
   }
 
+  [[nodiscard]] std::string Id() const override { return id_; }
   [[nodiscard]] std::string Describe() const override { return "dir:" + tree_.path(); }
 
  private:
@@ -182,6 +188,7 @@ class DirectoryStore final : public Store {
   }
 
   FileTree tree_;
+  const std::string id_;
   std::chrono::seconds timeout_;
   WorkerPool pool_;  // last: its tasks use the rest
 };

@@ -15,6 +15,8 @@ namespace muster {
 namespace {
 
 constexpr char kTemporary[] = ".new-";
+constexpr char kNumber[] = ".number";
+constexpr size_t kDigits = 16;
 constexpr time_t kAbandonedSeconds = 24 * 3600;
 constexpr size_t kMaxWhole = 256u << 20;  // bytes that ReadAll takes
 constexpr int kWriteAttempts = 4;
@@ -51,14 +53,13 @@ std::pair<std::string_view, std::string_view> SplitLast(std::string_view path) {
   return {path.substr(0, slash), path.substr(slash + 1)};
 }
 
-std::string TemporaryName() {
+// Blocking only at early boot.
+std::string RandomDigits() {
   uint64_t number = 0;
-  // Random, not the process id: writers on several hosts may share the directory. Blocking only at early
-  // boot.
   while (::getrandom(&number, sizeof(number), 0) != sizeof(number)) {
   }
-  char text[sizeof(kTemporary) + 16];
-  std::snprintf(text, sizeof(text), "%s%016llx", kTemporary, static_cast<unsigned long long>(number));
+  char text[kDigits + 1];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(number));
   return text;
 }
 
@@ -140,7 +141,8 @@ Status FileTree::WriteOnce(const std::string& file, std::span<const std::byte> d
   const auto [parent, leaf] = SplitLast(file);
   Result<UniqueFd> directory = OpenDirectory(parent, true);
   if (!directory) return directory.error();
-  const std::string temporary = TemporaryName();
+  const std::string temporary =
+      kTemporary + RandomDigits();  // not the process id: hosts may share the directory
   UniqueFd fd(::openat(directory->get(), temporary.c_str(),
                        O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid()) return Failed("create", file, errno);
@@ -157,6 +159,26 @@ Status FileTree::WriteOnce(const std::string& file, std::span<const std::byte> d
   if (::fsync(directory->get()) == 0) return {};
   // It is there for every reader, and may be so after a power failure, or not.
   return Error{Errc::kUnavailable, Failed("make durable", file, errno).message};
+}
+
+Result<std::string> FileTree::Number() const {
+  Result<std::string> number = ReadAll(kNumber);
+  if (!number && number.error().code == Errc::kNotFound) {
+    const std::string random = RandomDigits();
+    const std::string temporary = kTemporary + random;
+    if (Status status = Write(temporary, std::as_bytes(std::span(random))); !status) return status.error();
+    // Of hosts that do this at one time the first one gives the number.
+    const bool made = ::linkat(root_.get(), temporary.c_str(), root_.get(), kNumber, 0) == 0;
+    const int error = made ? 0 : errno;
+    ::unlinkat(root_.get(), temporary.c_str(), 0);
+    if (error != 0 && error != EEXIST) return Failed("make", kNumber, error);
+    if (::fsync(root_.get()) != 0) return Failed("make durable", kNumber, errno);
+    number = ReadAll(kNumber);
+  }
+  if (number &&
+      (number->size() != kDigits || number->find_first_not_of("0123456789abcdef") != std::string::npos))
+    return Error{Errc::kCorrupt, path_ + "/" + kNumber + " is not the number of a store"};
+  return number;
 }
 
 Result<size_t> FileTree::Read(const std::string& file, std::span<std::byte> into) const {

@@ -22,6 +22,8 @@ class FileTree {
   // Replaces the file durably: temporary name, fsync, rename, fsync of the directory. Makes directories
   // (0700) as needed. kUnavailable: it may have been replaced all the same; with any other error it has not been.
   Status Write(const std::string& file, std::span<const std::byte> data) const;
+  // A random number of 16 hexadecimal digits that the tree keeps from the first call on: all hosts get the same one.
+  Result<std::string> Number() const;
   // At most into.size() bytes from the start.
   Result<size_t> Read(const std::string& file, std::span<std::byte> into) const;
   Result<std::string> ReadAll(const std::string& file) const;

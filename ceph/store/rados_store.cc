@@ -37,14 +37,36 @@ constexpr int kDataFlags = librados::OPERATION_FULL_TRY;
 constexpr int kHeadFlags = librados::OPERATION_FULL_FORCE;
 
 constexpr std::chrono::seconds kConnectPause{1};
+constexpr std::chrono::seconds kLongestConnectPause{60};
+constexpr char kListed[] = "Ceph has put this client on the blocklist";
 
 enum class Doing { kReading, kWriting };
 
 // A client of the cluster each, with connections of its own: what is small and waited for is not to queue behind shards.
 enum class Kind { kSmall, kChunks };
 struct Clients {
-  std::unique_ptr<librados::Rados> small;  // null: not connected
+  std::unique_ptr<librados::Rados> small;
   std::unique_ptr<librados::Rados> chunks;
+  // One context for each namespace and client; none is changed after it was made, so they may be used by any thread.
+  std::map<std::pair<std::string, Kind>, IoCtx> spaces;
+
+  Clients() = default;
+  Clients(const Clients&) = delete;
+  Clients& operator=(const Clients&) = delete;
+  // Waits for what is under way.
+  ~Clients() {
+    for (auto& [space, io] : spaces) io.aio_flush();
+    spaces.clear();
+    for (const auto& client : {&small, &chunks}) {
+      if (*client) (*client)->shutdown();
+    }
+  }
+};
+
+// What an operation uses, while it is under way.
+struct Use {
+  std::shared_ptr<Clients> clients;  // goes last
+  IoCtx io;
 };
 
 Errc CodeOf(int error, Doing doing) {
@@ -59,7 +81,6 @@ Errc CodeOf(int error, Doing doing) {
       return Errc::kExhausted;
     case EEXIST:
     case ECANCELED:
-    case ESHUTDOWN:  // this client has been blocklisted: fenced
       return Errc::kConflict;
     case EINVAL:
     case EMSGSIZE:
@@ -69,6 +90,7 @@ Errc CodeOf(int error, Doing doing) {
       return doing == Doing::kReading ? Errc::kCorrupt : Errc::kUnavailable;
     case ETIMEDOUT:
     case ENOTCONN:
+    case ESHUTDOWN:  // this client is on the blocklist: the operation may have been carried out before it was put there
     case EAGAIN:
     case EBUSY:
       return Errc::kUnavailable;
@@ -114,7 +136,8 @@ class RadosBuffer final : public StoreBuffer {
   const ceph::bufferptr pointer_;
 };
 
-Result<Clients> Connect(const StoreOptions& options, const std::string& pool);
+Result<std::shared_ptr<Clients>> Connect(const StoreOptions& options, const std::string& pool);
+void LetGo(std::shared_ptr<Clients> clients);
 
 class RadosStore final : public Store {
  public:
@@ -134,11 +157,10 @@ class RadosStore final : public Store {
     }
     changed_.notify_all();
     if (connecting_.joinable()) connecting_.join();  // a try has its timeout, as every operation
-    for (auto& [space, io] : spaces_) io.aio_flush();
-    spaces_.clear();
-    for (const auto& client : {&clients_.small, &clients_.chunks}) {
-      if (*client) (*client)->shutdown();
-    }
+    std::unique_lock lock(mutex_);
+    std::shared_ptr<Clients> last = std::exchange(clients_, nullptr);
+    lock.unlock();
+    if (last) LetGo(std::move(last));
   }
 
   std::unique_ptr<StoreBuffer> NewBuffer(size_t bytes) override;
@@ -151,17 +173,20 @@ class RadosStore final : public Store {
   Result<Head> ReadHead(const ObjectName& head) override;
   Result<std::vector<std::string>> ListSpaces() override;
   Status UpdateHead(const ObjectName& name, const HeadUpdate& update) override;
+  [[nodiscard]] std::string Id() const override;
   [[nodiscard]] std::string Describe() const override { return "rados:" + pool_; }
 
  private:
   struct PendingWrite {
-    const RadosStore* store;
+    RadosStore* store;
+    Use use;
     AioCompletion* completion;
     ObjectName object;
     Done done;
   };
   struct PendingRead {
-    const RadosStore* store;
+    RadosStore* store;
+    Use use;
     AioCompletion* completion;
     ObjectName object;
     bufferlist data;
@@ -171,64 +196,73 @@ class RadosStore final : public Store {
   static void WriteEnded(librados::completion_t completion, void* argument);
   static void ReadEnded(librados::completion_t completion, void* argument);
   // Calls `found` for each object of a context's namespace, or of all; some may come twice.
-  Status EachObject(IoCtx& io, const ObjectName& what,
+  Status EachObject(Use& use, const ObjectName& what,
                     const std::function<void(const librados::ObjectItem&)>& found);
-  // One context for each namespace and client; none is changed after it was made, so they may be used by any thread.
-  Result<IoCtx> Space(const std::string& space, Kind kind);
+  // kUnavailable while there is no connection.
+  Result<Use> Space(const std::string& space, Kind kind);
   // The same for a whole name, checked.
-  Result<IoCtx> For(const ObjectName& object, Kind kind = Kind::kSmall);
-  [[nodiscard]] Error Failed(const char* what, const ObjectName& object, int rc, Doing doing) const;
+  Result<Use> For(const ObjectName& object, Kind kind = Kind::kSmall);
+  // What was asked of `use` has failed.
+  Error Failed(const Use& use, const char* what, const ObjectName& object, int rc, Doing doing);
   // One attempt; nothing when the head was changed between its pages.
-  std::optional<Result<Head>> ReadHeadOnce(IoCtx& io, const ObjectName& head);
-  // On a thread of its own, until there is a connection.
-  void ConnectLate(const StoreOptions& options);
-  // Of the pool; kUnavailable while there is no connection.
-  Result<IoCtx> OpenPool(Kind kind);
+  std::optional<Result<Head>> ReadHeadOnce(Use& use, const ObjectName& head);
+  // On a thread of its own: connects, and again when the clients have been put on the blocklist. What is written under the old
+  // clients' names is safe from the new ones: objects are written once, and heads have their fences.
+  void KeepConnected(const StoreOptions& options);
+  // In place of the clients before.
+  void Take(std::shared_ptr<Clients> clients);
 
   const std::string pool_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Clients clients_;
-  Status connected_;    // how the newest try has ended
-  bool tried_ = false;  // there has been one
-  bool late_ = false;   // it is not waited for
+  std::shared_ptr<Clients> clients_;  // null: not connected
+  Status connected_;                  // how the newest try has ended
+  bool tried_ = false;                // there has been one
+  bool late_ = false;                 // it is not waited for
+  bool listed_ = false;               // clients_ are on the blocklist
   bool closing_ = false;
-  std::map<std::pair<std::string, Kind>, IoCtx> spaces_;
   std::thread connecting_;
+  mutable std::mutex id_mutex_;  // mutex_ may be held for as long as the monitors are waited for
+  std::string id_;
 };
 
-Error RadosStore::Failed(const char* what, const ObjectName& object, int rc, Doing doing) const {
+Error RadosStore::Failed(const Use& use, const char* what, const ObjectName& object, int rc, Doing doing) {
   std::string message = std::string("cannot ") + what + " " + object.space + "/" + object.name + " in " +
                         Describe() + ": " + std::strerror(-rc);
   if (rc == -ETIMEDOUT) message += " (are enough OSDs up? see ceph -s)";
   if (rc == -EDQUOT || rc == -ENOSPC) message += " (the pool is full or at its quota)";
   if (rc == -EPERM) message += " (the key's capabilities do not cover this namespace)";
-  if (rc == -ESHUTDOWN) message += " (this client is on the blocklist)";
+  if (rc == -ESHUTDOWN) {
+    message += " (" + std::string(kListed) + ")";
+    const std::lock_guard lock(mutex_);
+    if (use.clients == clients_) listed_ = true;
+    changed_.notify_all();
+  }
   return {CodeOf(-rc, doing), message};
 }
 
-Result<IoCtx> RadosStore::Space(const std::string& space, Kind kind) {
+Result<Use> RadosStore::Space(const std::string& space, Kind kind) {
   const std::lock_guard lock(mutex_);
-  const auto found = spaces_.find({space, kind});
-  if (found != spaces_.end()) return found->second;
-  Result<IoCtx> io = OpenPool(kind);
-  if (!io) return io;
-  io->set_namespace(space);
-  return spaces_.emplace(std::pair(space, kind), *io).first->second;
-}
-
-Result<IoCtx> RadosStore::OpenPool(Kind kind) {
-  librados::Rados* client = kind == Kind::kSmall ? clients_.small.get() : clients_.chunks.get();
-  if (client == nullptr) return Error{Errc::kUnavailable, connected_.error().message};
+  if (!clients_) return Error{Errc::kUnavailable, connected_.error().message};
+  const auto found = clients_->spaces.find({space, kind});
+  if (found != clients_->spaces.end()) return Use{clients_, found->second};
   IoCtx io;
+  const auto& client = kind == Kind::kSmall ? clients_->small : clients_->chunks;
   if (const int rc = client->ioctx_create(pool_.c_str(), io); rc < 0) {
     return Error{CodeOf(-rc, Doing::kReading),
                  "cannot open the pool of " + Describe() + ": " + std::strerror(-rc)};
   }
-  return io;
+  io.set_namespace(space);
+  clients_->spaces.emplace(std::pair(space, kind), io);
+  return Use{clients_, std::move(io)};
 }
 
-Result<IoCtx> RadosStore::For(const ObjectName& object, Kind kind) {
+std::string RadosStore::Id() const {
+  const std::lock_guard lock(id_mutex_);
+  return id_;
+}
+
+Result<Use> RadosStore::For(const ObjectName& object, Kind kind) {
   if (Status status = CheckObjectName(object); !status) return status.error();
   return Space(object.space, kind);
 }
@@ -237,8 +271,9 @@ void RadosStore::WriteEnded(librados::completion_t /*completion*/, void* argumen
   const std::unique_ptr<PendingWrite> pending(static_cast<PendingWrite*>(argument));
   const int rc = pending->completion->get_return_value();
   pending->completion->release();
-  pending->done(rc < 0 ? Status(pending->store->Failed("write", pending->object, rc, Doing::kWriting))
-                       : Status());
+  pending->done(
+      rc < 0 ? Status(pending->store->Failed(pending->use, "write", pending->object, rc, Doing::kWriting))
+             : Status());
 }
 
 std::unique_ptr<StoreBuffer> RadosStore::NewBuffer(size_t bytes) {
@@ -247,8 +282,8 @@ std::unique_ptr<StoreBuffer> RadosStore::NewBuffer(size_t bytes) {
 }
 
 void RadosStore::WriteAsync(const ObjectName& object, const StoreBuffer& buffer, size_t bytes, Done done) {
-  Result<IoCtx> io = For(object, Kind::kChunks);
-  if (!io) return done(io.error());
+  Result<Use> use = For(object, Kind::kChunks);
+  if (!use) return done(use.error());
   ceph::bufferptr memory = static_cast<const RadosBuffer&>(buffer).pointer();
   // Librados remembers the checksum of memory that it has sent; writing through it makes it forget. With an old one the
   // OSD would refuse the message for ever.
@@ -260,13 +295,14 @@ void RadosStore::WriteAsync(const ObjectName& object, const StoreBuffer& buffer,
   buffers.append(memory, 0, static_cast<unsigned>(bytes));
   ObjectWriteOperation operation;
   operation.write_full(buffers);
-  auto pending = std::make_unique<PendingWrite>(PendingWrite{this, nullptr, object, std::move(done)});
+  auto pending =
+      std::make_unique<PendingWrite>(PendingWrite{this, *std::move(use), nullptr, object, std::move(done)});
   PendingWrite* raw = pending.release();  // WriteEnded's from here on
   raw->completion = librados::Rados::aio_create_completion(raw, &WriteEnded);
-  if (const int rc = io->aio_operate(object.name, raw->completion, &operation, kDataFlags); rc < 0) {
+  if (const int rc = raw->use.io.aio_operate(object.name, raw->completion, &operation, kDataFlags); rc < 0) {
     const std::unique_ptr<PendingWrite> again(raw);
     again->completion->release();
-    again->done(Failed("write", object, rc, Doing::kWriting));
+    again->done(Failed(again->use, "write", object, rc, Doing::kWriting));
   }
 }
 
@@ -274,64 +310,67 @@ void RadosStore::ReadEnded(librados::completion_t /*completion*/, void* argument
   const std::unique_ptr<PendingRead> pending(static_cast<PendingRead*>(argument));
   const int rc = pending->completion->get_return_value();
   pending->completion->release();
-  if (rc < 0) return pending->done(pending->store->Failed("read", pending->object, rc, Doing::kReading));
+  if (rc < 0)
+    return pending->done(pending->store->Failed(pending->use, "read", pending->object, rc, Doing::kReading));
   const auto data = std::make_shared<bufferlist>(std::move(pending->data));
   pending->done(StoreData{{reinterpret_cast<const std::byte*>(data->c_str()), data->length()}, data});
 }
 
 void RadosStore::ReadAsync(const ObjectName& object, size_t limit, ReadDone done) {
-  Result<IoCtx> io = For(object, Kind::kChunks);
-  if (!io) return done(io.error());
-  auto pending = std::make_unique<PendingRead>(PendingRead{this, nullptr, object, {}, std::move(done)});
+  Result<Use> use = For(object, Kind::kChunks);
+  if (!use) return done(use.error());
+  auto pending =
+      std::make_unique<PendingRead>(PendingRead{this, *std::move(use), nullptr, object, {}, std::move(done)});
   PendingRead* raw = pending.release();  // ReadEnded's from here on
   raw->completion = librados::Rados::aio_create_completion(raw, &ReadEnded);
-  if (const int rc = io->aio_read(object.name, raw->completion, &raw->data, limit, 0); rc < 0) {
+  if (const int rc = raw->use.io.aio_read(object.name, raw->completion, &raw->data, limit, 0); rc < 0) {
     const std::unique_ptr<PendingRead> again(raw);
     again->completion->release();
-    again->done(Failed("read", object, rc, Doing::kReading));
+    again->done(Failed(again->use, "read", object, rc, Doing::kReading));
   }
 }
 
 Status RadosStore::Write(const ObjectName& object, const std::string& data) {
-  Result<IoCtx> io = For(object);
-  if (!io) return io.error();
+  Result<Use> use = For(object);
+  if (!use) return use.error();
   ObjectWriteOperation operation;
   operation.write_full(ToBuffers(data));
-  if (const int rc = io->operate(object.name, &operation, kDataFlags); rc < 0) {
-    return Failed("write", object, rc, Doing::kWriting);
+  if (const int rc = use->io.operate(object.name, &operation, kDataFlags); rc < 0) {
+    return Failed(*use, "write", object, rc, Doing::kWriting);
   }
   return {};
 }
 
 Result<std::string> RadosStore::Read(const ObjectName& object) {
-  Result<IoCtx> io = For(object);
-  if (!io) return io.error();
+  Result<Use> use = For(object);
+  if (!use) return use.error();
   bufferlist data;
   // A length of 0 reads all of it.
-  if (const int rc = io->read(object.name, data, 0, 0); rc < 0)
-    return Failed("read", object, rc, Doing::kReading);
+  if (const int rc = use->io.read(object.name, data, 0, 0); rc < 0)
+    return Failed(*use, "read", object, rc, Doing::kReading);
   return data.to_str();
 }
 
 Status RadosStore::Remove(const ObjectName& object) {
-  Result<IoCtx> io = For(object);
-  if (!io) return io.error();
+  Result<Use> use = For(object);
+  if (!use) return use.error();
   ObjectWriteOperation operation;
   operation.remove();
-  const int rc = io->operate(object.name, &operation, librados::OPERATION_FULL_FORCE);
-  if (rc < 0 && rc != -ENOENT) return Failed("remove", object, rc, Doing::kWriting);
+  const int rc = use->io.operate(object.name, &operation, librados::OPERATION_FULL_FORCE);
+  if (rc < 0 && rc != -ENOENT) return Failed(*use, "remove", object, rc, Doing::kWriting);
   return {};
 }
 
-Status RadosStore::EachObject(IoCtx& io, const ObjectName& what,
+Status RadosStore::EachObject(Use& use, const ObjectName& what,
                               const std::function<void(const librados::ObjectItem&)>& found) {
+  IoCtx& io = use.io;
   const librados::ObjectCursor end = io.object_list_end();
   librados::ObjectCursor at = io.object_list_begin();
   while (!io.object_list_is_end(at)) {
     std::vector<librados::ObjectItem> page;
     librados::ObjectCursor next;
     const int rc = io.object_list(at, end, kListPage, {}, &page, &next);
-    if (rc < 0) return Failed("list", what, rc, Doing::kReading);
+    if (rc < 0) return Failed(use, "list", what, rc, Doing::kReading);
     for (const librados::ObjectItem& item : page) found(item);
     at = next;
   }
@@ -339,14 +378,10 @@ Status RadosStore::EachObject(IoCtx& io, const ObjectName& what,
 }
 
 Result<std::vector<std::string>> RadosStore::ListSpaces() {
-  Result<IoCtx> io = [&] {
-    const std::lock_guard lock(mutex_);
-    return OpenPool(Kind::kSmall);
-  }();
-  if (!io) return io.error();
-  io->set_namespace(librados::all_nspaces);
+  Result<Use> use = Space(librados::all_nspaces, Kind::kSmall);
+  if (!use) return use.error();
   std::set<std::string> spaces;
-  const Status listed = EachObject(*io, {"*", "*"}, [&](const librados::ObjectItem& item) {
+  const Status listed = EachObject(*use, {"*", "*"}, [&](const librados::ObjectItem& item) {
     if (CheckSpace(item.nspace)) spaces.insert(item.nspace);
   });
   if (!listed) return listed.error();
@@ -356,17 +391,17 @@ Result<std::vector<std::string>> RadosStore::ListSpaces() {
 Result<std::vector<std::string>> RadosStore::List(const std::string& space, const std::string& prefix) {
   if (Status status = CheckSpace(space); !status) return status.error();
   if (Status status = CheckPrefix(prefix); !status) return status.error();
-  Result<IoCtx> io = Space(space, Kind::kSmall);
-  if (!io) return io.error();
+  Result<Use> use = Space(space, Kind::kSmall);
+  if (!use) return use.error();
   std::set<std::string> names;  // an object may come twice when placement groups move meanwhile
-  const Status listed = EachObject(*io, {space, prefix + "*"}, [&](const librados::ObjectItem& item) {
+  const Status listed = EachObject(*use, {space, prefix + "*"}, [&](const librados::ObjectItem& item) {
     if (item.nspace == space && item.oid.starts_with(prefix)) names.insert(item.oid);
   });
   if (!listed) return listed.error();
   return std::vector<std::string>(names.begin(), names.end());
 }
 
-std::optional<Result<Head>> RadosStore::ReadHeadOnce(IoCtx& io, const ObjectName& name) {
+std::optional<Result<Head>> RadosStore::ReadHeadOnce(Use& use, const ObjectName& name) {
   Head head;
   uint64_t version = 0;
   std::string after;
@@ -384,14 +419,14 @@ std::optional<Result<Head>> RadosStore::ReadHeadOnce(IoCtx& io, const ObjectName
     }
     operation.omap_get_vals2(after, kPage, &page, &more, &page_rc);
     Waited waited;
-    int rc = io.aio_operate(name.name, waited.get(), &operation, nullptr);
+    int rc = use.io.aio_operate(name.name, waited.get(), &operation, nullptr);
     if (rc == 0) rc = waited.Wait();
     if (!first && (rc == -ERANGE || rc == -EOVERFLOW || rc == -ENOENT)) return std::nullopt;
     if (rc == -ENODATA) {
       return Error{Errc::kCorrupt,
                    "object " + name.space + "/" + name.name + " in " + Describe() + " is no head"};
     }
-    if (rc < 0) return Failed("read", name, rc, Doing::kReading);
+    if (rc < 0) return Failed(use, "read", name, rc, Doing::kReading);
     if (first) {
       head.fence = fence.to_str();
       version = waited.version();
@@ -404,18 +439,18 @@ std::optional<Result<Head>> RadosStore::ReadHeadOnce(IoCtx& io, const ObjectName
 }
 
 Result<Head> RadosStore::ReadHead(const ObjectName& name) {
-  Result<IoCtx> io = For(name);
-  if (!io) return io.error();
+  Result<Use> use = For(name);
+  if (!use) return use.error();
   for (int attempt = 0; attempt < kReadHeadAttempts; ++attempt) {
-    if (auto head = ReadHeadOnce(*io, name)) return std::move(*head);
+    if (auto head = ReadHeadOnce(*use, name)) return std::move(*head);
   }
   return Error{Errc::kUnavailable, "head " + name.space + "/" + name.name + " in " + Describe() +
                                        " changes faster than it can be read"};
 }
 
 Status RadosStore::UpdateHead(const ObjectName& name, const HeadUpdate& update) {
-  Result<IoCtx> io = For(name);
-  if (!io) return io.error();
+  Result<Use> use = For(name);
+  if (!use) return use.error();
   ObjectWriteOperation operation;
   if (update.expect_fence) {
     operation.cmpxattr(kFence, LIBRADOS_CMPXATTR_OP_EQ, ToBuffers(*update.expect_fence));
@@ -437,7 +472,7 @@ Status RadosStore::UpdateHead(const ObjectName& name, const HeadUpdate& update) 
     for (const auto& [key, value] : update.set) values.emplace(key, ToBuffers(value));
     operation.omap_set(values);
   }
-  const int rc = io->operate(name.name, &operation, kHeadFlags);
+  const int rc = use->io.operate(name.name, &operation, kHeadFlags);
   if (rc == -ENOENT || rc == -ENODATA || rc == -ECANCELED || rc == -EEXIST) {
     const std::string what = !update.expect_fence ? "exists already"
                              : update.expect.empty()
@@ -445,7 +480,7 @@ Status RadosStore::UpdateHead(const ObjectName& name, const HeadUpdate& update) 
                                  : "was changed, or does not have fence " + *update.expect_fence;
     return Error{Errc::kConflict, "head " + name.space + "/" + name.name + " in " + Describe() + " " + what};
   }
-  if (rc < 0) return Failed("update", name, rc, Doing::kWriting);
+  if (rc < 0) return Failed(*use, "update", name, rc, Doing::kWriting);
   return {};
 }
 
@@ -492,28 +527,86 @@ Result<std::unique_ptr<librados::Rados>> ConnectClient(const StoreOptions& optio
   return cluster;
 }
 
-Result<Clients> Connect(const StoreOptions& options, const std::string& pool) {
-  Clients clients;
+Result<std::shared_ptr<Clients>> Connect(const StoreOptions& options, const std::string& pool) {
+  auto clients = std::make_shared<Clients>();
   for (const Kind kind : {Kind::kSmall, Kind::kChunks}) {
     auto client = ConnectClient(options, pool, kind);
     if (!client) return client.error();
-    (kind == Kind::kSmall ? clients.small : clients.chunks) = *std::move(client);
+    (kind == Kind::kSmall ? clients->small : clients->chunks) = *std::move(client);
   }
   return clients;
 }
 
+std::string IdOf(librados::Rados& client, const std::string& pool) {
+  std::string fsid;
+  const int64_t number = client.pool_lookup(pool.c_str());
+  if (client.cluster_fsid(&fsid) != 0 || number < 0) return "";
+  return "rados:" + fsid + "/" + std::to_string(number);
+}
+
+// The OSDs know who is on the blocklist; the monitors let everybody connect.
+bool IsListed(const Clients& clients, const std::string& pool) {
+  IoCtx io;
+  uint64_t bytes = 0;
+  time_t changed = 0;
+  return clients.small->ioctx_create(pool.c_str(), io) == 0 &&
+         io.stat("muster", &bytes, &changed) == -ESHUTDOWN;
+}
+
+// None of the clients' own threads may be the last to use them.
+void LetGo(std::shared_ptr<Clients> clients) {
+  while (clients.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
+void RadosStore::Take(std::shared_ptr<Clients> clients) {
+  std::string id = IdOf(*clients->small, pool_);
+  {
+    const std::lock_guard lock(id_mutex_);
+    id_ = std::move(id);
+  }
+  std::unique_lock lock(mutex_);
+  std::shared_ptr<Clients> before = std::exchange(clients_, std::move(clients));
+  listed_ = false;
+  lock.unlock();
+  if (before) LetGo(std::move(before));
+}
+
 // The first try is Open's as long as that waits for it.
-void RadosStore::ConnectLate(const StoreOptions& options) {
-  for (;;) {
-    auto clients = Connect(options, pool_);
+void RadosStore::KeepConnected(const StoreOptions& options) {
+  std::chrono::seconds pause = kConnectPause;
+  for (bool listed = false;; listed = true) {
+    for (bool connected = false; !connected;) {
+      auto clients = Connect(options, pool_);
+      if (clients && listed && IsListed(**clients, pool_)) {
+        clients =
+            Error{Errc::kUnavailable, "store " + Describe() + ": " + kListed +
+                                          ", and so is a new client (does the list have this host's address? "
+                                          "see ceph osd blocklist ls)"};
+      }
+      connected = static_cast<bool>(clients);
+      const Status status = clients ? Status() : Status(clients.error());
+      if (clients) Take(*std::move(clients));
+      std::unique_lock lock(mutex_);
+      tried_ = true;
+      connected_ = status;
+      changed_.notify_all();
+      if (late_) options.late(connected_);
+      if (!connected && !late_ && status.error().code != Errc::kUnavailable) return;
+      if (connected) break;
+      if (changed_.wait_for(lock, pause, [&] { return closing_; })) return;
+      if (listed) pause = std::min(2 * pause, kLongestConnectPause);
+    }
+    const auto since = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
-    tried_ = true;
-    connected_ = clients ? Status() : Status(clients.error());
-    if (clients) clients_ = *std::move(clients);
-    changed_.notify_all();
-    if (late_) options.late(connected_);
-    const bool may_pass = !connected_ && (late_ || connected_.error().code == Errc::kUnavailable);
-    if (!may_pass || changed_.wait_for(lock, kConnectPause, [&] { return closing_; })) return;
+    changed_.wait(lock, [&] { return closing_ || listed_; });
+    if (closing_) return;
+    late_ = true;
+    options.late(
+        Error{Errc::kUnavailable, "store " + Describe() + ": " + kListed + "; a new client takes its place"});
+    // One that did not last long comes back later each time.
+    const bool lasted = std::chrono::steady_clock::now() - since > kLongestConnectPause;
+    pause = lasted ? kConnectPause : std::min(2 * pause, kLongestConnectPause);
+    if (!lasted && changed_.wait_for(lock, pause / 2, [&] { return closing_; })) return;
   }
 }
 
@@ -522,10 +615,10 @@ Result<std::unique_ptr<Store>> RadosStore::Open(const StoreOptions& options, con
   if (!options.late) {
     auto clients = Connect(options, pool);
     if (!clients) return clients.error();
-    store->clients_ = *std::move(clients);
+    store->Take(*std::move(clients));
     return std::unique_ptr<Store>(std::move(store));
   }
-  store->connecting_ = std::thread([raw = store.get(), options] { raw->ConnectLate(options); });
+  store->connecting_ = std::thread([raw = store.get(), options] { raw->KeepConnected(options); });
   {
     std::unique_lock lock(store->mutex_);
     store->changed_.wait_for(lock, kStorePatience, [&] { return store->tried_; });

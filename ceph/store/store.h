@@ -94,6 +94,9 @@ class Store {
   // All or nothing, durable when it returns success. kConflict when the fence, or an entry, is not the expected one.
   virtual Status UpdateHead(const ObjectName& head, const HeadUpdate& update) = 0;
 
+  // The same for all hosts that use this store, and for no other store: "rados:FSID/POOL", "dir:NUMBER". "": not known, because
+  // there is no connection yet, or a directory cannot keep its number. Does not block.
+  [[nodiscard]] virtual std::string Id() const = 0;
   // What this store is, for messages: "rados:muster", "dir:/var/lib/muster".
   [[nodiscard]] virtual std::string Describe() const = 0;
   // Where an object lies, for messages, as the store's own tools find it: "alpha.u1000/data/x in rados:muster".
@@ -109,7 +112,7 @@ struct StoreOptions {
   int operation_timeout_seconds = 30;
   // Set: OpenStore does not wait longer than kStorePatience for a store that does not answer. Its operations give kUnavailable
   // until it does; it is tried again and again. Told on a thread of the store: why a try has failed (the first time: that it
-  // is not waited for any more), and success when it is there after that. Must not block.
+  // is not waited for any more), that Ceph has put the client on its blocklist, and success when it is there after that. Must not block.
   std::function<void(const Status&)> late = {};
 };
 inline constexpr std::chrono::seconds kStorePatience{3};

@@ -2,6 +2,7 @@
 """Ceph fails in the middle of a save, who saves dies there, or changes its tensors: nothing is lost, and what is loaded is what
 was saved."""
 
+import json
 import signal
 import sys
 import unittest
@@ -91,6 +92,37 @@ class StoreFaults(ClusterCase):
         keeper.commit(4)
         keeper.commit(5)
         self.check_nothing_happened(keeper)
+
+    def test_ceph_puts_all_clients_on_its_blocklist_in_the_middle_of_a_save(self) -> None:
+        keeper = self.saving()
+        listed = self.clients()
+        with standing_still(self, OTHER, IN_THE_SAVE):
+            self.ceph_shell("; ".join(f"ceph osd blocklist add {address}" for _, address in listed))
+        self.assertEqual(len(listed), 2 * len(self.cluster.compute_nodes), "each musterd has one for what is small and one for chunks")
+        keeper.commit(4)
+        keeper.commit(5)
+        self.check_nothing_happened(keeper)
+        for node in self.cluster.compute_nodes:
+            log = (self.cluster.directory / "log" / f"{node}.musterd.log").read_text()
+            self.assertEqual(log.count("Ceph has put this client on the blocklist; a new client takes its place"), 1, node)
+        self.assertEqual({node for node, _ in self.clients()}, set(self.cluster.compute_nodes))
+        self.assertEqual(set(listed) & set(self.clients()), set(), "the old ones have gone")
+
+    def ceph_shell(self, script: str) -> str:
+        done = self.cluster.exec("ceph", ["timeout", "60", "sh", "-ec", script], timeout=90)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def clients(self) -> list[tuple[str, str]]:
+        """Nodes with their musterd's clients' addresses, as the monitor knows them."""
+        nodes = {self.cluster.network.address(node): node for node in self.cluster.compute_nodes}
+        found = []
+        for session in json.loads(self.ceph_shell("ceph tell mon.a sessions")):
+            address = session["socket_addr"]
+            host = address["addr"].partition(":")[0]
+            if session["name"].startswith("client.") and host in nodes:
+                found.append((nodes[host], f"{address['addr']}/{address['nonce']}"))
+        return found
 
 
 class MemberKilled(ClusterCase):

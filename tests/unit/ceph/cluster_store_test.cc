@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/unit/ceph/memory_store.h"
 #include "tests/unit/ceph/store_contract.h"
 #include "tests/unit/ceph/temporary_directory.h"
 
@@ -46,6 +47,13 @@ TEST(ClusterStore, TwoClustersOnOneStoreDoNotSeeEachOther) {
   ASSERT_TRUE(beta->Remove({"u1", "data/k/1"}));
   EXPECT_EQ(*alpha->Read({"u1", "data/k/1"}), "alpha's");
   EXPECT_THAT(*alpha->ListSpaces(), ElementsAre("u1"));
+}
+
+TEST(ClusterStore, AnIdIsOfTheStoreAndTheCluster) {
+  ClusterStore store(std::make_shared<MemoryStore>());
+  EXPECT_EQ(store.Id(), "");
+  store.SetCluster("alpha");
+  EXPECT_EQ(store.Id(), "alpha in memory:1");
 }
 
 TEST(ClusterStore, SaysWhereAnObjectLiesByTheNameThatTheStoreHas) {

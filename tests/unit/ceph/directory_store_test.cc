@@ -69,7 +69,7 @@ TEST(DirectoryStore, AWriterThatDiesInTheMiddleLeavesTheOldContent) {
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ) << status;
   const auto store = Open(root.path());
   EXPECT_EQ(*store->Read({"u1", "data/o"}), "old");
-  EXPECT_EQ(FilesBelow(root.path()), 2u);  // with what it left behind
+  EXPECT_EQ(FilesBelow(root.path() + "/u1"), 2u);  // with what it left behind
   EXPECT_EQ(*store->List("u1", ""), std::vector<std::string>{"data/o"});
 }
 
@@ -85,7 +85,7 @@ TEST(DirectoryStore, AFullDiskIsExhaustedAndLeavesNothingBehind) {
   });
   EXPECT_EQ(status, 0);
   EXPECT_EQ(*Open(root.path())->Read({"u1", "o"}), "old");
-  EXPECT_EQ(FilesBelow(root.path()), 1u);
+  EXPECT_EQ(FilesBelow(root.path() + "/u1"), 1u);
 }
 
 TEST(DirectoryStore, ListingRemovesWhatDeadWritersLeftLongAgo) {
@@ -152,6 +152,20 @@ TEST(DirectoryStore, WritersAndRemoversOfOneDirectoryDoNotDisturbEachOther) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(DirectoryStore, AnIdIsTheSameForAllWhoUseTheDirectoryAndForNobodyElse) {
+  const TemporaryDirectory root;
+  const TemporaryDirectory other;
+  const std::string id = Open(root.path())->Id();
+  EXPECT_TRUE(id.starts_with("dir:")) << id;
+  EXPECT_EQ(Open(root.path())->Id(), id);
+  EXPECT_NE(Open(other.path())->Id(), id);
+  EXPECT_EQ(FilesBelow(root.path()), 1U) << "the number's file alone";
+  for (const char* bad : {"", "0123456789abcdeg", "0123456789abcdef0"}) {
+    std::ofstream(root.path() + "/.number", std::ios::trunc) << bad;
+    EXPECT_EQ(Open(root.path())->Id(), "") << bad;
+  }
 }
 
 TEST(DirectoryStore, ALockThatIsNeverReleasedEndsInUnavailable) {

@@ -44,6 +44,7 @@ class MemoryStore final : public Store {
     return found == objects_.end() ? nullptr : &found->second;
   }
   std::map<std::string, std::string>& objects() { return objects_; }
+  void SetId(std::string id) { id_ = std::move(id); }
   // As after operations that have timed out: buffers stay in use.
   void KeepBuffersInUse() { buffers_in_use_ = true; }
   size_t buffers_made() const { return buffers_made_; }
@@ -148,6 +149,7 @@ class MemoryStore final : public Store {
     return Error{Errc::kUnavailable, "no answer"};
   }
 
+  [[nodiscard]] std::string Id() const override { return id_; }
   [[nodiscard]] std::string Describe() const override { return "memory"; }
 
  private:
@@ -191,6 +193,7 @@ class MemoryStore final : public Store {
   std::atomic<size_t> buffers_made_{0};
   std::atomic<size_t> buffers_there_{0};
   std::atomic<std::chrono::milliseconds> latency_{std::chrono::milliseconds(0)};
+  std::string id_ = "memory:1";
   size_t lost_answers_ = 0;
   std::map<std::string, std::string> objects_;
   std::map<std::string, Head> heads_;

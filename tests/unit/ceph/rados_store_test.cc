@@ -1,6 +1,7 @@
 // The RADOS store against a cluster. Not a unit test: MUSTER_TEST_RADOS_POOL names a pool,
 // MUSTER_TEST_CEPH_CONF the configuration (default /etc/ceph/ceph.conf) and MUSTER_TEST_CEPH_USER the client
 // (default admin). It works in the namespaces u1, u2 of that pool and empties u1.
+#include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -77,6 +78,13 @@ T Wait(Start start) {
   auto done = std::make_shared<std::promise<T>>();
   start([done](T result) { done->set_value(std::move(result)); });
   return done->get_future().get();
+}
+
+TEST(RadosStore, AnIdIsOfTheClusterAndThePool) {
+  const auto store = Open();
+  ASSERT_TRUE(store);
+  EXPECT_THAT(store->Id(), testing::MatchesRegex("rados:[-0-9a-f]{36}/[0-9]+"));
+  EXPECT_EQ(Open()->Id(), store->Id());
 }
 
 TEST(RadosStore, AShardGoesThereAndBack) {
