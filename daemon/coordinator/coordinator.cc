@@ -108,8 +108,8 @@ Coordinator::~Coordinator() {
   fence_.Lose();  // the threads try nothing again
   EndLeases();
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
-  for (const Loop::TimerId timer : {takeover_timer_, linger_timer_, finish_timer_, probe_timer_,
-                                    absent_timer_, slurm_timer_, end_timer_}) {
+  for (const Loop::TimerId timer :
+       {takeover_timer_, linger_timer_, finish_timer_, probe_timer_, absent_timer_, slurm_timer_}) {
     loop_.Cancel(timer);
   }
   for (auto& [node, agent] : agents_) {

@@ -182,7 +182,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
   // slurm_side.cc
   void AskSlurm();
-  void TakeFacts(const SlurmJob& facts);
+  std::chrono::milliseconds TakeFacts(const SlurmJob& facts);
   void OnTerminating(const v1::Terminating& message);
   void Comment(const std::string& text);
 
@@ -272,10 +272,10 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::vector<gang::LoseNode> down_later_;  // of which Slurm is told when the gang is over
   std::vector<uint32_t> down_;              // of which it was told
   Loop::TimerId slurm_timer_ = 0;
-  Loop::TimerId end_timer_ = 0;
   bool asking_why_ = false;  // Slurm ends the job
   gang::Announced announced_ = gang::Announced::kNothing;
-  gang::ExitCodes exit_codes_;  // the site's, from the configuration
+  std::shared_ptr<const SlurmJob> job_in_slurm_;  // as Slurm last said
+  gang::ExitCodes exit_codes_;            // the site's, from the configuration
 
   bool confirming_ = false;
   std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined

@@ -17,6 +17,7 @@ namespace muster {
 namespace {
 
 constexpr auto kPoll = std::chrono::seconds(60);  // limits may be changed while the job runs
+constexpr auto kPollNearEnd = std::chrono::seconds(2);
 constexpr auto kSlurmRetry = std::chrono::seconds(5);
 constexpr auto kRaising = std::chrono::milliseconds(300);
 constexpr int64_t kMarginShare = 4;
@@ -35,40 +36,50 @@ void Coordinator::AskSlurm() {
       RunOf(job_, created_ns_), Slurm::Sharing::kSkip, [weak = weak_from_this()](Result<SlurmJob> facts) {
         const auto self = weak.lock();
         if (!self || self->fence_.lost()) return;
+        std::chrono::milliseconds again = kSlurmRetry;
         if (facts) {
-          self->TakeFacts(*facts);
+          self->job_in_slurm_ = std::make_shared<const SlurmJob>(*facts);
+          again = self->TakeFacts(*facts);
         } else {
           spdlog::warn("gang {}: {}", self->job_.Id(), facts.error().message);
+          // The end that was known comes all the same.
+          if (self->job_in_slurm_) again = std::min(again, self->TakeFacts(*self->job_in_slurm_));
         }
-        self->slurm_timer_ = self->loop_.After(facts ? std::chrono::milliseconds(kPoll) : kSlurmRetry,
-                                               [raw = self.get()] { raw->AskSlurm(); });
+        self->slurm_timer_ = self->loop_.After(again, [raw = self.get()] { raw->AskSlurm(); });
       });
 }
 
-void Coordinator::TakeFacts(const SlurmJob& facts) {
+// Gives the time after which Slurm is to be asked again. A limit may be changed at any time: Slurm is asked again when the end seems to
+// be near, and after that often.
+std::chrono::milliseconds Coordinator::TakeFacts(const SlurmJob& facts) {
   gang::JobFacts known;
   if (facts.batch) known.batch_node = NodeOf(facts.batch_host);
   known.can_requeue = facts.batch && facts.requeueable;
   Feed(known);
-  loop_.Cancel(std::exchange(end_timer_, 0));
   const int64_t now_s = RealtimeNs() / 1'000'000'000;
   if (facts.state == "RUNNING" && facts.preempt_time > 0) {
     announced_ = gang::Announced::kPreemption;
-    return Feed(gang::EndNear{gang::CauseClass::kPreemption, facts.grace_seconds * 500LL});
+    Feed(gang::EndNear{gang::CauseClass::kPreemption, facts.grace_seconds * 500LL});
+    return kPoll;
   }
-  if (facts.end_time == 0 || facts.state != "RUNNING") return;
+  if (facts.end_time == 0 || facts.state != "RUNNING") return kPoll;
   const int64_t left_ms = (facts.end_time - now_s) * 1000;
   // A short job keeps most of its time for its work.
   const int64_t limit_ms = (facts.end_time - facts.start_time) * 1000;
   const int64_t margin_ms = std::min(config_.time_limit_margin_ms, limit_ms / kMarginShare);
-  if (margin_ms <= 0 || left_ms <= 0) return;
-  end_timer_ =
-      loop_.After(std::chrono::milliseconds(std::max<int64_t>(left_ms - margin_ms, 0)), [this, margin_ms] {
-        end_timer_ = 0;
-        announced_ = gang::Announced::kTimeLimit;
-        // The requeue itself needs a part of what is left.
-        Feed(gang::EndNear{gang::CauseClass::kTimeLimit, margin_ms / 2});
-      });
+  if (margin_ms <= 0 || left_ms <= 0) return kPoll;
+  if (left_ms > margin_ms) {
+    // Members that were asked to exit may do so.
+    if (announced_ == gang::Announced::kTimeLimit && known.can_requeue && job_.options.requeue) {
+      announced_ = gang::Announced::kNothing;
+      Feed(gang::EndMoved{});
+    }
+    return std::min<std::chrono::milliseconds>(kPoll, std::chrono::milliseconds(left_ms - margin_ms));
+  }
+  // The requeue itself needs a part of what is left.
+  announced_ = gang::Announced::kTimeLimit;
+  Feed(gang::EndNear{gang::CauseClass::kTimeLimit, left_ms / 2});
+  return kPollNearEnd;
 }
 
 // SIGTERM from Slurm may be preemption's, with time left: then the job can go on elsewhere.
@@ -84,7 +95,8 @@ void Coordinator::OnTerminating(const v1::Terminating& message) {
                             self->asking_why_ = false;
                             if (self->fence_.lost()) return;
                             if (facts && facts->state == "RUNNING" && facts->preempt_time > 0) {
-                              return self->TakeFacts(*facts);
+                              self->TakeFacts(*facts);
+                              return;
                             }
                             // Unless it was this coordinator that had it requeued.
                             if (facts && facts->batch && facts->restart_count > self->job_.restart_count &&

@@ -121,6 +121,7 @@ struct EndNear {  // Slurm will end the job soon
   CauseClass cause = CauseClass::kTimeLimit;
   int64_t left_ms = 0;
 };
+struct EndMoved {};  // the time limit that was near has been extended
 struct RequeueFailed {
   std::string why;
 };
@@ -158,7 +159,7 @@ struct TimerFired {
 using Event =
     std::variant<NodeJoined, NodeLeft, NodeSilent, NodeSick, DrainNode, NodeReturned, MemberExecuted,
                  MemberExited, NodeStopped, Terminating, Hung, Progressed, CheckpointCommitted, CheckpointBad,
-                 JobFacts, EndNear, RequeueFailed, AbsentProbed, LinksTested, Leads, TimerFired>;
+                 JobFacts, EndNear, EndMoved, RequeueFailed, AbsentProbed, LinksTested, Leads, TimerFired>;
 
 // ---- actions
 // ---------------------------------------------------------------------------------------------------

@@ -218,6 +218,7 @@ class Gang {
   void On(const CheckpointBad& event, Actions& out);
   void On(const JobFacts& event, Actions& out);
   void On(const EndNear& event, Actions& out);
+  void On(const EndMoved& event, Actions& out);
   void On(const RequeueFailed& event, Actions& out);
   void On(const AbsentProbed& event, Actions& out);
   void On(const LinksTested& event, Actions& out);
@@ -368,6 +369,7 @@ class Gang {
   std::optional<uint32_t> batch_node_;
   bool slurm_requeues_ = true;             // as far as is known
   std::optional<CauseClass> requeue_for_;  // planned: the job's end is near
+  std::optional<uint64_t> told_of_end_;    // the generation that was asked to exit for it
   bool growing_ = false;                   // planned: at the next checkpoint
 };
 

@@ -117,6 +117,7 @@ void Gang::On(const EndNear& event, Actions& out) {
   if (terminating_ || requeue_for_ || state_ == State::kFinished || state_ == State::kRequeueing) return;
   const char* what = EndText(event.cause);
   if (!CanRequeue()) {
+    if (std::exchange(told_of_end_, generation_) == generation_) return;
     out.emplace_back(Note{"end_near", fmt::format("{}: a checkpoint is asked for", what)});
     out.emplace_back(TellMembers{true, true, what});
     return;
@@ -127,6 +128,19 @@ void Gang::On(const EndNear& event, Actions& out) {
   if (state_ != State::kStarting && state_ != State::kRunning) return;  // when it runs
   out.emplace_back(TellMembers{true, false, what});
   out.emplace_back(SetTimer{Timer::kGrace, std::max<int64_t>(event.left_ms, 0)});
+}
+
+// A requeue that has been decided stays, and so does a wish that members exit: they may have begun to.
+void Gang::On(const EndMoved& /*event*/, Actions& out) {
+  const bool decided = state_ == State::kRequeueing || state_ == State::kFinished ||
+                       (state_ == State::kStopping && next_ == Next::kRequeue);
+  if (requeue_for_ != CauseClass::kTimeLimit || no_time_ || decided) return;
+  requeue_for_.reset();
+  out.emplace_back(Note{"end_moved", "the job's time limit was extended: the job is not requeued"});
+  // A drain has a time of its own; a gang that grows waits for a checkpoint.
+  const auto draining = [](const Node& n) { return !n.draining.empty(); };
+  if (std::none_of(nodes_.begin(), nodes_.end(), draining)) out.emplace_back(SetTimer{Timer::kGrace, -1});
+  MaybeGrow(out);
 }
 
 void Gang::On(const CheckpointCommitted& event, Actions& out) {

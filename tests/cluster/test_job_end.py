@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """A job's time limit is near, or it is preempted: it saves, is requeued, and trains again from its checkpoint in Ceph."""
 
+import re
 import sys
+import threading
 import unittest
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import batches  # noqa: E402
 import harness  # noqa: E402
 from batches import OLD_SCRIPT, BatchCase  # noqa: E402
 from harness import SLURM  # noqa: E402
+from vc.names import CONTROLLER  # noqa: E402
+from walkers import Walkers  # noqa: E402
 
 
 def setUpModule() -> None:
@@ -23,15 +27,52 @@ class End(BatchCase):
         """Row: Job's time limit near."""
         # Slurm's shortest limit is a minute; the margin is half of it.
         gang = self.walk_in_batch(nodes=2, directives="-t 1", after=OLD_SCRIPT)
+        # The limit of one is extended before the margin begins, that of the other when its end has been announced.
+        before = self.walk_in_batch(nodes=1, directives="-t 1")
+        behind = self.walk_in_batch(nodes=2, directives="-t 2")
         gang.started(1, 4)
+        before.started(1, 2)
+        self.extend(before)
+        behind.started(1, 4)
+        behind.gather(4)  # it makes no more checkpoints, so it is not requeued at once
+        extends = threading.Thread(target=self.extend_when_announced, args=[behind])
+        extends.start()
+        self.addCleanup(extends.join)
         self.wait(lambda: self.events(gang.job, "end_near"), "the end to be announced", SLURM)
-        newest = gang.committed()
+        newest = max(life.committed for life in gang.lives(1))
         records = self.check_requeued(gang, 2, newest, members=4)
         # Nothing lost: what the last run had done when it was stopped was in the checkpoint.
         old = max(life.step for life in gang.lives(1))
         self.assertLessEqual(old - records[0].said["from"], 5)
         self.assertEqual(self.after(gang), [])
         gang.finish(4, timeout=SLURM)
+        self.wait(lambda: self.events(behind.job, "end_moved"), "the new limit to be seen", SLURM)
+        self.wait(lambda: self.age(before) > 60 and self.age(behind) > 120, "their first limits to be over", SLURM)
+        self.assertEqual(self.events(before.job, "end_near"), [])
+        for extended, members in ((before, 2), (behind, 4)):
+            self.assertEqual((extended.generation(), self.restarts(extended)), (1, 0))
+            extended.finish(members)
+
+    def extend_when_announced(self, gang: Walkers) -> None:
+        self.wait(lambda: self.events(gang.job, "end_near"), "the end of the other to be announced", SLURM)
+        self.extend(gang)
+
+    def extend(self, gang: Walkers) -> None:
+        self.assertEqual(self.cluster.exec(CONTROLLER, ["scontrol", "update", f"JobId={gang.job.id}", "TimeLimit=10"]).returncode, 0)
+
+    def of_slurm(self, gang: Walkers, field: str) -> str:
+        shown = self.cluster.exec(CONTROLLER, ["scontrol", "show", "job", gang.job.id]).stdout
+        found = re.search(rf"\b{field}=(\S+)", shown)
+        assert found is not None, shown
+        return found[1]
+
+    def restarts(self, gang: Walkers) -> int:
+        return int(self.of_slurm(gang, "Restarts"))
+
+    def age(self, gang: Walkers) -> int:
+        """Seconds since the job began."""
+        hours, minutes, seconds = self.of_slurm(gang, "RunTime").split(":")
+        return (int(hours) * 60 + int(minutes)) * 60 + int(seconds)
 
     def test_a_job_that_is_preempted_without_notice_runs_again_as_soon_as_there_is_room(self) -> None:
         gang = self.walk_in_batch(nodes=5, directives="-p abrupt")

@@ -8,9 +8,10 @@ namespace muster::sim {
 namespace {
 
 constexpr std::array kEventNames = {
-    "NodeJoined", "NodeLeft", "NodeSilent",    "NodeSick",     "DrainNode",   "NodeReturned", "Executed",
-    "Exited",     "Stopped",  "Terminating",   "Hung",         "Progressed",  "Committed",    "BadCheckpt",
-    "JobFacts",   "EndNear",  "RequeueFailed", "AbsentProbed", "LinksTested", "Leads",        "TimerFired"};
+    "NodeJoined",   "NodeLeft",    "NodeSilent", "NodeSick",    "DrainNode", "NodeReturned",
+    "Executed",     "Exited",      "Stopped",    "Terminating", "Hung",      "Progressed",
+    "Committed",    "BadCheckpt",  "JobFacts",   "EndNear",     "EndMoved",  "RequeueFailed",
+    "AbsentProbed", "LinksTested", "Leads",      "TimerFired"};
 constexpr std::array kActionNames = {
     "StartGeneration", "TestLinks", "StopGeneration",   "FinishGang", "Persist",      "ReportToJob", "Note",
     "TellMembers",     "SetTimer",  "RejectCheckpoint", "LoseNode",   "DrainInSlurm", "RequeueJob"};

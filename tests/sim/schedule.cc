@@ -292,7 +292,11 @@ void Schedule::OnPurpose() {
     case 6:
       Count("the job's end is near");
       sim_.invariants.JobEnds();
-      if (leader != nullptr) leader->Feed(gang::EndNear{.left_ms = world_.Pick(100, 2'000)});
+      if (leader != nullptr) {
+        const int64_t left_ms = world_.Pick(100, 2'000);
+        leader->Feed(gang::EndNear{.left_ms = left_ms});
+        if (left_ms % 4 == 0 && leader->Leads()) leader->Feed(gang::EndMoved{});
+      }
       return;
     default:
       Count("the job is cancelled");

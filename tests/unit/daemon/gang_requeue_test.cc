@@ -182,6 +182,57 @@ TEST_F(GangRequeue, TheEndIsNearOnlyOnce) {
   EXPECT_TRUE(rig.actions.empty());
 }
 
+TEST_F(GangRequeue, ATimeLimitThatIsExtendedBeforeTheRequeueLeadsToNone) {
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000});
+  rig.Feed(EndMoved{});
+  EXPECT_EQ(rig.Did<Note>()->kind, "end_moved");
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), -1);
+  rig.Feed(CheckpointCommitted{100});
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  rig.Exit(0, ExitCode(1));
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kStarting) << "and a fault is healed as any other";
+  rig.ExecuteAll();
+  // It may come near again.
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000});
+  rig.Feed(CheckpointCommitted{101});
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+TEST_F(GangRequeue, AJobThatIsNotRequeuedIsToldOfItsEndOnceInEachGeneration) {
+  rig.Feed(JobFacts{.can_requeue = false});
+  rig.Feed(EndNear{.left_ms = 90'000});
+  EXPECT_TRUE(rig.Did<TellMembers>());
+  rig.Feed(EndNear{.left_ms = 85'000});
+  EXPECT_TRUE(rig.actions.empty());
+  rig.Exit(0, ExitCode(1));
+  rig.StopAll();
+  rig.ExecuteAll();
+  rig.Feed(EndNear{.left_ms = 80'000});
+  ASSERT_TRUE(rig.Did<TellMembers>());
+  EXPECT_TRUE(rig.Did<TellMembers>()->exit);
+}
+
+TEST_F(GangRequeue, WhatIsNoMoreToBeTakenBackStays) {
+  rig.Feed(EndMoved{});
+  EXPECT_TRUE(rig.actions.empty()) << "nothing was announced";
+  rig.Feed(EndNear{.cause = CauseClass::kPreemption, .left_ms = 90'000});
+  rig.Feed(EndMoved{});
+  EXPECT_TRUE(rig.actions.empty()) << "a preemption is none of the limit's";
+  rig.Feed(CheckpointCommitted{100});
+  rig.Feed(EndMoved{});
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+TEST_F(GangRequeue, ADrainKeepsItsTimeWhenTheLimitIsExtended) {
+  rig.Feed(DrainNode{0, "disk"});
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000});
+  rig.Feed(EndMoved{});
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), std::nullopt);
+}
+
 TEST_F(GangRequeue, NearTheEndOfAJobThatIsNotRequeuedItsMembersAreAskedToCheckpointAndToExit) {
   rig.Feed(JobFacts{.can_requeue = false});
   rig.Feed(EndNear{.left_ms = 90'000});
