@@ -1,5 +1,7 @@
 // The part of Session that asks for checkpoints, and takes the answers.
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/libmuster/client_session.h"
 #include "client/libmuster/wire_text.h"
@@ -7,7 +9,17 @@
 namespace muster::client {
 namespace {
 
-constexpr int64_t kFetchTimeout = 1800 * kSecond;
+constexpr int64_t kWorthTelling = 60 * kSecond;
+constexpr int64_t kTellAgain = 600 * kSecond;
+
+void TellOfWait(uint32_t rank, int64_t waited) {
+  char text[160];
+  const int size =
+      snprintf(text, sizeof(text),
+               "muster: rank %u has waited %lld s for a checkpoint: musterd has not delivered it yet\n", rank,
+               static_cast<long long>(waited / kSecond));
+  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text, static_cast<size_t>(size));
+}
 
 }  // namespace
 
@@ -50,10 +62,15 @@ int Session::AskForCheckpoint() {
   fetching_.sent = false;
   fetching_.done = false;
   fetching_.memory.reset();
-  const int status = Until(Now() + kFetchTimeout, [](Session* self) { return self->fetching_.done; });
+  // Without an end while musterd is there: it asks a store that is away again, and an error here would end the program for it.
+  const int64_t began = Now();
+  int64_t until = began + kWorthTelling;
+  int status = MUSTER_E_TIMEOUT;
+  while ((status = Until(until, [](Session* self) { return self->fetching_.done; })) == MUSTER_E_TIMEOUT) {
+    TellOfWait(identity_.rank, Now() - began);
+    until = Now() + kTellAgain;
+  }
   fetching_.active = false;
-  if (status == MUSTER_E_TIMEOUT)
-    return Fail(status, "musterd has not delivered the checkpoint within 30 minutes");
   if (status != MUSTER_OK) return status;
   // Who takes that for "no checkpoint yet" begins anew, alone, while the others go on.
   if (fetching_.status == MUSTER_E_NOT_FOUND && fetching_.asked == wire::kNoStep) {

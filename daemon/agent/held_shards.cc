@@ -33,6 +33,8 @@ Result<std::shared_ptr<StagedMemory>> HeldShards::Take(uint32_t rank, UniqueFd&&
   auto taken = StagedMemory::Take(std::move(memory));
   if (!taken) return taken;
   if (member.memories.size() == kMemoriesOfMember) {
+    const auto& oldest = member.memories.front();
+    DropIf(member, dropped, [&](const HeldShard& held) { return held.memory == oldest; });
     dropped->push_back(std::move(member.memories.front()));
     member.memories.erase(member.memories.begin());
   }
@@ -40,8 +42,12 @@ Result<std::shared_ptr<StagedMemory>> HeldShards::Take(uint32_t rank, UniqueFd&&
   return taken;
 }
 
-void HeldShards::Hold(HeldShard held) {
-  members_[held.shard.rank].held.push_back(std::move(held));
+HeldShards::Dropped HeldShards::Hold(HeldShard held) {
+  Member& member = members_[held.shard.rank];
+  const auto& memories = member.memories;
+  if (std::find(memories.begin(), memories.end(), held.memory) == memories.end()) return {held.memory};
+  member.held.push_back(std::move(held));
+  return {};
 }
 
 HeldShards::Dropped HeldShards::Committed(uint64_t generation, uint64_t step) {

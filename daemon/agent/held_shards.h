@@ -27,10 +27,11 @@ class HeldShards {
  public:
   using Dropped = std::vector<std::shared_ptr<StagedMemory>>;
 
-  // The memory that comes with a save. What it held is not held any more. kInvalid: it is no staging memory.
+  // The memory that comes with a save. What it held is not held any more, nor what a memory held whose place it takes: a member has two.
+  // kInvalid: it is no staging memory.
   Result<std::shared_ptr<StagedMemory>> Take(uint32_t rank, UniqueFd&& memory, Dropped* dropped);
-  // The save is durable.
-  void Hold(HeldShard held);
+  // The save is durable. Gives its memory back when newer saves have taken its place.
+  [[nodiscard]] Dropped Hold(HeldShard held);
   // All of a checkpoint is durable: older ones are not needed, unless a member might write over the memory at any time.
   // What earlier generations have left is not needed either.
   [[nodiscard]] Dropped Committed(uint64_t generation, uint64_t step);

@@ -19,6 +19,7 @@
 
 #include "base/exiting.h"
 #include "daemon/agent/agent_context.h"
+#include "daemon/agent/asker.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/held_shards.h"
 #include "daemon/agent/local_socket.h"
@@ -31,6 +32,7 @@
 #include "daemon/agent/port_lease.h"
 #include "daemon/agent/shard_reports.h"
 #include "daemon/agent/told_again.h"
+#include "daemon/agent/writing.h"
 #include "daemon/beat/beat.h"
 #include "daemon/gang_job/gang_job.h"
 #include "daemon/gang_job/recent_steps.h"
@@ -126,16 +128,9 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     bool restoring = false;
     // What is read for it ends with it: its program may be started again many times, and wants all of it each time.
     std::shared_ptr<const int> reader = std::make_shared<const int>(0);
+    [[nodiscard]] Asker asker() const { return {rank, generation, reader}; }
     std::shared_ptr<MemoryGrants::Share> memory;  // null: nobody asks
     uint32_t asking = 0;                          // for memory
-  };
-  // A save that the engine writes.
-  struct Writing {
-    std::shared_ptr<ShardWrite> write;
-    bool given_up = false;
-    std::string delay;  // why the store does not take it now
-    int64_t held_ns = 0;
-    std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   };
   // A member's newest shard of this generation that is durable, or the one it was restored from.
   struct Base {
@@ -145,8 +140,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   };
   // Of a checkpoint, for a member, from the store.
   struct Reading {
-    uint32_t rank = 0;
-    uint64_t generation = 0;
+    Asker asker;
     CheckpointInfo entry;  // what was listed when it began
     std::function<void()> again;
     std::function<void(const Error& error)> fail;
@@ -268,25 +262,22 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   bool AskLater(const Reading& reading, const Error& error);
   void OnRestore(Client& client, const wire::Restore& restore);
   bool RestoreFromMemory(Client& client, uint64_t step, int64_t begun_ns);
-  void RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t step, uint32_t asked, int64_t begun_ns);
-  void RestoreOwn(uint32_t rank, uint64_t generation, uint64_t step, int64_t begun_ns);
+  void RestoreFromStore(const Asker& asker, uint64_t step, uint32_t asked, int64_t begun_ns);
   // `from_partner`: bytes.
   void TellRestored(uint32_t rank, uint64_t generation, uint64_t bytes, bool from_memory,
                     uint64_t from_partner, int64_t begun_ns);
   void Let(HeldShards::Dropped dropped);
   // `memory`: see let_go.h.
-  void RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<UniqueFd>& memory,
-                   const Shard& shard);
+  void RestoreDone(const Asker& asker, uint64_t step, const Result<UniqueFd>& memory, const Shard& shard);
   void BeginPartner();  // local_gang_partner.cc
   void CopyToPartner(uint64_t generation, uint64_t step);
-  bool RestoreFromPartner(uint32_t rank, uint64_t generation, uint64_t step, int64_t begun_ns);
-  void PartnerAnswered(uint32_t rank, uint64_t generation, uint64_t step, const std::string& partner,
+  bool RestoreFromPartner(const Asker& asker, uint64_t step, int64_t begun_ns);
+  void PartnerAnswered(const Asker& asker, uint64_t step, const std::string& partner,
                        const std::shared_ptr<Result<FetchedCopy>>& answer, int64_t begun_ns);
   void OnDescribe(Client& client, const wire::Describe& describe);
-  void DescribeTo(uint32_t rank, uint64_t generation, wire::Described answer);
+  void DescribeTo(const Asker& asker, wire::Described answer);
   void OnReadRange(Client& client, const wire::ReadRange& request);  // local_gang_ranges.cc
-  void ReadRangeTo(uint32_t rank, uint64_t generation, wire::RangeRead answer, uint64_t asked,
-                   uint32_t whose);
+  void ReadRangeTo(const Asker& asker, wire::RangeRead answer, uint64_t asked, uint32_t whose);
   void NotRead(const Reading& reading, const Error& error);
   void ReportIfBad(const Reading& reading, const Error& error);
   [[nodiscard]] size_t SavesOnTheirWay(uint32_t rank, uint64_t generation) const;
@@ -294,6 +285,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   // Who trains has shards in checkpoints.
   [[nodiscard]] bool Saves() const;
   [[nodiscard]] Client* ClientOf(uint32_t rank, uint64_t generation);
+  [[nodiscard]] Client* ClientOf(const Asker& asker);  // nullptr when its connection has ended
   void DropClients(const char* why);
 
   AgentContext& context_;

@@ -29,6 +29,12 @@ constexpr uint32_t kMaxSaving = 2;
 // So long a coordinator has to hear all members' shards, after it was away.
 constexpr std::chrono::seconds kToDecide(10);
 
+void TellDelayed(LocalConnection& connection, uint64_t step, int status, const std::string& why) {
+  wire::ShardDelayed body{};
+  body.step = step;
+  SendResult(connection, wire::Type::kShardDelayed, body, status, why);
+}
+
 }  // namespace
 
 bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello& hello) {
@@ -194,6 +200,11 @@ LocalGang::Client* LocalGang::ClientOf(uint32_t rank, uint64_t generation) {
   return nullptr;
 }
 
+LocalGang::Client* LocalGang::ClientOf(const Asker& asker) {
+  Client* client = ClientOf(asker.rank, asker.generation);
+  return client != nullptr && client->reader == asker.connection.lock() ? client : nullptr;
+}
+
 void LocalGang::DropClients(const char* why) {
   for (auto& [connection, client] : clients_) Refuse(*connection, wire::Refusal::kStaleGeneration, why);
   clients_.clear();
@@ -254,6 +265,15 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
                   fmt::format("a shard of {} bytes; 1 to {} are allowed (max_shard_size, and {} chunks)",
                               save.bytes, most, kMaxShardChunks));
   }
+  // A member whose connection broke hands its save over again. What is refused it takes for read, and writes its next step over it:
+  // ShardDone answers.
+  const auto underway = writing_.find({client.generation, client.rank, save.step});
+  if (underway != writing_.end() && underway->second.memory->Is(memory)) {
+    // The new connection has not heard of it.
+    if (!underway->second.delay.empty())
+      TellDelayed(*client.connection, save.step, wire::StatusOf(Errc::kUnavailable), underway->second.delay);
+    return;
+  }
   if (SavesOnTheirWay(client.rank, client.generation) >= kMaxSaving)
     return refuse(wire::kStatusBusy, "two saves of this member are on their way already");
   const bool again = !saved_[client.rank].Add(save.step);
@@ -269,6 +289,7 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
   const uint64_t step = save.step;
   Status may = HasRoom(save.bytes);
   if (may) may = OthersSave(rank);
+  if (may) may = SameStore(*context_.store, start_->store());
   if (!may) return ShardDone(rank, generation, step, may.error(), nullptr);
   HeldShards::Dropped dropped;
   if (again) dropped = held_.Drop(rank, generation, step);
@@ -276,6 +297,7 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
   Let(std::move(dropped));
   if (!staged) return ShardDone(rank, generation, step, staged.error(), nullptr);
   Writing& writing = writing_[{generation, rank, step}];
+  writing.memory = *staged;
   writing.held_ns = std::max<int64_t>(save.held_ns, 0);
   writing.write = context_.engine.WriteShard(
       job_.Space(), PrefixFor(rank, step, again), rank, **staged, save.bytes, BaseFor(rank, step),
@@ -297,10 +319,8 @@ void LocalGang::ShardDelayed(uint32_t rank, uint64_t generation, uint64_t step, 
   if (found == writing_.end() || !start_ || start_->generation() != generation) return;
   found->second.delay = status ? "" : status.error().message;
   if (Client* client = ClientOf(rank, generation)) {
-    wire::ShardDelayed body{};
-    body.step = step;
-    SendResult(*client->connection, wire::Type::kShardDelayed, body,
-               status ? wire::kStatusOk : wire::StatusOf(status.error().code), found->second.delay);
+    TellDelayed(*client->connection, step, status ? wire::kStatusOk : wire::StatusOf(status.error().code),
+                found->second.delay);
   }
   if (status || delay_said_) return;
   delay_said_ = step;
@@ -431,7 +451,7 @@ void LocalGang::ShardDone(uint32_t rank, uint64_t generation, uint64_t step, con
   }
   // Also when the member has died meanwhile: the next generation may start from it.
   if (shard && start_ && start_->generation() == generation)
-    held_.Hold({generation, step, world_.spec.MemberCount(), *shard, memory});
+    Let(held_.Hold({generation, step, world_.spec.MemberCount(), *shard, memory}));
   if (Client* client = ClientOf(rank, generation)) {
     ShowSaving(rank);
     wire::ShardDurable answer{};

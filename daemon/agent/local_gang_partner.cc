@@ -37,46 +37,46 @@ void LocalGang::CopyToPartner(uint64_t generation, uint64_t step) {
 }
 
 // False when nobody is known to have it.
-bool LocalGang::RestoreFromPartner(uint32_t rank, uint64_t generation, uint64_t step, int64_t begun_ns) {
+bool LocalGang::RestoreFromPartner(const Asker& asker, uint64_t step, int64_t begun_ns) {
   if (!partner_ || !start_->restore() || step != start_->restore_step() || !Saves()) return false;
   return partner_->Fetch(
-      rank, start_->restore_generation(), step, world_.spec.MemberCount(),
-      [weak = weak_from_this(), mailbox = context_.loop.mailbox(), chores = context_.chores, rank, generation,
-       step, begun_ns](const std::string& partner, Result<FetchedCopy> copy) {
+      asker.rank, start_->restore_generation(), step, world_.spec.MemberCount(),
+      [weak = weak_from_this(), mailbox = context_.loop.mailbox(), chores = context_.chores, asker, step,
+       begun_ns](const std::string& partner, Result<FetchedCopy> copy) {
         auto shared = LetGoBy(chores, std::move(copy));
-        mailbox->Post([weak, rank, generation, step, begun_ns, partner, shared] {
+        mailbox->Post([weak, asker, step, begun_ns, partner, shared] {
           const auto self = weak.lock();
-          if (self) self->PartnerAnswered(rank, generation, step, partner, shared, begun_ns);
+          if (self) self->PartnerAnswered(asker, step, partner, shared, begun_ns);
         });
       });
 }
 
-void LocalGang::PartnerAnswered(uint32_t rank, uint64_t generation, uint64_t step, const std::string& partner,
+void LocalGang::PartnerAnswered(const Asker& asker, uint64_t step, const std::string& partner,
                                 const std::shared_ptr<Result<FetchedCopy>>& answer, int64_t begun_ns) {
   Result<FetchedCopy>& copy = *answer;
-  if (!start_ || start_->generation() != generation) return;
+  if (ClientOf(asker) == nullptr) return;
   if (!copy) {
-    spdlog::info("gang {}: rank {}, step {}: not from the memory of {}: {}", job_.Id(), rank, step, partner,
-                 copy.error().message);
-    return RestoreFromStore(rank, generation, step, wire::kOwnShard, begun_ns);
+    spdlog::info("gang {}: rank {}, step {}: not from the memory of {}: {}", job_.Id(), asker.rank, step,
+                 partner, copy.error().message);
+    return RestoreFromStore(asker, step, wire::kOwnShard, begun_ns);
   }
-  spdlog::info("gang {}: rank {}, step {}: {} of {} bytes from the memory of {}{}{}", job_.Id(), rank, step,
-               copy->bytes, copy->shard.bytes, partner, copy->problem.empty() ? "" : ": ", copy->problem);
+  spdlog::info("gang {}: rank {}, step {}: {} of {} bytes from the memory of {}{}{}", job_.Id(), asker.rank,
+               step, copy->bytes, copy->shard.bytes, partner, copy->problem.empty() ? "" : ": ",
+               copy->problem);
   if (copy->problem.empty()) {
-    TellRestored(rank, generation, copy->shard.bytes, false, copy->bytes, begun_ns);
+    TellRestored(asker.rank, asker.generation, copy->shard.bytes, false, copy->bytes, begun_ns);
     const auto memory = LetGoBy(context_.chores, Result<UniqueFd>(std::move(copy->memory)));
-    return RestoreDone(rank, generation, step, *memory, copy->shard);
+    return RestoreDone(asker, step, *memory, copy->shard);
   }
-  auto done = [weak = weak_from_this(), mailbox = context_.loop.mailbox(), chores = context_.chores, rank,
-               generation, step, begun_ns, shard = copy->shard,
-               bytes = copy->bytes](Result<UniqueFd> memory) {
+  auto done = [weak = weak_from_this(), mailbox = context_.loop.mailbox(), chores = context_.chores, asker,
+               step, begun_ns, shard = copy->shard, bytes = copy->bytes](Result<UniqueFd> memory) {
     auto shared = LetGoBy(chores, std::move(memory));
-    mailbox->Post([weak, rank, generation, step, begun_ns, shard, bytes, shared] {
+    mailbox->Post([weak, asker, step, begun_ns, shard, bytes, shared] {
       const auto self = weak.lock();
-      if (!self || !self->start_ || self->start_->generation() != generation) return;
-      if (!*shared) return self->RestoreFromStore(rank, generation, step, wire::kOwnShard, begun_ns);
-      self->TellRestored(rank, generation, shard.bytes, false, bytes, begun_ns);
-      self->RestoreDone(rank, generation, step, *shared, shard);
+      if (!self || self->ClientOf(asker) == nullptr) return;
+      if (!*shared) return self->RestoreFromStore(asker, step, wire::kOwnShard, begun_ns);
+      self->TellRestored(asker.rank, asker.generation, shard.bytes, false, bytes, begun_ns);
+      self->RestoreDone(asker, step, *shared, shard);
     });
   };
   context_.engine.ReadMissing(job_.Space(), copy->shard, std::move(copy->memory), std::move(copy->have),

@@ -27,34 +27,33 @@ void LocalGang::OnReadRange(Client& client, const wire::ReadRange& request) {
   }
   client.restoring = true;
   ShowSaving(client.rank);
-  ReadRangeTo(client.rank, client.generation, answer, request.bytes, request.rank);
+  ReadRangeTo(client.asker(), answer, request.bytes, request.rank);
 }
 
 // `asked` bytes of the shard of `whose`.
-void LocalGang::ReadRangeTo(uint32_t rank, uint64_t generation, wire::RangeRead answer, uint64_t asked,
-                            uint32_t whose) {
+void LocalGang::ReadRangeTo(const Asker& asker, wire::RangeRead answer, uint64_t asked, uint32_t whose) {
   if (!manifests_) manifests_ = std::make_shared<ManifestCache>(context_.store, job_.Space(), job_.Key());
-  const auto done = [weak = weak_from_this(), &loop = context_.loop, rank, generation, answer, asked, whose](
+  const auto done = [weak = weak_from_this(), &loop = context_.loop, asker, answer, asked, whose](
                         wire::RangeRead said, const CheckpointInfo& entry, Result<UniqueFd> memory) {
     // std::function must be copyable; a descriptor is not.
     auto shared = std::make_shared<Result<UniqueFd>>(std::move(memory));
-    loop.Post([weak, rank, generation, answer, asked, whose, said, entry, shared]() mutable {
+    loop.Post([weak, asker, answer, asked, whose, said, entry, shared]() mutable {
       const auto self = weak.lock();
-      if (!self || !self->start_ || self->start_->generation() != generation) return;
-      const auto tell = [weak, rank, generation, said](int status, const std::string& text, int fd) {
+      if (!self || self->ClientOf(asker) == nullptr) return;
+      const auto tell = [weak, asker, said](int status, const std::string& text, int fd) {
         const auto gang = weak.lock();
-        Client* asker = gang ? gang->ClientOf(rank, generation) : nullptr;
-        if (asker == nullptr) return;
-        asker->restoring = false;
-        gang->ShowSaving(rank);
-        SendResult(*asker->connection, wire::Type::kRangeRead, said, status, text, fd);
+        Client* client = gang ? gang->ClientOf(asker) : nullptr;
+        if (client == nullptr) return;
+        client->restoring = false;
+        gang->ShowSaving(asker.rank);
+        SendResult(*client->connection, wire::Type::kRangeRead, said, status, text, fd);
       };
       if (*shared) return tell(wire::kStatusOk, "", (*shared)->get());
-      const auto again = [weak, rank, generation, answer, asked, whose] {
-        if (const auto gang = weak.lock()) gang->ReadRangeTo(rank, generation, answer, asked, whose);
+      const auto again = [weak, asker, answer, asked, whose] {
+        if (const auto gang = weak.lock()) gang->ReadRangeTo(asker, answer, asked, whose);
       };
       const auto fail = [tell](const Error& error) { tell(wire::StatusOf(error.code), error.message, -1); };
-      self->NotRead({rank, generation, entry, again, fail}, shared->error());
+      self->NotRead({asker, entry, again, fail}, shared->error());
     });
   };
   context_.reader.Do([manifests = manifests_, &engine = context_.engine, space = job_.Space(), answer, asked,

@@ -74,14 +74,8 @@ void LocalGang::OnRestore(Client& client, const wire::Restore& restore) {
   const int64_t begun_ns = BoottimeNs();
   const bool own = restore.rank == wire::kOwnShard || restore.rank == client.rank;
   if (own && RestoreFromMemory(client, step, begun_ns)) return;
-  if (own && RestoreFromPartner(client.rank, client.generation, step, begun_ns)) return;
-  RestoreFromStore(client.rank, client.generation, step, restore.rank, begun_ns);
-}
-
-// A member's own shard when this node has it no more.
-void LocalGang::RestoreOwn(uint32_t rank, uint64_t generation, uint64_t step, int64_t begun_ns) {
-  if (RestoreFromPartner(rank, generation, step, begun_ns)) return;
-  RestoreFromStore(rank, generation, step, wire::kOwnShard, begun_ns);
+  if (own && RestoreFromPartner(client.asker(), step, begun_ns)) return;
+  RestoreFromStore(client.asker(), step, restore.rank, begun_ns);
 }
 
 // False when it is not here. What is here and proves to be something else is looked for elsewhere.
@@ -92,53 +86,52 @@ bool LocalGang::RestoreFromMemory(Client& client, uint64_t step, int64_t begun_n
   if (held == nullptr || held->world_size != world_.spec.MemberCount()) return false;
   context_.engine.CheckStaged(
       held->shard, *held->memory,
-      [weak = weak_from_this(), &loop = context_.loop, rank = client.rank, generation = client.generation,
-       step, saved_in, begun_ns, memory = LetGoBy(context_.chores, held->memory),
-       shard = held->shard](const Status& checked) {
-        loop.Post([weak, rank, generation, step, saved_in, begun_ns, memory, shard, checked] {
+      [weak = weak_from_this(), &loop = context_.loop, asker = client.asker(), step, saved_in, begun_ns,
+       memory = LetGoBy(context_.chores, held->memory), shard = held->shard](const Status& checked) {
+        loop.Post([weak, asker, step, saved_in, begun_ns, memory, shard, checked] {
           const auto self = weak.lock();
-          if (!self || !self->start_ || self->start_->generation() != generation) return;
+          if (!self || self->ClientOf(asker) == nullptr) return;
           UniqueFd copy(checked ? ::fcntl((*memory)->fd(), F_DUPFD_CLOEXEC, 0) : -1);
           if (copy.valid()) {
-            self->TellRestored(rank, generation, shard.bytes, true, 0, begun_ns);
-            return self->RestoreDone(rank, generation, step, std::move(copy), shard);
+            self->TellRestored(asker.rank, asker.generation, shard.bytes, true, 0, begun_ns);
+            return self->RestoreDone(asker, step, std::move(copy), shard);
           }
-          spdlog::info("gang {}: rank {}, step {}: not from memory: {}", self->job_.Id(), rank, step,
+          spdlog::info("gang {}: rank {}, step {}: not from memory: {}", self->job_.Id(), asker.rank, step,
                        checked ? std::strerror(errno) : checked.error().message);
-          self->Let(self->held_.Drop(rank, saved_in, step));
-          self->RestoreOwn(rank, generation, step, begun_ns);
+          self->Let(self->held_.Drop(asker.rank, saved_in, step));
+          if (!self->RestoreFromPartner(asker, step, begun_ns))
+            self->RestoreFromStore(asker, step, wire::kOwnShard, begun_ns);
         });
       });
   return true;
 }
 
-void LocalGang::RestoreFromStore(uint32_t rank, uint64_t generation, uint64_t step, uint32_t asked,
-                                 int64_t begun_ns) {
-  const Client* client = ClientOf(rank, generation);
-  if (client == nullptr) return;
-  const auto done = [weak = weak_from_this(), &loop = context_.loop, chores = context_.chores, rank,
-                     generation, step, asked,
+void LocalGang::RestoreFromStore(const Asker& asker, uint64_t step, uint32_t asked, int64_t begun_ns) {
+  if (ClientOf(asker) == nullptr) return;
+  const auto done = [weak = weak_from_this(), &loop = context_.loop, chores = context_.chores, asker, step,
+                     asked,
                      begun_ns](Result<UniqueFd> memory, const Shard& shard, const CheckpointInfo& entry) {
     auto shared = LetGoBy(chores, std::move(memory));
-    loop.Post([weak, rank, generation, step, asked, begun_ns, shard, entry, shared] {
+    loop.Post([weak, asker, step, asked, begun_ns, shard, entry, shared] {
       const auto self = weak.lock();
-      if (!self || !self->start_ || self->start_->generation() != generation) return;
+      if (!self || self->ClientOf(asker) == nullptr) return;
       if (*shared) {
-        if (shard.rank == rank) self->TellRestored(rank, generation, shard.bytes, false, 0, begun_ns);
-        return self->RestoreDone(rank, generation, step, *shared, shard);
+        if (shard.rank == asker.rank)
+          self->TellRestored(asker.rank, asker.generation, shard.bytes, false, 0, begun_ns);
+        return self->RestoreDone(asker, step, *shared, shard);
       }
-      const auto again = [weak, rank, generation, step, asked, begun_ns] {
-        if (const auto gang = weak.lock()) gang->RestoreFromStore(rank, generation, step, asked, begun_ns);
+      const auto again = [weak, asker, step, asked, begun_ns] {
+        if (const auto gang = weak.lock()) gang->RestoreFromStore(asker, step, asked, begun_ns);
       };
-      const auto fail = [weak, rank, generation, step](const Error& error) {
-        if (const auto gang = weak.lock()) gang->RestoreDone(rank, generation, step, error, {});
+      const auto fail = [weak, asker, step](const Error& error) {
+        if (const auto gang = weak.lock()) gang->RestoreDone(asker, step, error, {});
       };
-      self->NotRead({rank, generation, entry, again, fail}, shared->error());
+      self->NotRead({asker, entry, again, fail}, shared->error());
     });
   };
   context_.reader.Do([store = context_.store, &engine = context_.engine, space = job_.Space(),
-                      key = job_.Key(), step, asked, rank, world = world_.spec.MemberCount(), saves = Saves(),
-                      done, reader = std::weak_ptr<const void>(client->reader)] {
+                      key = job_.Key(), step, asked, rank = asker.rank, world = world_.spec.MemberCount(),
+                      saves = Saves(), done, reader = std::weak_ptr<const void>(asker.connection)] {
     if (reader.expired()) return;
     CheckpointInfo entry;
     auto manifest = Catalog(store, space, key).LoadManifest(step, &entry);
@@ -169,13 +162,14 @@ void LocalGang::TellRestored(uint32_t rank, uint64_t generation, uint64_t bytes,
 // A checkpoint may be removed, or its step saved anew, while it is read: what is missing of one that has left the list is no
 // damage, and what the list has now is the answer.
 void LocalGang::NotRead(const Reading& reading, const Error& error) {
+  if (Status same = SameStore(*context_.store, start_->store()); !same) return reading.fail(same.error());
   if (AskLater(reading, error)) return;
   if (error.code != Errc::kCorrupt) return reading.fail(error);
   context_.reader.Do([weak = weak_from_this(), &loop = context_.loop, store = context_.store,
                       space = job_.Space(), key = job_.Key(), reading, error] {
     loop.Post([weak, reading, error, listed = Catalog(store, space, key).CheckListed(reading.entry)] {
       const auto self = weak.lock();
-      if (!self || !self->start_ || self->start_->generation() != reading.generation) return;
+      if (!self || self->ClientOf(reading.asker) == nullptr) return;
       if (!listed && self->AskLater(reading, listed.error())) return;
       if (!listed && listed.error().code == Errc::kNotFound) return reading.again();
       if (listed) self->ReportIfBad(reading, error);
@@ -187,22 +181,17 @@ void LocalGang::NotRead(const Reading& reading, const Error& error) {
 // A store that does not answer is asked again for as long as the member waits: no program is to end because of it. False:
 // it is no such error, or nobody waits.
 bool LocalGang::AskLater(const Reading& reading, const Error& error) {
-  const uint32_t rank = reading.rank;
-  const uint64_t generation = reading.generation;
-  if (error.code != Errc::kUnavailable || ClientOf(rank, generation) == nullptr) return false;
-  spdlog::warn("gang {}: rank {} waits for its state: {}; the store is asked again", job_.Id(), rank,
-               error.message);
+  if (error.code != Errc::kUnavailable || ClientOf(reading.asker) == nullptr) return false;
+  spdlog::warn("gang {}: rank {} waits for its state: {}; the store is asked again", job_.Id(),
+               reading.asker.rank, error.message);
   if (!delay_said_) {
     delay_said_ = 0;
-    TellJobOfDelay(generation,
+    TellJobOfDelay(reading.asker.generation,
                    fmt::format("members wait for their state: {}; the store is asked again", error.message));
   }
-  context_.loop.After(kAskAgain, [weak = weak_from_this(), rank, generation, again = reading.again] {
+  context_.loop.After(kAskAgain, [weak = weak_from_this(), asker = reading.asker, again = reading.again] {
     const auto self = weak.lock();
-    if (self && self->start_ && self->start_->generation() == generation &&
-        self->ClientOf(rank, generation) != nullptr) {
-      again();
-    }
+    if (self && self->ClientOf(asker) != nullptr) again();
   });
   return true;
 }
@@ -211,17 +200,16 @@ void LocalGang::Let(HeldShards::Dropped dropped) {
   if (!dropped.empty()) context_.chores->Do([dropped = std::move(dropped)] {});
 }
 
-void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, const Result<UniqueFd>& memory,
+void LocalGang::RestoreDone(const Asker& asker, uint64_t step, const Result<UniqueFd>& memory,
                             const Shard& shard) {
-  if (!start_ || start_->generation() != generation) return;
-  // All of its objects have just been found to be good.
-  if (memory && shard.rank == rank && start_->restore() && step == start_->restore_step())
-    SetBase(rank, step, shard);
-  if (memory) delay_said_.reset();
-  Client* client = ClientOf(rank, generation);
+  Client* client = ClientOf(asker);
   if (client == nullptr) return;
+  // All of its objects have just been found to be good.
+  if (memory && shard.rank == asker.rank && start_->restore() && step == start_->restore_step())
+    SetBase(asker.rank, step, shard);
+  if (memory) delay_said_.reset();
   client->restoring = false;
-  ShowSaving(rank);
+  ShowSaving(asker.rank);
   wire::Restored body{};
   body.step = step;
   body.bytes = shard.bytes;
@@ -238,14 +226,14 @@ void LocalGang::RestoreDone(uint32_t rank, uint64_t generation, uint64_t step, c
 void LocalGang::ReportIfBad(const Reading& reading, const Error& error) {
   const CheckpointInfo& entry = reading.entry;
   if (!start_->restore() || entry.step != start_->restore_step()) return;
-  if (entry.fence.generation == reading.generation) return;
+  if (entry.fence.generation == reading.asker.generation) return;
   const auto found = std::find_if(members_.begin(), members_.end(), [&](const auto& item) {
-    return item.second.rank == reading.rank && item.second.generation == reading.generation;
+    return item.second.rank == reading.asker.rank && item.second.generation == reading.asker.generation;
   });
   if (found == members_.end()) return;
   v1::CheckpointBad bad;
   bad.set_task(found->first);
-  bad.set_generation(reading.generation);
+  bad.set_generation(reading.asker.generation);
   bad.set_step(entry.step);
   bad.set_reason(error.message);
   bad.set_manifest(entry.manifest);
@@ -270,31 +258,30 @@ void LocalGang::OnDescribe(Client& client, const wire::Describe& describe) {
   }
   client.restoring = true;
   ShowSaving(client.rank);
-  DescribeTo(client.rank, client.generation, answer);
+  DescribeTo(client.asker(), answer);
 }
 
-void LocalGang::DescribeTo(uint32_t rank, uint64_t generation, wire::Described answer) {
-  auto done = [weak = weak_from_this(), rank, generation, answer](const Result<Manifest>& manifest,
-                                                                  const CheckpointInfo& entry) mutable {
+void LocalGang::DescribeTo(const Asker& asker, wire::Described answer) {
+  auto done = [weak = weak_from_this(), asker, answer](const Result<Manifest>& manifest,
+                                                       const CheckpointInfo& entry) mutable {
     const auto self = weak.lock();
-    if (!self || !self->start_ || self->start_->generation() != generation) return;
-    const auto tell = [weak, rank, generation](const wire::Described& said, int status,
-                                               const std::string& text) {
+    if (!self || self->ClientOf(asker) == nullptr) return;
+    const auto tell = [weak, asker](const wire::Described& said, int status, const std::string& text) {
       const auto gang = weak.lock();
-      Client* asker = gang ? gang->ClientOf(rank, generation) : nullptr;
-      if (asker == nullptr) return;
-      asker->restoring = false;
-      gang->ShowSaving(rank);
-      SendResult(*asker->connection, wire::Type::kDescribed, said, status, text);
+      Client* client = gang ? gang->ClientOf(asker) : nullptr;
+      if (client == nullptr) return;
+      client->restoring = false;
+      gang->ShowSaving(asker.rank);
+      SendResult(*client->connection, wire::Type::kDescribed, said, status, text);
     };
     if (!manifest) {
-      const auto again = [weak, rank, generation, answer] {
-        if (const auto gang = weak.lock()) gang->DescribeTo(rank, generation, answer);
+      const auto again = [weak, asker, answer] {
+        if (const auto gang = weak.lock()) gang->DescribeTo(asker, answer);
       };
       const auto fail = [tell, answer](const Error& error) {
         tell(answer, wire::StatusOf(error.code), error.message);
       };
-      return self->NotRead({rank, generation, entry, again, fail}, manifest.error());
+      return self->NotRead({asker, entry, again, fail}, manifest.error());
     }
     answer.world_size = manifest->world_size;
     for (const Shard& shard : manifest->shards) answer.bytes += shard.bytes;

@@ -111,6 +111,7 @@ void Coordinator::BuildStart(const Starts::Prepared& prepared) {
   if (const auto saved = restore ? saved_in_.find(*restore) : saved_in_.end(); saved != saved_in_.end())
     start.set_restore_generation(saved->second);
   start.set_cause(restart_cause_);
+  start.set_store(store_->Id());
   if (std::exchange(links_.good, false)) {
     start.mutable_good_links()->set_test(links_.test);
     start.mutable_good_links()->set_full(job_.options.preflight == wire::Preflight::kFull);

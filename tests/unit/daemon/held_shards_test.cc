@@ -29,7 +29,7 @@ class HeldShardsTest : public testing::Test {
     Shard shard;
     shard.rank = rank;
     shard.bytes = bytes;
-    held_.Hold({generation, step, 2, shard, *staged});
+    EXPECT_TRUE(held_.Hold({generation, step, 2, shard, *staged}).empty());
     return *staged;
   }
 
@@ -64,6 +64,20 @@ TEST_F(HeldShardsTest, NoMoreMemoriesAreKeptThanAMemberHas) {
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(held_.Take(0, Memory(), &dropped));
   EXPECT_EQ(dropped.size(), 3U);
   EXPECT_FALSE(held_.Take(0, UniqueFd(), &dropped));
+}
+
+// A program may open its handle anew, or hand memory over that no library made.
+TEST_F(HeldShardsTest, NoMoreShardsAreHeldThanAMemberHasMemories) {
+  HeldShards::Dropped dropped;
+  const auto slow = held_.Take(0, UniqueFd(::dup(a_.get())), &dropped);
+  ASSERT_TRUE(slow);
+  for (uint64_t step = 10; step < 15; ++step) Save(0, 1, step, Memory());
+  for (uint64_t step = 10; step < 13; ++step) EXPECT_EQ(held_.Find(0, 1, step), nullptr) << step;
+  EXPECT_NE(held_.Find(0, 1, 13), nullptr);
+  EXPECT_NE(held_.Find(0, 1, 14), nullptr);
+  // A write that has taken longer than those of two newer memories.
+  EXPECT_EQ(held_.Hold({1, 9, 2, {}, *slow}), HeldShards::Dropped{*slow});
+  EXPECT_EQ(held_.Find(0, 1, 9), nullptr);
 }
 
 TEST_F(HeldShardsTest, ACommitLetsGoOfWhatIsOlder) {

@@ -163,6 +163,68 @@ TEST_F(StoreTrouble, WhatACommitMayStillListWhenTheGangEndsIsNotRemoved) {
   EXPECT_TRUE(HasObjectOf(11, 1));
 }
 
+TEST_F(StoreTrouble, ASaveThatIsDelayedIsSaidToBeSoOnTheNextConnectionToo) {
+  const auto refused = std::make_shared<std::atomic<bool>>(true);
+  memory_->SetFault([refused](const std::string& operation, const std::string&) -> Status {
+    if (operation != "write" || !*refused) return {};
+    return Error{Errc::kExhausted, "the store is full"};
+  });
+  const std::string content = "zero";
+  const UniqueFd memory = SealedMemory(content);
+  first_->HandOver(1, content.size(), memory);
+  EXPECT_THAT(first_->ExpectDelayed(), HasSubstr("the store is full"));
+  first_->GreetAgain();
+  first_->HandOver(1, content.size(), memory);
+  EXPECT_THAT(first_->ExpectDelayed(), HasSubstr("the store is full"));
+  *refused = false;
+}
+
+// A read that was asked for over a connection that has broken answers nobody: the member has asked again.
+TEST_F(StoreTrouble, TheAnswerToAnEarlierConnectionIsNotTakenForTheNextQuestions) {
+  first_->Save(1, "0123456789");
+  second_->Save(1, "abcdefghij");
+  first_->ExpectCommitted();
+  second_->ExpectCommitted();
+  std::promise<void> release;
+  const auto asked = std::make_shared<std::atomic<int>>(0);
+  memory_->SetFault([asked, go = release.get_future().share()](const std::string& operation,
+                                                               const std::string& name) -> Status {
+    if (operation == "read" && name.ends_with(".0") && ++*asked == 1) go.wait();
+    return {};
+  });
+  first_->AskRange(1, 0, 0, 3);
+  const auto end = steady_clock::now() + kSoonEnough;
+  while (*asked < 1 && steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  first_->GreetAgain();
+  first_->AskRange(1, 0, 0, 3);
+  EXPECT_EQ(first_->Range(), "012");
+  first_->AskRange(1, 1, 5, 3);
+  release.set_value();
+  EXPECT_EQ(first_->Range(), "fgh");
+  EXPECT_EQ(first_->Describe(1).world_size, 2U) << "nothing else was said";
+}
+
+// muster-door has died, and not musterd. A member that is told of an error would write its next step over the memory.
+TEST_F(StoreTrouble, ASaveThatIsHandedOverAgainWhileItIsWrittenIsAnsweredWhenItIs) {
+  std::promise<void> release;
+  memory_->SetFault(
+      [go = release.get_future().share()](const std::string& operation, const std::string&) -> Status {
+        if (operation == "write") go.wait();
+        return {};
+      });
+  const std::string content = "zero";
+  const UniqueFd memory = SealedMemory(content);
+  first_->HandOver(1, content.size(), memory);
+  first_->GreetAgain();
+  first_->HandOver(1, content.size(), memory);
+  EXPECT_EQ(first_->Describe(wire::kNoStep).status, MUSTER_E_NOT_FOUND)
+      << "the next answer is not of the save";
+  release.set_value();
+  second_->Save(1, "one");
+  first_->ExpectCommitted();
+  second_->ExpectCommitted();
+}
+
 TEST_F(StoreTrouble, AConnectionThatComesAgainHasNoMoreSavesOnTheirWayThanOneThatStays) {
   std::promise<void> release;
   const auto held = std::make_shared<std::atomic<int>>(0);
@@ -182,6 +244,26 @@ TEST_F(StoreTrouble, AConnectionThatComesAgainHasNoMoreSavesOnTheirWayThanOneTha
   first_->Save(3, "c");
   first_->ExpectDurable(MUSTER_E_BUSY);
   release.set_value();
+}
+
+// A directory that is not mounted on one of the nodes: the manifest would name a shard that no other node can read.
+TEST_F(StoreTrouble, NoCheckpointIsMadeOfShardsInTwoStores) {
+  Commit(1);
+  daemons_[0].reset();
+  const auto other = std::make_shared<MemoryStore>();
+  other->SetId("memory:2");
+  store_ = other;
+  StartDaemon(0);
+  first_->Return();
+  second_->Save(2, "one");
+  second_->ExpectDurable(MUSTER_OK);
+  first_->Save(2, "zero");
+  first_->ExpectDurable(MUSTER_E_STORE);
+  for (TestMember* member : {first_.get(), second_.get()})
+    EXPECT_THAT(member->ExpectTold(MUSTER_E_STORE),
+                HasSubstr("this node has another store (memory, memory:2)"));
+  EXPECT_TRUE(other->objects().empty()) << "nothing was written there";
+  EXPECT_THAT(first_->Restore(0, 1), HasSubstr("this node has another store")) << "which has no checkpoint";
 }
 
 TEST_F(StoreTrouble, AMemberThatSavesAloneIsToldBeforeItFillsTheStore) {

@@ -62,14 +62,22 @@ class TestMember {
   }
   // With `missing` the memory is shorter than is said, and the save fails.
   void Save(uint64_t step, const std::string& content, size_t missing = 0) {
+    HandOver(step, content.size() + missing, SealedMemory(content));
+  }
+  void HandOver(uint64_t step, uint64_t bytes, const UniqueFd& memory) {
     wire::Save save{};
     save.step = step;
-    save.bytes = content.size() + missing;
-    program_->Send(BuildPacket(save, wire::Type::kSave), SealedMemory(content).get());
+    save.bytes = bytes;
+    program_->Send(BuildPacket(save, wire::Type::kSave), memory.get());
   }
   void ExpectDurable(int status) {
     const auto durable = Next<wire::ShardDurable>(wire::Type::kShardDurable);
     EXPECT_EQ(durable.status, status) << program_->rest;
+  }
+  // Gives the reason.
+  std::string ExpectDelayed() {
+    Next<wire::ShardDelayed>(wire::Type::kShardDelayed);
+    return program_->rest;
   }
   void ExpectCommitted() {
     ExpectDurable(MUSTER_OK);
