@@ -15,6 +15,14 @@ inline const char* StatField(const char* stat, int number) {
   return at != nullptr ? at + 1 : "0";
 }
 
+// Whether a thread runs no more of its program, nor of a system call: the thread is dead, exits, or is held at its end by a tracer, from
+// which SIGKILL takes a thread anywhere else. `stat` is the text of its /proc/PID/task/TID/stat.
+inline bool OnlyExits(const char* stat) {
+  constexpr unsigned long kExits = 0x4;  // PF_EXITING of the kernel's sched.h
+  return strchr("ZXt", *StatField(stat, 3)) != nullptr ||
+         (strtoul(StatField(stat, 9), nullptr, 10) & kExits) != 0;
+}
+
 // What is left of such processes.
 struct Exiting {
   int count = 0;

@@ -33,6 +33,7 @@ enum class Type : uint16_t {
   kBeatPageRead = 6,  // the answer to kBeatPage: no kBeat is needed any more
   kLinksTested = 7,   // the answer to kTestLinks
   kWarm = 8,          // of a gang with warm=yes: how the program was started, or what its standby is
+  kExiting = 9,       // SIGKILL has ended all processes, and some have not gone yet; kStopped follows
   // musterd -> supervisor
   kWelcome = 32,
   kStart = 33,  // carries a memfd: the environment
@@ -169,6 +170,11 @@ struct Stopped {
   uint32_t unkillable;  // processes that SIGKILL has ended and that are stuck in the kernel; 0: all are gone
   // From the signal that asks for last words until all processes had gone, or SIGKILL came; 0: no signal was sent.
   uint32_t last_words_ms;
+};
+
+struct Exiting {
+  Header header;
+  uint64_t generation;
 };
 
 // Tail: text, why it is so; at most kMaxWarmText.

@@ -200,6 +200,13 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
       MaybeNodeStopped();
       return;
     }
+    case wire::Type::kExiting: {
+      const auto body = ReadPacket<wire::Exiting>(bytes);
+      if (!body) return malformed();
+      if (body->generation != member->generation) return;
+      member->stop.exiting = true;
+      return MaybeNodeStopped();
+    }
     case wire::Type::kWarm: {
       auto read = ReadWarm(bytes);
       if (!read) return malformed();
@@ -300,7 +307,8 @@ void LocalGang::FinishMember(uint32_t task, Member& member) {
     body.as = static_cast<uint32_t>(wire::FinishAs::kCode);
     body.code = static_cast<uint32_t>(finish_->code());
   } else if ((finish_->has_cause() && finish_->cause() != task) ||
-             (finish_->succeeded() && member.state == MemberState::kStopped)) {
+             (finish_->succeeded() && (member.state == MemberState::kStopped || member.stop.exiting ||
+                                       !orders_.MayRun(member.generation)))) {
     // What was killed here, of a generation that this node was lost to, is not how a gang that has succeeded ended.
     body.as = static_cast<uint32_t>(wire::FinishAs::kZero);
   }
@@ -331,17 +339,25 @@ void LocalGang::MaybeNodeStopped() {
   if (!orders_.OwesStopped()) return;
   uint32_t unkillable = 0;
   uint32_t last_words_ms = 0;
+  bool exiting = false;
   for (const auto& [task, member] : members_) {
     if (orders_.MayRun(member.generation)) return;
-    if (member.state != MemberState::kStopped && member.state != MemberState::kWaiting) return;
+    const bool stopped = member.state == MemberState::kStopped || member.state == MemberState::kWaiting;
+    if (!stopped && !member.stop.exiting) return;
+    exiting |= !stopped;
     unkillable += member.unkillable;
     last_words_ms = std::max(last_words_ms, member.stop.last_words_ms);
   }
   if (members_.size() < local_tasks_) return;
+  auto message = Message();
+  if (exiting) {
+    message.mutable_exiting()->set_generation(orders_.stopped());
+    if (orders_.SayExiting()) Up(std::move(message));
+    return;
+  }
   orders_.SaidStopped();
   if (attendance_) attendance_->SetStopped(orders_.stopped());
   TakePorts();
-  auto message = Message();
   message.mutable_stopped()->set_generation(orders_.stopped());
   message.mutable_stopped()->set_unkillable(unkillable);
   message.mutable_stopped()->set_last_words_ms(last_words_ms);

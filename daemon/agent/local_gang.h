@@ -57,7 +57,9 @@ struct LeftKilling {
   std::set<uint32_t> tasks;
   int64_t seen_ns = 0;  // CLOCK_BOOTTIME, the newest death
   std::map<pid_t, uint64_t> known;
+  std::map<pid_t, uint64_t> last;       // found the last time
   ExitWatch watch;                      // by the loop's clock
+  int64_t exiting_at = 0;               // from then on the coordinator is told what only exits
   std::chrono::milliseconds pause{10};  // until the next kill
   int clean = 0;                        // times in a row that nothing was found
 };

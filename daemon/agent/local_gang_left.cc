@@ -18,6 +18,7 @@ namespace {
 constexpr std::chrono::milliseconds kPause(10);
 constexpr std::chrono::milliseconds kLongestPause(320);
 constexpr int kClean = 2;  // see KillLeftBehind
+constexpr int64_t kExitingMs = 2'000;
 
 int64_t Ms(Loop::Time time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
@@ -43,7 +44,9 @@ void LocalGang::SupervisorDied(uint32_t task, Member& member) {
   if (!left_) left_.emplace();
   left_->tasks.insert(task);
   left_->seen_ns = BoottimeNs();
+  left_->last.clear();
   left_->watch.Begin(Ms(context_.loop.Now()), context_.config.unkillable_after_ms);
+  left_->exiting_at = Ms(context_.loop.Now()) + kExitingMs;
   left_->pause = kPause;
   left_->clean = 0;
   if (left_timer_ == 0)
@@ -72,11 +75,17 @@ void LocalGang::KillLeft() {
 void LocalGang::LeftKilled(StillThere found) {
   const int count = found.exiting.count;
   left_->clean = count == 0 ? left_->clean + 1 : 0;
-  left_->known.merge(found.known);
+  left_->known.insert(found.known.begin(), found.known.end());
   const bool all = left_->clean >= kClean;
   const int64_t now = Ms(context_.loop.Now());
   if (left_->watch.LookDue(now)) left_->watch.Look(found.exiting, now);
   if (!all && (count == 0 || now < left_->watch.stuck_at())) {
+    // A list is no snapshot: two that are equal have missed nothing.
+    if (count > 0 && found.all_exit && found.known == left_->last && now >= left_->exiting_at) {
+      for (const uint32_t task : left_->tasks) members_[task].stop.exiting = true;
+      MaybeNodeStopped();
+    }
+    left_->last = found.known;
     left_timer_ = context_.loop.After(left_->pause, [this] { KillLeft(); });
     left_->pause = count == 0 ? kPause : std::min(2 * left_->pause, kLongestPause);
     return;

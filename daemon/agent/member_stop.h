@@ -10,6 +10,7 @@ struct MemberStop {
   bool last_words = false;     // the order has left it time for them
   bool dump_asked = false;     // and its flight recorder needs some of that
   uint32_t last_words_ms = 0;  // that they have taken
+  bool exiting = false;        // SIGKILL has ended all its processes, and some of them have not gone yet
 
   // Whether an order is to be sent: the first one, and one that ends last words.
   bool Order(bool with_last_words) {

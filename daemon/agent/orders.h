@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "base/planted.h"
 
@@ -26,8 +27,9 @@ class Orders {
   bool Adopt(uint64_t term) {
     if (term <= term_) return false;
     term_ = term;
-    if (!MUSTER_PLANTED(old_stops_bind)) stop_ = 0;
+    if (stop_ > 0 && !MUSTER_PLANTED(old_stops_bind)) stop_ = 0;
     said_stopped_.reset();
+    said_exiting_ = false;
     return true;
   }
   // False: an older order than one that was carried out. Every other is answered: another coordinator may be asking.
@@ -35,6 +37,7 @@ class Orders {
     if (generation < stop_) return false;
     stop_ = generation;
     said_stopped_.reset();
+    said_exiting_ = false;
     return true;
   }
   // Whether a generation has not been stopped.
@@ -50,6 +53,8 @@ class Orders {
   // The coordinator is to be told, once an order, that nothing of what was stopped runs any more.
   [[nodiscard]] bool OwesStopped() const { return stop_ != 0 && said_stopped_ != stop_; }
   void SaidStopped() { said_stopped_ = stop_; }
+  // And, once an order, that SIGKILL has ended all of it, and some has not gone yet. True: that is news.
+  bool SayExiting() { return !std::exchange(said_exiting_, true); }
   // And, once a generation, that all members have been exec'd.
   [[nodiscard]] bool OwesExecuted(uint64_t generation) const { return said_executed_ != generation; }
   void SaidExecuted(uint64_t generation) { said_executed_ = generation; }
@@ -66,6 +71,7 @@ class Orders {
   uint64_t term_ = 0;
   uint64_t stop_ = 0;
   std::optional<uint64_t> said_stopped_;
+  bool said_exiting_ = false;
   uint64_t said_executed_ = 0;
   uint64_t started_ = 0;
   std::optional<uint64_t> from_;

@@ -56,6 +56,10 @@ std::string StatusTable(const json& document) {
     for (const auto& [role, nodes] : NodesByRole(gang)) notes += fmt::format("{}: {}: {}\n", id, role, nodes);
     const std::string cause = gang.at("first_cause");
     if (!cause.empty()) notes += fmt::format("{}: last fault: {}\n", id, cause);
+    for (const size_t node : gang.value("exiting", std::vector<size_t>())) {
+      notes += fmt::format("{}: {}: SIGKILL has ended its processes, and some have not gone yet\n", id,
+                           gang.at("nodes").at(node).get<std::string>());
+    }
     if (const std::string warm = gang.value("warm", ""); !warm.empty())
       notes += fmt::format("{}: warm starts: {}\n", id, warm);
     for (const json& slow : gang.value("stragglers", json::array())) {

@@ -291,9 +291,11 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
       return OnExited(message.exited());
     case v1::AgentMessage::kStopped:
       agents_[node].lease_port = static_cast<uint16_t>(message.stopped().lease_port());
-      return Feed(gang::NodeStopped{node, message.stopped().generation(),
-                                    static_cast<uint16_t>(message.stopped().lease_port()),
-                                    message.stopped().unkillable(), message.stopped().last_words_ms()});
+      return Feed(gang::NodeStopped{
+          node, message.stopped().generation(), static_cast<uint16_t>(message.stopped().lease_port()),
+          message.stopped().unkillable(), message.stopped().last_words_ms(), starts_.Waits()});
+    case v1::AgentMessage::kExiting:
+      return Feed(gang::NodeExiting{node, message.exiting().generation()});
     case v1::AgentMessage::kTerminating:
       return OnTerminating(message.terminating());
     case v1::AgentMessage::kShardWritten:
@@ -531,6 +533,9 @@ GangRecord Coordinator::Record() const {
     record.away = std::move(memory.away);
     record.excluded = std::move(memory.excluded);
     record.draining = std::move(memory.draining);
+    for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+      if (gang_->nodes()[node].exiting > 0) record.exiting.push_back(node);
+    }
     record.task_counts = std::move(memory.task_counts);
     if (gang_->settings().roles.size() > 1) {
       for (uint32_t node = 0; node < job_.hosts.size(); ++node)

@@ -60,6 +60,7 @@ json GangRecord::Summary() const {
           {"away", away},
           {"excluded", excluded},
           {"draining", draining},
+          {"exiting", exiting},
           {"task_counts", task_counts},
           {"roles", roles},
           {"succeeding", succeeding},
@@ -134,6 +135,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     ReadIfThere(document, "away", &record.away);
     ReadIfThere(document, "excluded", &record.excluded);
     ReadIfThere(document, "draining", &record.draining);
+    ReadIfThere(document, "exiting", &record.exiting);
     ReadIfThere(document, "task_counts", &record.task_counts);
     ReadIfThere(document, "roles", &record.roles);
     ReadIfThere(document, "succeeding", &record.succeeding);
@@ -142,7 +144,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     ReadIfThere(document, "former_witnesses", &record.former);
     ReadIfThere(document, "restarts_without_progress", &record.restarts_without_progress);
     ReadIfThere(document, "last_signature", &record.last_signature);
-    for (const auto* list : {&record.active, &record.lost, &record.ended, &record.away}) {
+    for (const auto* list : {&record.active, &record.lost, &record.ended, &record.away, &record.exiting}) {
       for (const uint32_t node : *list) {
         if (node >= record.nodes.size()) throw std::out_of_range("a node's number is none of the gang's");
       }

@@ -41,13 +41,14 @@ struct GangRecord {
   std::vector<std::string> nodes;
   // Indexes of `nodes`: those that make up the generation, in the order of their ranks; those that are lost, that live
   // but whose tasks have all ended, that had no musterd when this was written, that are not to be used, and why, and that
-  // are not to be used from the next checkpoint on.
+  // are not to be used from the next checkpoint on. For readers: those with processes that SIGKILL has ended and that have not gone.
   std::vector<uint32_t> active;
   std::vector<uint32_t> lost;
   std::vector<uint32_t> ended;
   std::vector<uint32_t> away;
   std::vector<std::pair<uint32_t, std::string>> excluded;
   std::vector<std::pair<uint32_t, std::string>> draining;
+  std::vector<uint32_t> exiting;
   std::vector<uint32_t> task_counts;  // by node; 0: it has not joined yet
   std::vector<std::string> roles;     // by node; empty: the gang has one role
   // Nodes whose word counts about the coordinator's life (daemon/lease): of this term, and of earlier ones that some

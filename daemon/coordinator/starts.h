@@ -55,6 +55,8 @@ class Starts {
   Prepared Prepare(uint64_t generation, uint64_t term);
   // Whether Prepare may be called: no checkpoint is being marked.
   [[nodiscard]] bool MayPrepare() const { return rejecting_ == 0; }
+  // Whether nobody has been told yet.
+  [[nodiscard]] bool Waits() const { return !due_.empty(); }
   // Those that are to be told now, each once.
   std::set<uint32_t> Due(const RecordFence& fence, uint64_t generation);
 

@@ -92,6 +92,12 @@ struct NodeStopped {
   uint16_t lease_port = 0;     // 0: as before
   uint32_t unkillable = 0;     // processes that SIGKILL did not remove
   uint32_t last_words_ms = 0;  // for so long its members had last words
+  bool unsent = false;         // nobody has been told of the start of the gang's generation yet
+};
+// SIGKILL has ended all processes there, and some have not gone yet. NodeStopped follows.
+struct NodeExiting {
+  uint32_t node = 0;
+  uint64_t generation = 0;
 };
 struct Terminating {  // Slurm's SIGTERM: cancel, time limit, preemption
   uint32_t task = 0;
@@ -150,16 +156,16 @@ struct LinksTested {
 };
 // This coordinator's leases have begun: from now on it hears nodes, or finds that they are lost.
 struct Leads {};
-enum class Timer { kJoin, kProgress, kGrace, kRequeue, kTest, kRecover };
-inline constexpr size_t kTimers = 6;
+enum class Timer { kJoin, kProgress, kGrace, kRequeue, kTest, kRecover, kExiting };
+inline constexpr size_t kTimers = 7;
 struct TimerFired {
   Timer timer = Timer::kJoin;
 };
 
-using Event =
-    std::variant<NodeJoined, NodeLeft, NodeSilent, NodeSick, DrainNode, NodeReturned, MemberExecuted,
-                 MemberExited, NodeStopped, Terminating, Hung, Progressed, CheckpointCommitted, CheckpointBad,
-                 JobFacts, EndNear, EndMoved, RequeueFailed, AbsentProbed, LinksTested, Leads, TimerFired>;
+using Event = std::variant<NodeJoined, NodeLeft, NodeSilent, NodeSick, DrainNode, NodeReturned,
+                           MemberExecuted, MemberExited, NodeStopped, NodeExiting, Terminating, Hung,
+                           Progressed, CheckpointCommitted, CheckpointBad, JobFacts, EndNear, EndMoved,
+                           RequeueFailed, AbsentProbed, LinksTested, Leads, TimerFired>;
 
 // ---- actions
 // ---------------------------------------------------------------------------------------------------

@@ -143,6 +143,10 @@ std::vector<Action> Gang::SayAgain() const {
   if (state_ == State::kRunning || state_ == State::kStarting) {
     std::erase_if(nodes, [this](uint32_t node) { return !nodes_[node].started; });
     out.emplace_back(StartGeneration{generation_, std::move(nodes), false});
+    // And what an older generation has left is to be told of when it has gone.
+    std::vector<uint32_t> others = PresentNodes();
+    std::erase_if(others, [this](uint32_t node) { return IsActive(node) || nodes_[node].stopped; });
+    if (!others.empty()) out.emplace_back(StopGeneration{generation_, std::move(others), true});
   } else if (state_ == State::kFinished) {
     OrderFinish(std::move(nodes), out);
   }
@@ -174,6 +178,8 @@ void Gang::On(const TimerFired& event, Actions& out) {
       return TestTimedOut(out);
     case Timer::kRecover:
       return Stranded(out);
+    case Timer::kExiting:
+      return WhenStopped(out, true);
     case Timer::kRequeue:
       return On(RequeueFailed{fmt::format("Slurm has not requeued it within {} s", kRequeueTimeoutMs / 1000)},
                 out);
@@ -201,7 +207,7 @@ bool Gang::IsActive(uint32_t node) const {
 }
 
 bool Gang::IsSpare(uint32_t node) const {
-  return node < nodes_.size() && !IsActive(node) && Usable(node, false);
+  return node < nodes_.size() && !IsActive(node) && Usable(node, Free::kNow);
 }
 
 }  // namespace muster::gang

@@ -66,6 +66,7 @@ struct Settings {
   int64_t stranded_after_ms = 60'000;  // in kRecovering; longer than members may run without musterd
   int64_t grace_ms = 30'000;           // how long a planned stop waits for a checkpoint
   int64_t last_words_ms = 0;           // how long members that live go on when a fault ends their generation
+  int64_t exiting_ms = 5'000;  // how long nodes that only exit are waited for when all others have stopped
   int64_t progress_after_ms =
       60'000;  // a generation that has run so long has made progress even if nobody said so
   int64_t forgive_after_ms =
@@ -149,6 +150,7 @@ class Gang {
     bool broken = false;   // one of its supervisors is gone
     std::string excluded;  // why nothing may run there; "": nothing speaks against it
     std::string draining;  // will be excluded at the next checkpoint: why
+    uint64_t exiting = 0;  // SIGKILL has ended all up to this generation, and some have not gone yet; 0: none
     uint16_t lease_port = 0;
     uint32_t last_words_ms = 0;   // of the generation that is being stopped
     std::string links_test;       // see NodeJoined
@@ -195,6 +197,9 @@ class Gang {
   using Actions = std::vector<Action>;
   // What follows when everything of the generation has stopped.
   enum class Next { kRestart, kGiveUp, kSucceed, kRequeue };
+  // Which nodes count as free: those where nothing runs now; also those of this generation, as if it had been stopped; or also those
+  // where something of an older generation runs or exits.
+  enum class Free { kNow, kWhenStopped, kWhenExited };
   // Which nodes may make up the next generation.
   struct Placement {
     std::vector<uint32_t> active;
@@ -211,6 +216,7 @@ class Gang {
   void On(const MemberExecuted& event, Actions& out);
   void On(const MemberExited& event, Actions& out);
   void On(const NodeStopped& event, Actions& out);
+  void On(const NodeExiting& event, Actions& out);
   void On(const Terminating& event, Actions& out);
   void On(const Hung& event, Actions& out);
   void On(const Progressed& event, Actions& out);
@@ -232,19 +238,19 @@ class Gang {
   void LeaveOut(uint32_t node, const Fault& fault, Actions& out);
   void JoinTimedOut(Actions& out);
   [[nodiscard]] bool AllHere() const;
-  [[nodiscard]] bool AllStopped() const;
+  [[nodiscard]] bool AllStopped(bool or_exit = false) const;
+  [[nodiscard]] bool MayLeaveExiting() const;
   [[nodiscard]] bool AnyAway(const std::vector<uint32_t>& nodes) const;
   [[nodiscard]] std::vector<uint32_t> PresentNodes() const;
 
   // placement.cc
-  [[nodiscard]] bool Usable(uint32_t node, bool when_stopped) const;
+  [[nodiscard]] bool Usable(uint32_t node, Free free) const;
   [[nodiscard]] uint32_t FullSize(uint32_t role) const;
   [[nodiscard]] uint32_t LeastSize(uint32_t role) const;
-  // `when_stopped`: as if all that runs had been stopped. `without` counts as not usable, and so do those then
-  // that are to be left at the next checkpoint.
-  [[nodiscard]] Placement Place(bool when_stopped, std::optional<uint32_t> without = std::nullopt) const;
+  // `without` counts as not usable, and so do those then that are to be left at the next checkpoint.
+  [[nodiscard]] Placement Place(Free free, std::optional<uint32_t> without = std::nullopt) const;
   [[nodiscard]] std::string WhyUnusable(uint32_t node) const;
-  void PlaceRole(uint32_t role, bool when_stopped, std::optional<uint32_t> without, Placement* out) const;
+  void PlaceRole(uint32_t role, Free when, std::optional<uint32_t> without, Placement* out) const;
   [[nodiscard]] std::vector<uint32_t>::const_iterator SpareFor(uint32_t node,
                                                                const std::vector<uint32_t>& free,
                                                                const std::vector<uint32_t>& beside) const;
@@ -267,6 +273,7 @@ class Gang {
 
   // generations.cc
   void StartNext(const Placement& placement, Actions& out);
+  void PlaceAgain(Actions& out);
   void StartReady(Actions& out);  // nodes whose role need not wait any more
   void StartAgain(uint32_t node, Actions& out);
   [[nodiscard]] bool RoleReady(uint32_t role) const;
@@ -275,7 +282,7 @@ class Gang {
   void Fail(Fault fault, Actions& out);  // stop this generation; the next one follows if the budget allows
   void GiveUp(const std::string& why, Actions& out);
   void Stop(Actions& out);
-  void WhenStopped(Actions& out);
+  void WhenStopped(Actions& out, bool leave_exiting = false);
   [[nodiscard]] bool LastWords() const;
   void EndLastWords(Actions& out);
   void NoteLastWords(Actions& out);
@@ -326,6 +333,8 @@ class Gang {
   std::vector<Node> nodes_;
   std::vector<Member> members_;
   std::vector<uint32_t> active_;
+  std::vector<uint32_t>
+      before_;  // the active nodes before, if they could start again without a record; else empty
   uint32_t world_size_ = 0;
   std::vector<int64_t> user_fault_times_;
   bool progress_since_user_fault_ = false;

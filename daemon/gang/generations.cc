@@ -23,6 +23,7 @@ void Gang::StartNext(const Placement& placement, Actions& out) {
   rejected_.reset();
   const bool first = active_.empty();
   const bool others = placement.active != active_;
+  before_ = durable_ ? std::vector<uint32_t>() : active_;
   durable_ |= others;
   active_ = placement.active;
   AssignRanks();
@@ -48,6 +49,24 @@ void Gang::StartNext(const Placement& placement, Actions& out) {
   out.emplace_back(Persist{});  // with what the start has settled: the checkpoint it begins from
   if (settings_.order_by_topology && others && (tree_ || first)) out.emplace_back(Note{"order", OrderText()});
   out.emplace_back(Note{"starting", fmt::format("generation {} is started", generation_)});
+}
+
+// Nodes were left whose processes only exited. These have gone before anybody was told of the generation without them, for its record is
+// not in the store yet. A generation on the nodes of the one before needs no record to start.
+void Gang::PlaceAgain(Actions& out) {
+  // A node that has joined again meanwhile has not said yet that it still exits.
+  const auto busy = [this](uint32_t node) { return !IsActive(node) && !nodes_[node].stopped; };
+  if (state_ != State::kStarting || terminating_ || before_.empty() || before_ == active_ ||
+      std::any_of(before_.begin(), before_.end(), busy))
+    return;
+  std::swap(active_, before_);
+  const Placement placement = Place(Free::kWhenStopped);
+  if (placement.active != active_) return std::swap(active_, before_);
+  for (const uint32_t node : before_) nodes_[node].stopped = true;
+  durable_ = false;
+  out.emplace_back(StopGeneration{generation_, {}});
+  out.emplace_back(Note{"placement", "no node is left out: nobody had been told of the generation yet"});
+  StartNext(placement, out);
 }
 
 bool Gang::RoleReady(uint32_t role) const {
@@ -88,6 +107,7 @@ void Gang::Stop(Actions& out) {
   state_ = State::kStopping;
   out.emplace_back(SetTimer{Timer::kProgress, -1});
   out.emplace_back(SetTimer{Timer::kGrace, -1});
+  out.emplace_back(SetTimer{Timer::kExiting, -1});
   if (!again) out.emplace_back(StopGeneration{generation_, PresentNodes(), false, LastWords()});
   WhenStopped(out);
 }
@@ -168,10 +188,13 @@ void Gang::GiveUp(const std::string& why, Actions& out) {
 }
 
 void Gang::On(const NodeStopped& event, Actions& out) {
-  if (event.node >= nodes_.size() || event.generation < generation_) return;
+  if (event.node >= nodes_.size()) return;
+  Node& node = nodes_[event.node];
+  // What has gone may be of the generation that this one was started beside.
+  const bool gone = node.exiting > 0 && event.generation >= node.exiting;
+  if (event.generation < generation_ && !gone) return;
   // A newer one is that of a coordinator before, which is stopped with this one.
   if (event.generation > generation_ && state_ != State::kStopping) return;
-  Node& node = nodes_[event.node];
   if (event.lease_port != 0) node.lease_port = event.lease_port;
   if (state_ == State::kRecovering) {
     for (const uint32_t task : node.tasks) {
@@ -180,8 +203,17 @@ void Gang::On(const NodeStopped& event, Actions& out) {
   }
   if (state_ == State::kStarting || state_ == State::kRunning) {
     if ((!IsActive(event.node) || !node.started) && !MUSTER_PLANTED(late_stop_restarts)) {
-      if (event.unkillable > 0) Unkillable(event.node, event.unkillable, out);
+      if (event.unkillable > 0) {
+        Unkillable(event.node, event.unkillable, out);
+        out.emplace_back(Persist{});  // a successor is not to take it for a spare
+      }
       node.stopped = true;  // it had something of an older generation, and is free now
+      if (gone && IsSpare(event.node))
+        out.emplace_back(Note{"node_returned", fmt::format("node {} may be used again: its processes of "
+                                                           "generation {} have gone",
+                                                           node.name, node.exiting)});
+      node.exiting = 0;
+      if (gone && event.unsent) PlaceAgain(out);
       return MaybeGrow(out);
     }
     // The coordinator before this one ordered it, and what it ordered cannot be taken back.
@@ -192,9 +224,25 @@ void Gang::On(const NodeStopped& event, Actions& out) {
   if (state_ != State::kStopping && state_ != State::kTesting) return;
   if (event.unkillable > 0) Unkillable(event.node, event.unkillable, out);
   node.stopped = true;
-  node.last_words_ms = event.last_words_ms;
+  node.exiting = 0;
+  if (IsActive(event.node)) node.last_words_ms = event.last_words_ms;
   WhenStopped(out);
   if (event.unkillable > 0) TestSpoiled(event.node, out);
+}
+
+// What SIGKILL has ended runs no more of its program, however long the kernel needs to free its memory.
+void Gang::On(const NodeExiting& event, Actions& out) {
+  if (event.node >= nodes_.size() || event.generation < generation_ || nodes_[event.node].stopped) return;
+  const bool runs = state_ == State::kStarting || state_ == State::kRunning;
+  if (runs ? IsActive(event.node) || event.generation > generation_ : state_ != State::kStopping) return;
+  Node& node = nodes_[event.node];
+  if (node.exiting == 0)
+    out.emplace_back(
+        Note{"node_exiting", fmt::format("node {}: SIGKILL has ended all processes of generation {}, "
+                                         "and some of them have not gone yet",
+                                         node.name, event.generation)});
+  node.exiting = event.generation;
+  WhenStopped(out);
 }
 
 // What survives SIGKILL sits in the kernel and will not run the program's code again: it dies when it comes out.
@@ -203,16 +251,20 @@ void Gang::Unkillable(uint32_t node, uint32_t count, Actions& out) {
   Node& n = nodes_[node];
   durable_ |= IsActive(node);
   if (!n.excluded.empty()) return;  // said already
-  n.excluded =
-      fmt::format("{} processes of generation {} survive SIGKILL (uninterruptible I/O?)", count, generation_);
+  n.excluded = fmt::format("{} processes of generation {} survive SIGKILL (uninterruptible I/O?)", count,
+                           n.exiting > 0 ? n.exiting : generation_);
   out.emplace_back(DrainInSlurm{node, n.excluded});
   out.emplace_back(Note{"unkillable", fmt::format("node {}: {}", n.name, n.excluded)});
 }
 
 // ---- what follows
 
-void Gang::WhenStopped(Actions& out) {
-  if (state_ != State::kStopping || undecided_ || !AllStopped()) return;
+void Gang::WhenStopped(Actions& out, bool leave_exiting) {
+  if (state_ != State::kStopping || undecided_) return;
+  if (!AllStopped(leave_exiting && MayLeaveExiting())) {
+    if (AllStopped(true)) out.emplace_back(SetTimer{Timer::kExiting, settings_.exiting_ms});
+    return;
+  }
   if (next_ == Next::kSucceed) return Finish(true, std::nullopt, 0, out);
   if (next_ == Next::kRestart && AnyAway(active_)) return;  // it will be back, or silent
   NoteLastWords(out);
@@ -220,7 +272,7 @@ void Gang::WhenStopped(Actions& out) {
   last_fault_ = fault;
   std::string verdict = Judge(fault);
   if (next_ == Next::kRestart) LeaveDrained(out);
-  const Placement placement = Place(false);
+  const Placement placement = Place(Free::kNow);
   if (next_ == Next::kRestart && requeue_for_ && no_time_) {
     next_ = Next::kRequeue;
   } else if (next_ == Next::kRestart && batch_node_ && nodes_[*batch_node_].lost) {
@@ -304,6 +356,7 @@ void Gang::Finish(bool succeeded, std::optional<uint32_t> cause, std::optional<i
   succeeded_ = succeeded;
   finish_cause_ = cause;
   finish_code_ = code;
+  for (Node& node : nodes_) node.exiting = 0;
   for (size_t timer = 0; timer < kTimers; ++timer) out.emplace_back(SetTimer{static_cast<Timer>(timer), -1});
   OrderFinish(PresentNodes(), out);
   out.emplace_back(Persist{});

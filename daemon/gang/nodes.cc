@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/planted.h"
 #include "daemon/gang/gang.h"
 
 namespace muster::gang {
@@ -45,6 +46,7 @@ void Gang::Learn(const NodeJoined& event) {
   node.present = true;
   node.lost = node.ended = false;
   node.absent = false;
+  node.exiting = 0;
   node.name = event.name;
   node.lease_port = event.lease_port;
   node.links_test = event.links_test;
@@ -108,6 +110,7 @@ void Gang::On(const NodeSilent& event, Actions& out) {
   node.present = false;
   node.lost = true;
   node.stopped = true;
+  node.exiting = 0;
   durable_ |= IsActive(event.node);  // its members' death has been inferred, not seen
   if (state_ == State::kRequeueing) return;
   const std::string text =
@@ -200,7 +203,7 @@ void Gang::JoinTimedOut(Actions& out) {
   if (state_ != State::kJoining) return;  // who is missing while recovering is lost when its lease says so
   const std::string missing = Missing();
   for (Node& node : nodes_) node.absent = !node.present && !node.lost;
-  const Placement placement = Place(true);
+  const Placement placement = Place(Free::kWhenStopped);
   if (placement.why_not.empty()) {
     out.emplace_back(Note{"absent", fmt::format("after {} s these have not joined: {}; starting without them",
                                                 settings_.join_timeout_ms / 1000, missing)});
@@ -219,10 +222,22 @@ std::vector<uint32_t> Gang::PresentNodes() const {
 
 // Nothing of the generation runs any more, as far as it can be known. A gang that is given up does not wait for
 // nodes that are away: their supervisors end it there.
-bool Gang::AllStopped() const {
+bool Gang::AllStopped(bool or_exit) const {
   const bool present_only = next_ == Next::kGiveUp || next_ == Next::kSucceed;
-  return std::all_of(nodes_.begin(), nodes_.end(),
-                     [&](const Node& n) { return n.stopped || n.lost || (present_only && !n.present); });
+  return std::all_of(nodes_.begin(), nodes_.end(), [&](const Node& n) {
+    return n.stopped || n.lost || (or_exit && n.exiting > 0) || (present_only && !n.present);
+  });
+}
+
+// Whether a generation without the nodes whose processes have not gone yet has as many nodes as one that waits for them.
+bool Gang::MayLeaveExiting() const {
+  if (next_ != Next::kRestart || requeue_for_ || BatchHostLost()) return false;
+  if (MUSTER_PLANTED(exiting_not_awaited)) return true;
+  // A node that is to be drained is left only if there is room without it, and that is known when all have stopped.
+  if (std::any_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return !n.draining.empty(); }))
+    return false;
+  const Placement placement = Place(Free::kNow);
+  return placement.why_not.empty() && placement.active.size() == Place(Free::kWhenExited).active.size();
 }
 
 // One whose musterd is just restarting, as it seems, will be back, or silent: worth waiting for.

@@ -26,10 +26,11 @@ uint32_t Gang::RoleIndex(uint32_t node) const {
   return node < settings_.node_roles.size() ? settings_.node_roles[node] : 0;
 }
 
-bool Gang::Usable(uint32_t node, bool when_stopped) const {
+bool Gang::Usable(uint32_t node, Free free) const {
   const Node& n = nodes_[node];
   return n.present && !n.lost && !n.absent && !n.broken && n.excluded.empty() && !n.tasks.empty() &&
-         (when_stopped || n.stopped);
+         (n.stopped || free == Free::kWhenExited || (n.exiting > 0 && MUSTER_PLANTED(exiting_used)) ||
+          (free == Free::kWhenStopped && (IsActive(node) || MUSTER_PLANTED(exiting_counted))));
 }
 
 uint32_t Gang::FullSize(uint32_t role) const {
@@ -43,10 +44,10 @@ uint32_t Gang::LeastSize(uint32_t role) const {
   return least > 0 ? std::min(least, FullSize(role)) : FullSize(role);
 }
 
-Gang::Placement Gang::Place(bool when_stopped, std::optional<uint32_t> without) const {
+Gang::Placement Gang::Place(Free free, std::optional<uint32_t> without) const {
   Placement placement;
   for (uint32_t role = 0; role < settings_.roles.size(); ++role) {
-    PlaceRole(role, when_stopped, without, &placement);
+    PlaceRole(role, free, without, &placement);
   }
   return placement;
 }
@@ -61,11 +62,10 @@ std::string Gang::WhyUnusable(uint32_t node) const {
   return n.present ? name + " is not free" : name + " is not connected";
 }
 
-void Gang::PlaceRole(uint32_t role, bool when_stopped, std::optional<uint32_t> without,
-                     Placement* out) const {
+void Gang::PlaceRole(uint32_t role, Free when, std::optional<uint32_t> without, Placement* out) const {
   const auto usable = [&](uint32_t node) {
     if (without && (node == *without || !nodes_[node].draining.empty())) return false;
-    return RoleIndex(node) == role && Usable(node, when_stopped);
+    return RoleIndex(node) == role && Usable(node, when);
   };
   std::vector<uint32_t> slots;
   for (const uint32_t node : active_) {

@@ -50,7 +50,8 @@ void Gang::On(const DrainNode& event, Actions& out) {
     return LeaveOut(event.node, {}, out);
   }
   const bool runs = state_ == State::kStarting || state_ == State::kRunning;
-  if (runs && !Place(true, event.node).why_not.empty()) return Stay(event.node, event.reason, out);
+  if (runs && !Place(Free::kWhenStopped, event.node).why_not.empty())
+    return Stay(event.node, event.reason, out);
   node.draining = event.reason;
   out.emplace_back(Persist{});  // for the coordinator after this one
   if (!runs) return;            // before the next generation starts
@@ -71,7 +72,7 @@ void Gang::Stay(uint32_t node, const std::string& why, Actions& out) {
 void Gang::LeaveDrained(Actions& out) {
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     if (nodes_[i].draining.empty()) continue;
-    const bool room = Place(true, i).why_not.empty();
+    const bool room = Place(Free::kWhenStopped, i).why_not.empty();
     const std::string why = std::exchange(nodes_[i].draining, "");
     if (!room) {
       Stay(i, why, out);
@@ -100,7 +101,7 @@ void Gang::AskForCheckpoint(Actions& out) {
 void Gang::MaybeGrow(Actions& out) {
   if (growing_ || !settings_.grow || terminating_ || requeue_for_) return;
   if (state_ != State::kRunning && state_ != State::kStarting) return;
-  const Placement placement = Place(true);
+  const Placement placement = Place(Free::kWhenStopped);
   if (!placement.why_not.empty() || placement.active.size() <= active_.size()) return;
   growing_ = true;
   out.emplace_back(Note{"growing", fmt::format("at the next checkpoint: {}", placement.changes)});
@@ -162,7 +163,7 @@ void Gang::PlannedStop(Actions& out) {
     next_ = Next::kRequeue;
   } else {
     // What it was to be for may have gone again.
-    const Placement placement = Place(true);
+    const Placement placement = Place(Free::kWhenStopped);
     if (!placement.why_not.empty() || placement.active == active_) {
       out.emplace_back(Persist{});
       return;

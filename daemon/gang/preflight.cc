@@ -74,7 +74,7 @@ void Gang::On(const LinksTested& event, Actions& out) {
 
 // Whether as many nodes are left without it.
 bool Gang::MayLeaveOut(uint32_t node) const {
-  const Placement without = Place(true, node);
+  const Placement without = Place(Free::kWhenStopped, node);
   return without.why_not.empty() && without.active.size() == tested_.size();
 }
 
@@ -97,7 +97,7 @@ void Gang::TestTimedOut(Actions& out) {
 void Gang::AfterTest(Actions& out) {
   out.emplace_back(SetTimer{Timer::kTest, -1});
   if (AnyAway(tested_)) return;
-  const Placement placement = Place(false);
+  const Placement placement = Place(Free::kNow);
   if (placement.why_not.empty() && !BatchHostLost()) return TestOrStart(placement, out);
   // As after a generation.
   state_ = State::kStopping;

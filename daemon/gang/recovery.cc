@@ -103,7 +103,7 @@ void Gang::AllAreHere(Actions& out) {
   });
   if (!fresh) return Recover(out);
   for (Node& node : nodes_) node.stopped = true;
-  const Placement placement = Place(false);
+  const Placement placement = Place(Free::kNow);
   if (!placement.why_not.empty()) {
     return GiveUp(placement.why_not, out);
   }

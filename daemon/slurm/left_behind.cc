@@ -110,10 +110,11 @@ StillThere KillLeftBehind(const DeadSupervisors& supervisors) {
   StillThere there;
   for (const pid_t pid : left.processes) {
     const LocalProcess& process = all.at(pid);
-    KillLocalProcess(pid, process);
+    there.all_exit &= KillLocalProcess(pid, process) && OnlyExits(pid);
     there.exiting += process.exiting;
     there.known.emplace(pid, process.began_ticks);
   }
+  there.all_exit &= left.uncertain == 0;
   there.exiting.count += static_cast<int>(left.uncertain);
   return there;
 }

@@ -41,6 +41,7 @@ LeftBehind FindLeftBehind(const DeadSupervisors& supervisors, const LocalProcess
 struct StillThere {
   Exiting exiting;                  // its count has uncertain processes too
   std::map<pid_t, uint64_t> known;  // see DeadSupervisors
+  bool all_exit = true;             // each of them has got SIGKILL and only exits
 };
 // Sends SIGKILL to them, once. Gives what was there: a list is no snapshot, so that nothing is left when the count was 0 twice.
 // Blocks, as it reads four files a process: for a worker thread. Needs root and CAP_KILL, and CAP_SYS_PTRACE for environments.

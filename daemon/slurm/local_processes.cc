@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <optional>
@@ -62,13 +63,21 @@ LocalProcesses ListLocalProcesses() {
   return found;
 }
 
-void KillLocalProcess(pid_t pid, const LocalProcess& process) {
+bool KillLocalProcess(pid_t pid, const LocalProcess& process) {
   const UniqueFd handle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!handle.valid()) return;
+  if (!handle.valid()) return false;
   // What the handle is of is the process that has this beginning, or one that came after it.
   const auto now = ReadStat(DirectoryOf(pid));
-  if (now && now->began_ticks == process.began_ticks)
-    ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
+  return now && now->began_ticks == process.began_ticks &&
+         ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0) == 0;
+}
+
+bool OnlyExits(pid_t pid) {
+  const std::string threads = DirectoryOf(pid) + "/task";
+  const std::vector<std::string> names = ListDirectory(threads);
+  return !names.empty() && std::all_of(names.begin(), names.end(), [&](const std::string& thread) {
+    return OnlyExits(ReadSmallFile(fmt::format("{}/{}/stat", threads, thread)).value_or("").c_str());
+  });
 }
 
 bool HasStepTitle(const LocalProcess& process, uint32_t job_id) {

@@ -1,6 +1,7 @@
 #include "spank-plugin/supervisor/process_facts.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,18 +31,18 @@ bool ReadOf(int proc_fd, pid_t pid, const char* file, char* text, size_t size) {
   return ReadText(proc_fd, path, text, size);
 }
 
-// Each process in one of the kernel's lists of children.
+// Each process in one of the kernel's lists of children. False: the list could not be read to its end.
 template <typename Each>
-void EachListed(int list_fd, Each each) {
+bool EachListed(int list_fd, Each each) {
   char text[4096];
   off_t at = 0;
   for (;;) {
     const ssize_t got = pread(list_fd, text, sizeof(text) - 1, at);
-    if (got <= 0) return;
+    if (got <= 0) return got == 0;
     text[got] = '\0';
     // Each number is followed by a space; one that is cut off at the buffer's end is read again.
     const char* last = strrchr(text, ' ');
-    if (last == nullptr) return;
+    if (last == nullptr) return false;
     for (char* number = text; number < last;) {
       const long pid = strtol(number, &number, 10);
       ++number;
@@ -51,33 +52,46 @@ void EachListed(int list_fd, Each each) {
   }
 }
 
-// Sends SIGKILL to a process if `parent` is its parent, and says whether it is. The number may be another process's by now: the handle
-// is of the process that is looked at.
+// Sends SIGKILL to a process if `parent` is its parent, and says whether it has got it. The number may be another process's by now: the
+// handle is of the process that is looked at.
 bool KillChildOf(int proc_fd, pid_t parent, pid_t pid) {
   const UniqueFd handle(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   char stat[1024];
   if (!handle.valid() || !ReadOf(proc_fd, pid, "stat", stat, sizeof(stat)) ||
       atoi(StatField(stat, 4)) != parent)
     return false;
-  syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
-  return true;
+  return syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0) == 0;
 }
 
-void KillBelowProcess(int proc_fd, pid_t parent, int depth) {
+void KillBelowProcess(int proc_fd, pid_t parent, int depth, KillPass* pass) {
   char path[64];
   snprintf(path, sizeof(path), "%d/task", parent);
   UniqueFd threads(openat(proc_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   DIR* directory = threads.valid() ? fdopendir(threads.get()) : nullptr;
-  if (directory == nullptr) return;
+  if (directory == nullptr) {
+    pass->all_exit = false;
+    return;
+  }
   const int fd = threads.release();
-  while (const dirent* thread = readdir(directory)) {
+  errno = 0;
+  for (const dirent* thread = readdir(directory); thread != nullptr; errno = 0, thread = readdir(directory)) {
+    if (thread->d_name[0] == '.') continue;
+    char stat[1024];
+    snprintf(path, sizeof(path), "%.20s/stat", thread->d_name);
+    pass->all_exit &= ReadText(fd, path, stat, sizeof(stat)) && OnlyExits(stat);
     snprintf(path, sizeof(path), "%.20s/children", thread->d_name);
     const UniqueFd list(openat(fd, path, O_RDONLY | O_CLOEXEC));
-    if (!list.valid()) continue;
-    EachListed(list.get(), [&](pid_t pid) {
-      if (KillChildOf(proc_fd, parent, pid) && depth > 1) KillBelowProcess(proc_fd, pid, depth - 1);
-    });
+    const auto each = [&](pid_t pid) {
+      pass->Found(parent, pid);
+      if (KillChildOf(proc_fd, parent, pid) && depth > 1) {
+        KillBelowProcess(proc_fd, pid, depth - 1, pass);
+      } else {
+        pass->all_exit = false;
+      }
+    };
+    pass->all_exit &= list.valid() && EachListed(list.get(), each);
   }
+  pass->all_exit &= errno == 0;
   closedir(directory);
 }
 
@@ -137,9 +151,17 @@ int Children::Kill(pid_t spared) const {
   return Visit(spared, [](pid_t pid) { kill(pid, SIGKILL); });
 }
 
-void Children::KillBelow(int proc_fd, pid_t spared) const {
+KillPass Children::KillBelow(int proc_fd, pid_t spared) const {
   constexpr int kDepth = 32;
-  Visit(spared, [proc_fd](pid_t pid) { KillBelowProcess(proc_fd, pid, kDepth); });
+  KillPass pass;
+  const bool whole = EachListed(list_.get(), [&](pid_t pid) {
+    if (pid == spared) return;
+    pass.Found(0, pid);
+    pass.all_exit &= kill(pid, SIGKILL) == 0;
+    KillBelowProcess(proc_fd, pid, kDepth, &pass);
+  });
+  pass.all_exit &= whole;
+  return pass;
 }
 
 int Children::Count(pid_t spared) const {

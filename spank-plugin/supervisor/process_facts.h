@@ -25,6 +25,21 @@ bool MayDumpCore(int proc_fd, pid_t pid);
 // when a dump begins, so this is asked at intervals.
 int CoreDumpStatus(int proc_fd, pid_t pid);
 
+// What a pass over all descendants has found. The children of a process are read when the process has got SIGKILL, and so forks no more.
+// The kernel's list may miss a child while another child goes: two passes in a row that find the same have missed nothing.
+struct KillPass {
+  bool all_exit =
+      true;  // each process that was found has got SIGKILL and only exits, and all children were read
+  uint64_t found = 0;  // a digest of the processes
+
+  void Found(pid_t parent, pid_t pid) {
+    const uint64_t mixed =
+        (static_cast<uint64_t>(parent) << 32U | static_cast<uint64_t>(pid)) * 0x9e3779b97f4a7c15U;
+    found += mixed ^ (mixed >> 32U);
+  }
+  bool operator==(const KillPass&) const = default;
+};
+
 // The children of this process, which is a subreaper: every descendant becomes one when its parent dies. Only
 // this process reaps them, so a listed pid cannot have become another process.
 class Children {
@@ -33,8 +48,9 @@ class Children {
   bool Open(int proc_fd);
   // Sends SIGKILL to all of them but `spared`, 0: to all; returns how many there were.
   int Kill(pid_t spared) const;
-  // Sends SIGKILL to all that is below them: a process that the kernel does not let go keeps its children, and these run on.
-  void KillBelow(int proc_fd, pid_t spared) const;
+  // Sends SIGKILL to all of them but `spared` and to all that is below them: a process that the kernel does not let go keeps its
+  // children, and these run on.
+  [[nodiscard]] KillPass KillBelow(int proc_fd, pid_t spared) const;
   // How many there are but `spared`, zombies included. It is exact: the kernel's list is cut off only where a child goes while it
   // is read, and no child goes that this process, the one who reads, has not reaped.
   [[nodiscard]] int Count(pid_t spared) const;

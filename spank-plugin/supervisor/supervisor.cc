@@ -108,7 +108,7 @@ bool Supervisor::OnStart(const wire::Start& start, UniqueFd environment) {
     return false;
   }
   generation_ = start.generation;
-  executed_ = executed_due_ = exited_due_ = stopped_due_ = false;
+  executed_ = executed_due_ = exited_due_ = exiting_due_ = stopped_due_ = false;
   fencing_ = oom_killed_ = dumping_ = false;
   last_words_.took_ms = 0;
   wait_status_ = 0;
@@ -186,6 +186,7 @@ void Supervisor::OnStop(const wire::Stop& stop) {
   if (stop.generation < generation_) return;  // of a generation that has ended long since
   stop_asked_ = true;
   stop_generation_ = stop.generation;
+  if (sweeping_) exiting_at_.Set(MonotonicMs() + settings_.exiting_ms);  // each order gets its answer
   if (!BeginLastWords(stop)) Sweep();
 }
 
@@ -345,11 +346,22 @@ void Supervisor::Sweep() {
 void Supervisor::BeginWatch(int64_t now) {
   watch_.Begin(now, unkillable_ms_);
   sweep_end_.Set(watch_.stuck_at());
+  exiting_at_.Set(now + settings_.exiting_ms);
+}
+
+void Supervisor::Rescan(int64_t now) {
+  const KillPass pass = children_.KillBelow(settings_.proc_fd, Spared());
+  if (stop_asked_ && exiting_at_.Passed(now) && pass.all_exit && pass == last_pass_) {
+    exiting_at_.Clear();
+    exiting_due_ = true;
+  }
+  last_pass_ = pass;
+  Sweep();
 }
 
 void Supervisor::OnSwept() {
   EndLastWords();
-  sweeping_ = false;
+  sweeping_ = exiting_due_ = false;
   sweep_end_.Clear();
   rescan_.Clear();
   stderr_.Drain();
@@ -407,6 +419,11 @@ void Supervisor::Report() {
     wire::Signalled body{};
     body.signal = SIGTERM;
     if (!put(&signalled_due_, SendBody(socket_.get(), body, wire::Type::kSignalled))) return;
+  }
+  if (exiting_due_) {
+    wire::Exiting body{};
+    body.generation = stop_generation_;
+    if (!put(&exiting_due_, SendBody(socket_.get(), body, wire::Type::kExiting))) return;
   }
   if (stopped_due_) {
     wire::Stopped body{};

@@ -38,6 +38,7 @@ struct Settings {
   int64_t welcome_ms = 10'000;   // for musterd to answer a hello
   int64_t give_up_ms = 300'000;  // without musterd until the task fails
   int64_t leave_ms = 2'000;      // after SIGTERM and the program's end, for musterd's Finish
+  int64_t exiting_ms = 2'000;    // after SIGKILL, until musterd is told that what is left only exits
   int64_t core_poll_ms = 500;    // between two looks for a core dump in progress
   int64_t drain_ms = 600'000;    // after the program's end, until its last directory is a checkpoint
   int64_t remove_ms = 10'000;    // at the end, for removing that directory
@@ -85,6 +86,7 @@ class Supervisor {
   void Fence(const char* why);
   void Sweep();
   void BeginWatch(int64_t now);
+  void Rescan(int64_t now);
   void OnSwept();
   void Report();
   void Say(const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -185,6 +187,7 @@ class Supervisor {
   bool exited_due_ = false;
   bool signalled_due_ = false;
   bool beat_page_due_ = false;
+  bool exiting_due_ = false;
   bool stopped_due_ = false;
   int64_t executed_ns_ = 0;
   int64_t exited_ns_ = 0;
@@ -202,6 +205,8 @@ class Supervisor {
   Deadline give_up_;
   Deadline sweep_end_;
   ExitWatch watch_;  // says when that is
+  Deadline exiting_at_;
+  KillPass last_pass_;
   Deadline rescan_;
   Deadline core_poll_;
   Deadline leave_at_;

@@ -180,10 +180,7 @@ void Supervisor::RestartTimers(int64_t now) {
 
 void Supervisor::OnTimers(int64_t now) {
   if (redial_.Passed(now)) Reconnect(now);
-  if (rescan_.Passed(now)) {
-    children_.KillBelow(settings_.proc_fd, Spared());
-    Sweep();
-  }
+  if (rescan_.Passed(now)) Rescan(now);
   if (leave_at_.Passed(now)) {
     leave_at_.Clear();
     leaving_ = true;

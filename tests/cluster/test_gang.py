@@ -1,18 +1,21 @@
 #!/usr/bin/python3
 """A gang's life on real Slurm: restarts in place, exit codes, environment, first causes, what others may see."""
 
+import contextlib
 import json
 import re
 import signal
+import subprocess
 import sys
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import MEMBER, ClusterCase, Job, Record  # noqa: E402
+from harness import MEMBER, SOON, ClusterCase, Job, Record  # noqa: E402
 from vc.names import BUILD_IN_NODE  # noqa: E402
 
 
@@ -71,6 +74,56 @@ class Restart(ClusterCase):
         self.assertEqual(job.wait(), 0)
         self.assertEqual(self.status(job)["restarts"], 4)
         self.assertEqual(len(job.records(5)), 4)
+
+
+# Holds a process in the kernel when SIGKILL has ended it, until stdin ends, as the freeing of much memory does.
+HOLDER = """
+import ctypes, os, sys
+SEIZE, CONT, TRACE_EXIT, WALL = 0x4206, 7, 0x40, 0x40000000
+ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+pid = int(sys.argv[1])
+assert ptrace(SEIZE, pid, None, TRACE_EXIT) == 0, os.strerror(ctypes.get_errno())
+print("held", flush=True)
+sys.stdin.read()
+os.waitpid(pid, WALL)
+ptrace(CONT, pid, None, None)
+os.waitpid(pid, WALL)
+"""
+
+
+class SlowToGo(ClusterCase):
+    @contextlib.contextmanager
+    def held(self, record: Record) -> Iterator[None]:
+        words = ["/usr/bin/python3", "-c", HOLDER, str(record.pid)]
+        with self.cluster.popen(record.host, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            self.assertEqual(holder.stdout.readline(), "held\n")
+            yield  # the end of stdin ends the holder
+            self.assertEqual(holder.communicate(timeout=SOON)[0], "")
+
+    def test_a_spare_takes_a_nodes_place_until_its_processes_have_gone(self) -> None:
+        job = self.gang(RECORD_AND_WAIT, "spares=1", nodes=4, tasks=4)
+        first = job.wait_for_generation(1, 3)
+        with self.held(first[1]):
+            self.kill_member(first[0])
+            second = job.wait_for_generation(2, 3)
+            self.assertEqual([r.host for r in second], ["n1", "n4", "n3"])
+            said = "node n2: SIGKILL has ended all processes of generation 1, and some of them have not gone yet"
+            self.assertIn(said, self.event_texts(job, "node_exiting"))
+            self.assertEqual(self.status(job)["exiting"], [1])
+            self.assertIn(f"{job.gang}: n2: SIGKILL has ended", self.muster("status", job.id).stdout)
+            self.assertEqual(self.event_texts(job, "node_returned"), [])
+        self.wait(lambda: self.event_texts(job, "node_returned"), "n2 to be a spare")
+        self.assertEqual(self.status(job)["exiting"], [])
+        # It is used like any other spare.
+        with self.held(second[1]):
+            self.kill_member(second[0])
+            self.assertEqual([r.host for r in job.wait_for_generation(3, 3)], ["n1", "n2", "n3"])
+        self.wait(lambda: len(self.event_texts(job, "node_returned")) == 2, "n4 to be a spare")
+        self.assertEqual(self.event_texts(job, "unkillable"), [])
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
 
 
 class ExitCode(ClusterCase):

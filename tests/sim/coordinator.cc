@@ -252,6 +252,7 @@ void Coordinator::Hear(uint32_t node, const Link* link, const AgentMessage& mess
   if (const auto* written = std::get_if<ShardWritten>(&message)) return OnShard(*written);
   gang::Event event = std::get<gang::Event>(message);
   if (auto* exited = std::get_if<gang::MemberExited>(&event)) Classify(&exited->exit);
+  if (auto* stopped = std::get_if<gang::NodeStopped>(&event)) stopped->unsent = starts_.Waits();
   if (const auto* bad = std::get_if<gang::CheckpointBad>(&event); bad != nullptr && IsSavedAnew(*bad)) return;
   Feed(event);
 }
@@ -279,6 +280,11 @@ void Coordinator::Feed(const gang::Event& event) {
     world_.Log("n{}: the gang is {}, generation {}", daemon_.host.index(), gang::ToString(gang_->state()),
                gang_->generation());
   daemon_.sim.invariants.Judged(*gang_);
+  const auto* timer = std::get_if<gang::TimerFired>(&event);
+  const bool planned = std::holds_alternative<gang::CheckpointCommitted>(event) ||
+                       (timer != nullptr && timer->timer == gang::Timer::kGrace);
+  if (planned && before != gang_->state() && gang_->state() == gang::State::kStopping)
+    daemon_.sim.invariants.StopsAsPlanned(*gang_, fence_.term());
   Carry(actions);
   const gang::State state = gang_->state();
   const bool requeued = before == gang::State::kRequeueing;

@@ -7,11 +7,11 @@
 namespace muster::sim {
 namespace {
 
-constexpr std::array kEventNames = {
-    "NodeJoined",   "NodeLeft",    "NodeSilent", "NodeSick",    "DrainNode", "NodeReturned",
-    "Executed",     "Exited",      "Stopped",    "Terminating", "Hung",      "Progressed",
-    "Committed",    "BadCheckpt",  "JobFacts",   "EndNear",     "EndMoved",  "RequeueFailed",
-    "AbsentProbed", "LinksTested", "Leads",      "TimerFired"};
+constexpr std::array kEventNames = {"NodeJoined",   "NodeLeft", "NodeSilent", "NodeSick",      "DrainNode",
+                                    "NodeReturned", "Executed", "Exited",     "Stopped",       "Exiting",
+                                    "Terminating",  "Hung",     "Progressed", "Committed",     "BadCheckpt",
+                                    "JobFacts",     "EndNear",  "EndMoved",   "RequeueFailed", "AbsentProbed",
+                                    "LinksTested",  "Leads",    "TimerFired"};
 constexpr std::array kActionNames = {
     "StartGeneration", "TestLinks", "StopGeneration",   "FinishGang", "Persist",      "ReportToJob", "Note",
     "TellMembers",     "SetTimer",  "RejectCheckpoint", "LoseNode",   "DrainInSlurm", "RequeueJob"};

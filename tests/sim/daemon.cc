@@ -71,6 +71,9 @@ void Daemon::SupervisorExecuted(size_t task, const Supervisor& says) {
 void Daemon::SupervisorExited(size_t task, const Supervisor& says) {
   Post(50'000, [this, task, says] { local.SupervisorExited(task, says); });
 }
+void Daemon::SupervisorExiting(size_t task, const Supervisor& says) {
+  Post(50'000, [this, task, says] { local.SupervisorExiting(task, says); });
+}
 void Daemon::SupervisorStopped(size_t task, const Supervisor& says) {
   Post(50'000, [this, task, says] { local.SupervisorStopped(task, says); });
 }

@@ -125,6 +125,7 @@ void Host::StopMember(size_t local, uint64_t generation, bool last_words) {
   Supervisor& s = supervisors[local];
   if (!s.alive || generation < s.generation) return;
   if (s.executing && !s.last_words) sim_.invariants.MemberStopped(s);
+  s.stop_asked = true;
   if (!last_words || !s.executing || !s.executed) return Sweep(local);
   if (std::exchange(s.last_words, true)) return;
   world_.Log("n{}.{}: generation {} has last words", index_, local, s.generation);
@@ -147,17 +148,26 @@ void Host::FinishMember(size_t local) {
 void Host::Sweep(size_t local) {
   Supervisor& s = supervisors[local];
   s.executing = s.last_words = false;
-  const bool slow = slow_kill && world_.Chance(0.5);
+  const bool slow = slow_kill && world_.Chance(0.2);
   s.unkillable |= s.processes && may_be_unkillable && world_.Chance(0.3);
   const Nanos takes =
-      s.unkillable ? sim_.options.sweep : (slow ? world_.Pick(100, 900) : world_.Pick(1, 15)) * kMs;
+      s.unkillable ? sim_.options.sweep : (slow ? world_.Pick(100, 2'500) : world_.Pick(1, 15)) * kMs;
   Later(takes, [this, local, incarnation = s.incarnation] { Swept(local, incarnation); });
+  if (!s.stop_asked || !s.processes || takes <= sim_.options.exiting) return;
+  Later(sim_.options.exiting, [this, local, incarnation = s.incarnation] {
+    Supervisor& still = supervisors[local];
+    if (still.incarnation != incarnation || still.state == MemberState::kStopped) return;
+    world_.Log("n{}.{}: what is left of generation {} exits", index_, local, still.generation);
+    still.exiting = true;
+    if (daemon_) daemon_->SupervisorExiting(local, still);
+  });
 }
 
 void Host::Swept(size_t local, uint64_t incarnation) {
   Supervisor& s = supervisors[local];
-  if (!s.alive || s.incarnation != incarnation) return;
+  if (s.incarnation != incarnation) return;
   if (!s.unkillable) s.processes = false;
+  s.exiting = false;
   if (!s.exit) s.exit = gang::Exit{.status = SIGKILL};
   if (s.state != MemberState::kWaiting) s.state = MemberState::kStopped;
   if (daemon_) daemon_->SupervisorStopped(local, s);
@@ -168,9 +178,11 @@ void Host::KillSupervisor(size_t local) {
   if (!s.alive) return;
   world_.Log("n{}.{}: the supervisor is killed", index_, local);
   sim_.invariants.Cause(s.generation);
-  s.alive = s.executing = s.processes = false;
+  s.alive = s.executing = false;
+  s.stop_asked = true;
   ++s.incarnation;
   if (daemon_) daemon_->SupervisorClosed(local);
+  if (s.processes) Sweep(local);  // musterd kills what is left
 }
 
 // ---- the lease, as the supervisors see it
@@ -292,7 +304,10 @@ void Host::Terminate() {
 
 void Host::EndJob() {
   if (crashed_) return;
-  for (size_t i = 0; i < supervisors.size(); ++i) KillSupervisor(i);
+  for (size_t i = 0; i < supervisors.size(); ++i) {
+    supervisors[i].processes = false;
+    KillSupervisor(i);
+  }
 }
 
 }  // namespace muster::sim

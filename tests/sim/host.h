@@ -22,6 +22,8 @@ struct Supervisor {
   bool executing = false;   // and SIGKILL has not been sent yet
   bool executed = false;    // the program's exec has been seen
   bool last_words = false;  // it is being stopped, and has time for that
+  bool stop_asked = false;
+  bool exiting = false;  // it has said so: SIGKILL has ended `processes`, which are slow to go
   bool unkillable = false;
   gang::MemberState state = gang::MemberState::kWaiting;
   uint64_t generation = 0;

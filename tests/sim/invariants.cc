@@ -134,7 +134,8 @@ void Invariants::Starts(const gang::Gang& gang, uint64_t term, bool durable, uin
   for (uint32_t node = 0; node < gang.nodes().size(); ++node) {
     if (!gang.nodes()[node].present || gang.nodes()[node].lost) continue;
     for (const Supervisor& s : sim_.hosts[node]->supervisors) {
-      if (s.processes && !s.unkillable && s.generation < gang.generation()) {
+      const bool left_out = s.exiting && !gang.IsActive(node);
+      if (s.processes && !s.unkillable && !left_out && s.generation < gang.generation()) {
         sim_.world.Fail(Invariant::kOneGeneration,
                         fmt::format("generation {} is started, and n{} has processes of {}",
                                     gang.generation(), node, s.generation));
@@ -143,26 +144,40 @@ void Invariants::Starts(const gang::Gang& gang, uint64_t term, bool durable, uin
   }
 }
 
-// Whether enough nodes are here, with nothing wrong with them.
-bool Invariants::MayGoOn(const gang::Gang& gang) const {
+size_t Invariants::Room(const gang::Gang& gang, const std::function<bool(uint32_t node)>& usable) {
   const gang::Settings& settings = gang.settings();
+  size_t room = 0;
   for (uint32_t role = 0; role < settings.roles.size(); ++role) {
     uint32_t all = 0;
-    uint32_t usable = 0;
+    uint32_t count = 0;
     for (uint32_t node = 0; node < gang.nodes().size(); ++node) {
       if ((settings.node_roles.empty() ? 0 : settings.node_roles[node]) != role) continue;
       ++all;
-      const Host& host = *sim_.hosts[node];
-      const gang::Gang::Node& known = gang.nodes()[node];
-      const bool whole = std::all_of(host.supervisors.begin(), host.supervisors.end(),
-                                     [](const Supervisor& s) { return s.alive && !s.unkillable; });
-      if (!host.crashed() && whole && known.present && known.excluded.empty()) ++usable;
+      count += usable(node) ? 1 : 0;
     }
     const uint32_t full = all > settings.roles[role].spares ? all - settings.roles[role].spares : all;
     const uint32_t least = settings.roles[role].min_nodes;
-    if (usable < (least > 0 ? std::min(least, full) : full)) return false;
+    if (count < (least > 0 ? std::min(least, full) : full)) return 0;
+    room += std::min(count, full);
   }
-  return true;
+  return room;
+}
+
+void Invariants::StopsAsPlanned(const gang::Gang& gang, uint64_t term) {
+  if (job_ends_ || sim_.job_over || Superseded(term)) return;
+  const auto usable = [&](uint32_t node) {
+    const gang::Gang::Node& known = gang.nodes()[node];
+    const auto& supervisors = sim_.hosts[node]->supervisors;
+    const bool idle = std::none_of(supervisors.begin(), supervisors.end(),
+                                   [](const Supervisor& s) { return s.processes && !s.unkillable; });
+    return known.present && !known.lost && known.excluded.empty() && (gang.IsActive(node) || idle);
+  };
+  const size_t room = Room(gang, usable);
+  const bool grows = std::all_of(gang.active().begin(), gang.active().end(), usable);
+  if (room > (grows ? gang.active().size() : 0)) return;
+  sim_.world.Fail(Invariant::kPlannedFits,
+                  fmt::format("generation {} is stopped as planned, and there is room for {} nodes now",
+                              gang.generation(), room));
 }
 
 void Invariants::GivesUp(const gang::Gang& gang, uint64_t term) {
@@ -178,7 +193,15 @@ void Invariants::GivesUp(const gang::Gang& gang, uint64_t term) {
                                 [](const auto& host) { return host->hurt_at() >= 0; });
   // Of a step that has not been launched whole srun ends the rest.
   if (gang.generation() == 0 && hurt) return;
-  if (!MayGoOn(gang)) return;
+  // Nodes that are here, with nothing wrong with them.
+  const auto usable = [&](uint32_t node) {
+    const Host& host = *sim_.hosts[node];
+    const gang::Gang::Node& known = gang.nodes()[node];
+    const bool whole = std::all_of(host.supervisors.begin(), host.supervisors.end(),
+                                   [](const Supervisor& s) { return s.alive && !s.unkillable; });
+    return !host.crashed() && whole && known.present && known.excluded.empty();
+  };
+  if (Room(gang, usable) == 0) return;
   sim_.world.Fail(Invariant::kNotGivenUp,
                   fmt::format("generation {} is the last one, and there are nodes and restarts for another",
                               gang.generation()));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -49,6 +50,8 @@ class Invariants {
   void Starts(const gang::Gang& gang, uint64_t term, bool durable, uint32_t coordinator);
   // It settles what a generation starts from that nobody has started before.
   void Chosen(uint64_t term, uint64_t generation, std::optional<uint64_t> from);
+  // It ends a generation that could run on: the nodes that are free then make up the next one.
+  void StopsAsPlanned(const gang::Gang& gang, uint64_t term);
   // It has given the gang up just now, or wants its job requeued.
   void GivesUp(const gang::Gang& gang, uint64_t term);
   // It tells the job, and who looks at the history, why a generation has ended.
@@ -93,7 +96,8 @@ class Invariants {
   [[nodiscard]] bool Well(const Host& host) const;
   // What runs there is left out: README.md.
   [[nodiscard]] bool Excused(const Host& host) const;
-  [[nodiscard]] bool MayGoOn(const gang::Gang& gang) const;
+  // How many of such nodes make up a generation, as the gang's settings have it; 0: too few.
+  [[nodiscard]] static size_t Room(const gang::Gang& gang, const std::function<bool(uint32_t node)>& usable);
 
   Simulation& sim_;
   bool over_ = false;

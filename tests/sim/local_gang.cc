@@ -18,6 +18,12 @@ constexpr Nanos kMaxBackoff = 400 * kMs;
 constexpr Nanos kAnswer = 2'000 * kMs;
 constexpr Nanos kRotate = 1'500 * kMs;
 
+// Of a member whose supervisor is dead: what is left of its program is to be killed.
+MemberState Ended(MemberState before) {
+  const bool ran = before == MemberState::kRunning || before == MemberState::kExited;
+  return ran ? MemberState::kExited : MemberState::kStopped;
+}
+
 }  // namespace
 
 LocalGang::LocalGang(Daemon& daemon, const Host::Saved& saved)
@@ -55,7 +61,7 @@ void LocalGang::SupervisorsConnect() {
     Member& member = members_[i];
     member.connected = s.alive;
     if (!s.alive) {
-      member.state = MemberState::kStopped;
+      member.state = Ended(s.state);
       member.exit = gang::Exit{.status = SIGKILL, .supervisor_lost = true};
       continue;
     }
@@ -87,9 +93,15 @@ void LocalGang::SupervisorExited(size_t local, const Supervisor& says) {
   MaybeNodeExecuted();
 }
 
+void LocalGang::SupervisorExiting(size_t local, const Supervisor& says) {
+  if (says.alive && says.generation != members_[local].generation) return;
+  members_[local].stop.exiting = true;
+  MaybeNodeStopped();
+}
+
 void LocalGang::SupervisorStopped(size_t local, const Supervisor& says) {
   Member& member = members_[local];
-  if (says.generation != member.generation) return;
+  if (says.alive && says.generation != member.generation) return;
   member.state = MemberState::kStopped;
   member.unkillable = says.unkillable ? 1 : 0;
   if (orders_.MayRun(member.generation) && !member.exit) {
@@ -104,7 +116,7 @@ void LocalGang::SupervisorClosed(size_t local) {
   Member& member = members_[local];
   member.connected = false;
   if (finish_) return MaybeOver();
-  member.state = MemberState::kStopped;
+  member.state = Ended(member.state);
   if (!member.exit) member.exit = gang::Exit{.status = SIGKILL};
   member.exit->supervisor_lost = true;
   Up(gang::Event(gang::MemberExited{TaskOf(local), member.generation, *member.exit}));
@@ -358,10 +370,17 @@ void LocalGang::MaybeNodeExecuted() {
 void LocalGang::MaybeNodeStopped() {
   if (!orders_.OwesStopped()) return;
   uint32_t unkillable = 0;
+  bool exiting = false;
   for (const Member& member : members_) {
     if (orders_.MayRun(member.generation)) return;
-    if (member.state != MemberState::kStopped && member.state != MemberState::kWaiting) return;
+    const bool stopped = member.state == MemberState::kStopped || member.state == MemberState::kWaiting;
+    if (!stopped && !member.stop.exiting) return;
+    exiting |= !stopped;
     unkillable += member.unkillable;
+  }
+  if (exiting) {
+    if (orders_.SayExiting()) Up(gang::Event(gang::NodeExiting{host_.index(), orders_.stopped()}));
+    return;
   }
   orders_.SaidStopped();
   daemon_.SetStopped(orders_.stopped());

@@ -27,6 +27,7 @@ class LocalGang {
   void SupervisorsConnect();
   void SupervisorExecuted(size_t local, const Supervisor& says);
   void SupervisorExited(size_t local, const Supervisor& says);
+  void SupervisorExiting(size_t local, const Supervisor& says);
   void SupervisorStopped(size_t local, const Supervisor& says);
   void SupervisorClosed(size_t local);
   void SupervisorSignalled(size_t local);

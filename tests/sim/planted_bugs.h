@@ -27,6 +27,12 @@ inline constexpr std::array kPlantedBugs = {
     PlantedBug{"lost_stop", Invariant::kComesToEnd},
     // Nodes are taken for stopped when that has been ordered.
     PlantedBug{"early_start", Invariant::kOneGeneration},
+    // A node whose processes have been killed and have not gone yet is used.
+    PlantedBug{"exiting_used", Invariant::kOneGeneration},
+    // Such a node is not waited for where no other can take its place.
+    PlantedBug{"exiting_not_awaited", Invariant::kNotGivenUp},
+    // A node whose processes have not gone yet counts as free for what is planned.
+    PlantedBug{"exiting_counted", Invariant::kPlannedFits},
     // A start behind its record does not wait for it: a rule of daemon/coordinator.
     PlantedBug{"start_before_record", Invariant::kRecordFirst},
     // A generation that starts anew in another term starts from another checkpoint.

@@ -90,7 +90,7 @@ void Schedule::OnProcess() {
     case 5:
       Count("kills are slow");
       for (const auto& h : sim_.hosts) h->slow_kill = true;
-      return;
+      return world_.After(world_.Pick(300, 3'000) * kMs, [this] { Drain(Any().index()); });
     case 6: {
       Count("a process cannot be killed");
       host.may_be_unkillable = true;
@@ -266,6 +266,13 @@ void Schedule::OnStore() {
   }
 }
 
+void Schedule::Drain(uint32_t node) {
+  if (sim_.job_over) return;
+  Count("a node is drained");
+  sim_.invariants.Cause(0);
+  if (Coordinator* leader = sim_.Leader()) leader->Feed(gang::DrainNode{node, "maintenance"});
+}
+
 void Schedule::OnPurpose() {
   Coordinator* leader = sim_.Leader();
   const uint32_t node = Any().index();
@@ -273,9 +280,7 @@ void Schedule::OnPurpose() {
   switch (world_.Pick(0, 7)) {
     case 0:
     case 1:
-      Count("a node is drained");
-      if (leader != nullptr) leader->Feed(gang::DrainNode{node, "maintenance"});
-      return;
+      return Drain(node);
     case 2:
     case 3:
       Count("a node is sick");

@@ -22,6 +22,7 @@ class Schedule {
   void OnNetwork();
   void OnStore();
   void OnPurpose();
+  void Drain(uint32_t node);
   void Count(const char* name);
   Host& Any();
   Host& AnyBusy();  // where something runs, or any

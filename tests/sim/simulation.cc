@@ -27,6 +27,7 @@ Options MakeOptions(World& world) {
   gang.requeue = world.Chance(0.7);
   gang.join_timeout_ms = 3'000;
   gang.grace_ms = 600;
+  gang.exiting_ms = 200;
   gang.progress_after_ms = 1'500;
   options.job = {.batch_node = 0, .can_requeue = world.Chance(0.8)};
   for (uint32_t i = 0; i < nodes; ++i) {

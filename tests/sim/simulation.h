@@ -27,7 +27,8 @@ struct Options {
   std::vector<uint32_t> candidates;
   size_t tasks_per_host = 1;
   Nanos join_timeout = 4'000 * kMs;
-  Nanos sweep = 800 * kMs;  // after which what SIGKILL has not removed is called unkillable
+  Nanos exiting = 150 * kMs;  // after SIGKILL, until a supervisor says that what is left only exits
+  Nanos sweep = 800 * kMs;    // after which what SIGKILL has not removed is called unkillable
 };
 
 class Simulation {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace muster {
 namespace {
 
@@ -27,6 +29,18 @@ TEST(ExitingTest, ReadsWhatTheKernelSaysOfAProcessWhateverItsName) {
   EXPECT_EQ(left.ticks, 49U);
   EXPECT_EQ(left.threads, 4U);
   EXPECT_EQ(left.pages, 250U);
+}
+
+TEST(ExitingTest, AThreadOnlyExitsWhenTheKernelSaysSo) {
+  const auto says = [](const std::string& state, uint64_t flags) {
+    return "7 (a) b) " + state + " 1 7 7 0 -1 " + std::to_string(flags) + " 95 0";
+  };
+  constexpr uint64_t kFlags = 0x400000;
+  EXPECT_FALSE(OnlyExits(says("R", kFlags).c_str()));
+  EXPECT_FALSE(OnlyExits(says("D", kFlags).c_str())) << "in a system call that SIGKILL does not end";
+  EXPECT_TRUE(OnlyExits(says("D", kFlags | 0x4).c_str()));
+  for (const char* state : {"Z", "X", "t"}) EXPECT_TRUE(OnlyExits(says(state, kFlags).c_str()));
+  EXPECT_FALSE(OnlyExits("")) << "it could not be read";
 }
 
 TEST(ExitWatchTest, CallsStuckWhatDoesNotChangeForTheWholeTime) {

@@ -117,6 +117,53 @@ TEST_F(AgentLinks, ANodeSaysWhatItHasRunsWhatItIsToldAndSaysHowThatEnded) {
   EXPECT_EQ(stopped->stopped().generation(), 1U);
 }
 
+TEST_F(AgentLinks, WhatStillExitsWhenItsGangHasSucceededEndsWithZero) {
+  Join("");
+  ASSERT_TRUE(Take(Kind::kRegister));
+  Start(1);
+  ASSERT_TRUE(member_.Next(Type::kStart));
+  member_.Executed(1);
+  auto stop = Message();
+  stop.mutable_stop()->set_generation(1);
+  coordinator_.Send(stop);
+  ASSERT_TRUE(member_.Next(Type::kStop));
+  member_.Exiting(1);
+  ASSERT_TRUE(Take(Kind::kExiting));
+  // Another generation has run without this node.
+  auto finish = Message();
+  finish.mutable_finish()->set_succeeded(true);
+  coordinator_.Send(finish);
+  const auto finished = member_.Next(Type::kFinish);
+  ASSERT_TRUE(finished);
+  EXPECT_EQ(finished->As<wire::Finish>().as, static_cast<uint32_t>(wire::FinishAs::kZero));
+}
+
+TEST_F(AgentLinks, EachOrderToStopIsAnsweredWhileWhatIsLeftExits) {
+  Join("");
+  ASSERT_TRUE(Take(Kind::kRegister));
+  Start(1);
+  ASSERT_TRUE(member_.Next(Type::kStart));
+  member_.Executed(1);
+  auto stop = Message();
+  stop.mutable_stop()->set_generation(1);
+  coordinator_.Send(stop);
+  ASSERT_TRUE(member_.Next(Type::kStop));
+  member_.Exiting(1);
+  auto exiting = Take(Kind::kExiting);
+  ASSERT_TRUE(exiting);
+  EXPECT_EQ(exiting->exiting().generation(), 1U);
+  // Another generation begins without this node, and is stopped.
+  stop.mutable_stop()->set_generation(2);
+  coordinator_.Send(stop);
+  exiting = Take(Kind::kExiting);
+  ASSERT_TRUE(exiting);
+  EXPECT_EQ(exiting->exiting().generation(), 2U);
+  member_.Stopped(1);
+  const auto stopped = Take(Kind::kStopped);
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(stopped->stopped().generation(), 2U);
+}
+
 TEST_F(AgentLinks, AMemberIsStoppedWithTheLastWordsThatTheGangHas) {
   Join("last_words=5:USR1");
   ASSERT_TRUE(Take(Kind::kRegister));

@@ -210,6 +210,12 @@ void TestSupervisor::LinksTested(uint64_t test, int wait_status, const std::stri
   Send(BuildPacket(body, wire::Type::kLinksTested, text));
 }
 
+void TestSupervisor::Exiting(uint64_t generation) {
+  wire::Exiting body{};
+  body.generation = generation;
+  Send(BuildPacket(body, wire::Type::kExiting));
+}
+
 void TestSupervisor::Signalled(uint32_t signal) {
   wire::Signalled body{};
   body.signal = signal;

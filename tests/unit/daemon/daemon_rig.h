@@ -129,6 +129,7 @@ class TestSupervisor {
               const std::string& stderr_tail = "");
   void Stopped(uint64_t generation, uint32_t last_words_ms = 0);
   void LinksTested(uint64_t test, int wait_status, const std::string& text);
+  void Exiting(uint64_t generation);
   void Signalled(uint32_t signal);
 
   // The next message, whatever it is; empty when the connection ends, or when nothing comes for a long time.

@@ -72,6 +72,7 @@ class Rig {
   void Stopped(uint32_t node, uint32_t unkillable = 0) {
     Feed(NodeStopped{node, gang.generation(), 20001, unkillable});
   }
+  void Exiting(uint32_t node) { Feed(NodeExiting{node, gang.generation()}); }
   // One whole restart: `task` ends with `status`, all nodes stop, the next generation runs.
   void Restart(uint32_t task = 0, int status = ExitCode(1)) {
     Exit(task, status);

@@ -88,16 +88,28 @@ TEST_F(LeftBehindSession, IsKilledBeforeTheNextGenerationStarts) {
 
 constexpr std::chrono::minutes kUnkillableAfter(1);
 
-TEST_F(LeftBehindSession, IsWaitedForWhileTheKernelHasNotDoneWithIt) {
+TEST_F(LeftBehindSession, IsWaitedForAMomentWhenTheKernelHasNotDoneWithIt) {
   const Orphan grandchild(tokens_[1]);
   HeldAtItsEnd held(grandchild);
   members_[1].Leave();
   ExpectStop(0);
   ExpectStop(2);
-  clock_.Move(kUnkillableAfter - std::chrono::seconds(30));
+  clock_.Move(std::chrono::seconds(1));
   EXPECT_TRUE(members_[2].Silent(200));
   held.LetGo();
   ExpectNextGeneration(2);
+}
+
+TEST_F(LeftBehindSession, IsNotWaitedForWhenItOnlyExits) {
+  const Orphan grandchild(tokens_[1]);
+  const HeldAtItsEnd held(grandchild);
+  members_[1].Leave();
+  ExpectStop(0);
+  ExpectStop(2);
+  // A later look finds what one before it has killed.
+  for (int i = 0; i < 40 && members_[2].Silent(100); ++i) clock_.Move(std::chrono::seconds(1));
+  ExpectNextGeneration(2);
+  EXPECT_TRUE(grandchild.Alive());
 }
 
 TEST_F(LeftBehindSession, IsNotWaitedForWhenItIsStuckInTheKernel) {

@@ -37,6 +37,19 @@ TEST(Orders, AStopIsAnsweredOnceAndAgainWhenItIsOrderedAgain) {
   EXPECT_TRUE(orders.OwesStopped()) << "another coordinator may be asking";
 }
 
+TEST(Orders, WhatExitsIsSaidOnceAnOrder) {
+  Orders orders;
+  orders.Adopt(1);
+  orders.Stop(4);
+  EXPECT_TRUE(orders.SayExiting());
+  EXPECT_FALSE(orders.SayExiting());
+  EXPECT_TRUE(orders.OwesStopped());
+  orders.Stop(4);
+  EXPECT_TRUE(orders.SayExiting());
+  orders.Adopt(2);
+  EXPECT_TRUE(orders.SayExiting());
+}
+
 TEST(Orders, WhatACoordinatorBeforeHasStoppedTheNextOneMayStart) {
   Orders orders;
   orders.Adopt(1);

@@ -64,6 +64,9 @@ void ReadAs(muster::wire::Type type, std::string_view packet) {
     case wire::Type::kStopped:
       (void)muster::ReadPacket<wire::Stopped>(packet);
       break;
+    case wire::Type::kExiting:
+      (void)muster::ReadPacket<wire::Exiting>(packet);
+      break;
     case wire::Type::kSignalled:
       (void)muster::ReadPacket<wire::Signalled>(packet);
       break;

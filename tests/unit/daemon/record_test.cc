@@ -48,6 +48,7 @@ GangRecord Full() {
   record.restart_cause = "n1 is drained";
   record.lost = {0, 1};
   record.ended = {1};
+  record.exiting = {1};
   record.finish_cause = 0;
   record.finish_code = -1;
   record.events = {{5, 1, "joined", "all 2 nodes are here"}, {6, 2, "fault", "\"quoted\"\n\ttext"}};
@@ -79,6 +80,7 @@ TEST(GangRecord, ComesBackAsItWas) {
   EXPECT_THAT(after->nodes, ElementsAre("n1", "n2"));
   EXPECT_THAT(after->task_counts, ElementsAre(2, 0));
   EXPECT_THAT(after->ended, ElementsAre(1));
+  EXPECT_THAT(after->exiting, ElementsAre(1));
   EXPECT_EQ(after->restart_cause, "n1 is drained");
   EXPECT_THAT(after->roles, ElementsAre("chief", "worker"));
   EXPECT_THAT(after->user_fault_times, ElementsAre(INT64_MAX, 0));
@@ -128,6 +130,7 @@ const std::set<std::string> kSinceVersionTwo = {"active",
                                                 "away",
                                                 "excluded",
                                                 "draining",
+                                                "exiting",
                                                 "witnesses",
                                                 "task_counts",
                                                 "roles",

@@ -133,5 +133,23 @@ TEST(KillLeftBehindTest, KillsWhatHasTheVariable) {
   EXPECT_TRUE(longer.Alive());
 }
 
+TEST(LocalProcesses, OneThatRunsDoesMoreThanExitUntilItIsDead) {
+  EXPECT_FALSE(OnlyExits(::getpid()));
+  const Orphan orphan("A=1");
+  LocalProcess process = ListLocalProcesses().at(orphan.pid());
+  EXPECT_FALSE(OnlyExits(orphan.pid()));
+  ++process.began_ticks;
+  EXPECT_FALSE(KillLocalProcess(orphan.pid(), process)) << "another process has the number";
+  --process.began_ticks;
+  EXPECT_TRUE(KillLocalProcess(orphan.pid(), process));
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(OnlyExits(child));
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(OnlyExits(child)) << "it cannot be read";
+}
+
 }  // namespace
 }  // namespace muster

@@ -3,14 +3,22 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/fuse.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "tests/unit/spank/rig.h"
 
@@ -111,6 +119,124 @@ TEST_F(Process, ChildrenThatWorkOrGoAreSeen) {
   EXPECT_TRUE(look().GoesOnFrom(still, 1000));
   kill(idle, SIGKILL);
   EXPECT_EQ(waitpid(idle, nullptr, 0), idle);
+}
+
+// A child that SIGKILL has ended, with a child of its own, both held by a tracer at their ends.
+class HeldProcesses : public Process {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(children.Open(proc.get()));
+    pids[1] = fork();
+    if (pids[1] == 0) {
+      if (fork() >= 0) pause();
+      _exit(0);
+    }
+    const std::string task = std::to_string(pids[1]);
+    ASSERT_TRUE(Until([&] {
+      std::ifstream("/proc/" + task + "/task/" + task + "/children") >> pids[0];
+      return pids[0] != 0;
+    }));
+    for (const pid_t pid : pids) ASSERT_EQ(ptrace(PTRACE_SEIZE, pid, nullptr, PTRACE_O_TRACEEXIT), 0);
+    ASSERT_TRUE(Until([&] { return Kill().all_exit; }));
+  }
+  void TearDown() override {
+    for (const pid_t pid : pids) {
+      EXPECT_EQ(waitpid(pid, nullptr, __WALL), pid);  // it stops at its end
+      EXPECT_EQ(ptrace(PTRACE_CONT, pid, nullptr, nullptr), 0);
+      EXPECT_EQ(waitpid(pid, nullptr, __WALL), pid);
+    }
+  }
+  [[nodiscard]] KillPass Kill() const { return children.KillBelow(proc.get(), 0); }
+
+  Children children;
+  std::array<pid_t, 2> pids{};
+};
+
+TEST_F(HeldProcesses, OnlyExitWhenTwoLooksFindTheSame) {
+  const KillPass first = Kill();
+  EXPECT_TRUE(first.all_exit);
+  EXPECT_EQ(Kill(), first);
+  const pid_t another = fork();
+  if (another == 0) pause();
+  EXPECT_NE(Kill().found, first.found);
+  EXPECT_EQ(waitpid(another, nullptr, 0), another);
+}
+
+TEST_F(HeldProcesses, AreNotCalledExitingWhenTheyCannotBeLookedAt) {
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const int next = dup(proc.get());
+  close(next);
+  for (const int more : {0, 1, 2}) {
+    const rlimit few{static_cast<rlim_t>(next + more), files.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const bool all_exit = Kill().all_exit;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    EXPECT_FALSE(all_exit) << more << " more files";
+  }
+}
+
+// A file system that answers no request: a process that makes one waits in the kernel, also when SIGKILL has come.
+class SilentFileSystem {
+ public:
+  SilentFileSystem() {
+    if (mkdtemp(path_) == nullptr || !requests_.valid()) return;
+    char options[100];
+    snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", requests_.get());
+    mounted_ = mount("silent", path_, "fuse", MS_NOSUID | MS_NODEV, options) == 0;
+    fuse_in_header init{};
+    if (!Take(&init)) return;
+    struct {
+      fuse_out_header header{};
+      fuse_init_out init{.major = FUSE_KERNEL_VERSION, .minor = FUSE_KERNEL_MINOR_VERSION};
+    } answer;
+    answer.header.len = sizeof(answer);
+    answer.header.unique = init.unique;
+    mounted_ = write(requests_.get(), &answer, sizeof(answer)) == sizeof(answer);
+  }
+  ~SilentFileSystem() {
+    if (mounted_) umount2(path_, MNT_FORCE | MNT_DETACH);  // whoever waits is let go
+    rmdir(path_);
+  }
+  SilentFileSystem(const SilentFileSystem&) = delete;
+  SilentFileSystem& operator=(const SilentFileSystem&) = delete;
+
+  [[nodiscard]] bool mounted() const { return mounted_; }
+  [[nodiscard]] std::string File() const { return std::string(path_) + "/file"; }
+  bool Take(fuse_in_header* header) {
+    std::vector<char> request(FUSE_MIN_READ_BUFFER + 4096);
+    const ssize_t got = mounted_ ? read(requests_.get(), request.data(), request.size()) : -1;
+    if (got >= static_cast<ssize_t>(sizeof(*header))) memcpy(header, request.data(), sizeof(*header));
+    return got >= static_cast<ssize_t>(sizeof(*header));
+  }
+
+ private:
+  char path_[32] = "/tmp/muster-silent-XXXXXX";
+  UniqueFd requests_{open("/dev/fuse", O_RDWR | O_CLOEXEC)};
+  bool mounted_ = false;
+};
+
+TEST_F(Process, OneThatSigkillHasNotTakenOutOfASystemCallDoesMoreThanExit) {
+  Children children;
+  ASSERT_TRUE(children.Open(proc.get()));
+  std::optional<SilentFileSystem> files;
+  files.emplace();
+  if (!files->mounted()) GTEST_SKIP() << "this needs root and /dev/fuse";
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close_range(3, ~0U, 0);  // the end of the test is the end of the file system
+    (void)!truncate(files->File().c_str(), 0);
+    _exit(0);
+  }
+  fuse_in_header request{};
+  ASSERT_TRUE(files->Take(&request));
+  for (int pass = 0; pass < 20; ++pass) {
+    EXPECT_FALSE(children.KillBelow(proc.get(), 0).all_exit);
+    usleep(1'000);
+  }
+  EXPECT_EQ(waitpid(pid, nullptr, WNOHANG), 0);
+  files.reset();
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
 }
 
 TEST_F(Process, MayDumpCoreFollowsTheLimitUnlessAProgramTakesTheCores) {

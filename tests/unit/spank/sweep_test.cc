@@ -158,6 +158,7 @@ TEST(Sweep, CountsWhatSigkillDoesNotRemove) {
 TEST(Sweep, WaitsForProcessesAsLongAsTheyGo) {
   constexpr std::chrono::milliseconds kUnkillable(4'000);
   Rig rig;
+  rig.settings.exiting_ms = 60'000;
   rig.Launch();
   rig.Welcome(0, 30'000, static_cast<uint32_t>(kUnkillable.count()));
   rig.Start(1, "sleep 60 & echo $!; sleep 60 & echo $!; echo ready; wait");
@@ -178,9 +179,26 @@ TEST(Sweep, WaitsForProcessesAsLongAsTheyGo) {
   EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).unkillable, 0U);
 }
 
+TEST(Sweep, SaysThatWhatIsLeftOnlyExitsAndAgainWhenAskedAgain) {
+  Rig rig;
+  rig.settings.exiting_ms = 100;
+  const auto pids = StartAndList(&rig, "sleep 60 & echo $!; echo ready; wait");
+  ASSERT_EQ(pids.size(), 1U);
+  ASSERT_EQ(ptrace(PTRACE_SEIZE, pids[0], nullptr, PTRACE_O_TRACEEXIT), 0);
+  rig.Stop(1);
+  EXPECT_EQ(rig.Expect<wire::Exiting>(Type::kExiting).generation, 1U);
+  rig.Stop(1);
+  EXPECT_EQ(rig.Expect<wire::Exiting>(Type::kExiting).generation, 1U);
+  EXPECT_EQ(waitpid(pids[0], nullptr, __WALL), pids[0]);  // it stops at its end
+  EXPECT_EQ(ptrace(PTRACE_CONT, pids[0], nullptr, nullptr), 0);
+  EXPECT_EQ(waitpid(pids[0], nullptr, __WALL), pids[0]);
+  EXPECT_EQ(rig.Expect<wire::Stopped>(Type::kStopped).generation, 1U);
+}
+
 // A helper in a session of its own, whose parent has not gone yet: it is nobody's orphan.
 TEST(Sweep, TakesWhatIsBelowAProcessThatTheKernelDoesNotLetGo) {
   Rig rig;
+  rig.settings.exiting_ms = 60'000;  // the next it says is that all have gone
   rig.Launch();
   rig.Welcome();
   rig.Start(1, "setsid sh -c 'sleep 60 & echo $!; echo $$; echo ready; wait' & wait");
@@ -266,6 +284,15 @@ TEST(LastWords, EndWithAStopThatGivesNone) {
   EXPECT_EQ(rig.ReadStdout("\n"), "heard\n");
   rig.Stop(1);
   EXPECT_LT(rig.Expect<wire::Stopped>(Type::kStopped).last_words_ms, kLong);
+}
+
+TEST(LastWords, AreNoExit) {
+  Rig rig;
+  rig.settings.exiting_ms = 0;
+  StartAndList(&rig, "trap 'sleep 0.5; exit 1' TERM; echo ready; while :; do sleep 0.01; done");
+  rig.Stop(1, kLong);
+  rig.Stop(1, kLong);
+  EXPECT_GE(rig.Expect<wire::Stopped>(Type::kStopped).last_words_ms, 500U);
 }
 
 TEST(LastWords, EndWithTheLease) {
