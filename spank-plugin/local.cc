@@ -1,10 +1,12 @@
 #include "spank-plugin/local.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "spank-plugin/component_list.h"
 #include "spank-plugin/front_end.h"
+#include "spank-plugin/job_nodes.h"
 #include "spank-plugin/no_kill.h"
 #include "spank-plugin/plugin_options.h"
 #include "wire/gang_options.h"
@@ -16,41 +18,84 @@ extern "C" __attribute__((weak)) int MPIR_being_debugged;
 namespace muster::plugin {
 namespace {
 
-// A plugin that is `optional` in plugstack.conf cannot refuse by what it returns.
-[[noreturn]] void Refuse(const char* why) {
-  slurm_error("%s", why);
-  exit(1);
+// Of the component whose options were read last: its --gang is the job's, and not its own.
+constinit bool inherited = false;
+// As srun found the variable, which is an outer srun's then.
+constinit const char* outer_terminal = nullptr;
+
+// Whether the gang can be had on so many nodes; says why not.
+bool Fits(uint32_t nodes) {
+  wire::GangOptions options;
+  char error[wire::kMaxOptionError];
+  const bool parsed =
+      wire::ParseGangOptions(Gang().value, strlen(Gang().value), &options, error, sizeof(error));
+  if (parsed && wire::CheckNodes(options, nodes, error, sizeof(error))) return true;
+  const char* program = program_invocation_short_name;
+  if (!parsed || !inherited) {
+    slurm_error("%s", error);
+  } else {
+    slurm_error(
+        "%s; --gang is inherited from the job: write %s --gang=off for no gang, or %s -N%u for a gang", error,
+        program, program, options.spares + (options.min_nodes > 0 ? options.min_nodes : 1));
+  }
+  return false;
+}
+
+const char* TerminalPort() {
+  return getenv("SLURM_PTY_PORT");
+}
+
+// srun has set the variable for --pty by now. It is an outer srun's where it is the same string still.
+bool HasTerminal() {
+  return front_end::Readable() ? front_end::IsSet("pty") : TerminalPort() != outer_terminal;
 }
 
 }  // namespace
 
 int OnOptions() {
   static unsigned read = 0;  // of the components before this one
-  const bool given = Gang().times > read;
+  const unsigned times = Gang().times - read;
+  const bool given = times > 0 && Gang().given;
   read = Gang().times;
-  if (spank_context() == S_CTX_LOCAL) {
+  inherited = times == 1 && Gang().inherited;
+  const bool srun = spank_context() == S_CTX_LOCAL;
+  if (srun) {
+    outer_terminal = TerminalPort();
+    unsetenv(kStepVariable);  // of an srun around this one
     const char* groups = front_end::IsSet("het-group") ? front_end::Get("het-group") : nullptr;
-    if (const char* why = AddComponent(given, Gang().value, groups != nullptr ? groups : "")) Refuse(why);
+    if (const char* why = AddComponent(given, Gang().value, groups != nullptr ? groups : "")) {
+      slurm_error("%s", why);
+      exit(1);  // a plugin that is `optional` in plugstack.conf cannot refuse by what it returns
+    }
   }
   if (!given) return 0;
   // sbatch and salloc hand the first component's on to the others, which it need not fit.
   static bool handed_on = false;
-  const bool own = spank_context() == S_CTX_LOCAL || !handed_on;
+  const bool own = srun || !handed_on;
   handed_on = true;
-  const uint32_t nodes = own ? front_end::NodesAskedFor() : 0;
-  wire::GangOptions options;
-  char error[wire::kMaxOptionError];
-  if (nodes == 0 ||
-      (wire::ParseGangOptions(Gang().value, strlen(Gang().value), &options, error, sizeof(error)) &&
-       wire::CheckNodes(options, nodes, error, sizeof(error)))) {
-    AskForNoKill();
-    return 0;
-  }
-  Refuse(error);
+  // Whether a step with the job's --gang is a gang at all is known once it has its nodes: OnLocal.
+  const uint32_t nodes = own && !(srun && inherited) ? front_end::NodesAskedFor() : 0;
+  if (nodes > 0 && !Fits(nodes)) exit(1);
+  AskForNoKill();
+  return 0;
 }
 
-int OnLocal() {
+int OnLocal(spank_t spank) {
   if (!Gang().given) return 0;
+  uint32_t job = 0;
+  uint32_t nodes = 0;
+  uint32_t tasks = 0;
+  // Each of several components has options of its own, which musterd checks.
+  if (getenv(kComponentsVariable) == nullptr && spank_get_item(spank, S_JOB_ID, &job) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_JOB_NNODES, &nodes) == ESPANK_SUCCESS &&
+      spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &tasks) == ESPANK_SUCCESS) {
+    if (inherited && (HasTerminal() || (tasks == 1 && NodesLeft(job) > 1))) {
+      setenv(kStepVariable, kPlain, 1);
+      return 0;
+    }
+    // The step is to be launched all the same: Slurm keeps the CPUs of a step that was only created until the job's end.
+    if (!Fits(nodes)) setenv(kStepVariable, kRefused, 1);
+  }
   if (&MPIR_being_debugged != nullptr && MPIR_being_debugged != 0) setenv(kDebuggerVariable, "1", 1);
   return 0;
 }

@@ -1,6 +1,7 @@
 #include "spank-plugin/plugin_options.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "wire/gang_options.h"
@@ -10,6 +11,9 @@ namespace muster::plugin {
 namespace {
 
 constexpr char kArguments[] = "socket=PATH, signals=tasks|all, wait=SECONDS (0..3600)";
+
+// Where sbatch and salloc leave their --gang for the job's sruns.
+constexpr char kOfTheJob[] = "SLURM_SPANK__SLURM_SPANK_OPTION_muster_gang";
 
 constinit GangOption gang;
 constinit char value[wire::kMaxOptions + 1] = "";
@@ -32,7 +36,7 @@ int OnGang(int /*val*/, const char* argument, int remote) {
     gang.error = "";
   }
   gang.value = value;
-  gang.given = true;
+  gang.given = gang.error[0] != '\0' || !parsed.off;
   ++gang.times;
   return 0;
 }
@@ -52,6 +56,7 @@ int RegisterGangOption(spank_t spank) {
            "run the tasks as a gang that Muster restarts together after a fault; keys: %s",
            wire::kGangKeysText.text);
   constexpr int kOptionalArgument = 2;
+  gang.inherited = getenv(kOfTheJob) != nullptr;
   static spank_option option = {name, info, usage, kOptionalArgument, 0, OnGang};
   return spank_option_register(spank, &option);
 }

@@ -42,11 +42,17 @@ constinit Prepared prepared;
 constinit char node_list[48 * 1024] = "";
 constinit char components[48 * 1024] = "";
 
-// A task of a step that a user has started: not the batch script, the extern step, or salloc's shell.
+// What srun has found out about a step with --gang.
+bool SrunSays(spank_t spank, const char* word) {
+  char said[16] = "";
+  return spank_getenv(spank, kStepVariable, said, sizeof(said)) == ESPANK_SUCCESS && strcmp(said, word) == 0;
+}
+
+// A task of a step that a user has started as a gang: not the batch script, the extern step, or salloc's shell.
 bool IsGangTask(spank_t spank) {
   uint32_t step_id = 0;
   return Gang().given && spank_get_item(spank, S_JOB_STEPID, &step_id) == ESPANK_SUCCESS &&
-         step_id <= SLURM_MAX_NORMAL_STEP_ID;
+         step_id <= SLURM_MAX_NORMAL_STEP_ID && !SrunSays(spank, kPlain);
 }
 
 // Ends the task with a message on its stderr and in the node's log. Not by the hook's return value: when the
@@ -222,7 +228,8 @@ void CloseAnchors() {
 }  // namespace
 
 int OnTaskPrivileged(spank_t spank, int argc, char** argv) {
-  if (!IsGangTask(spank) || Gang().error[0] != '\0' || UnderDebugger(spank)) return 0;
+  if (!IsGangTask(spank) || SrunSays(spank, kRefused) || Gang().error[0] != '\0' || UnderDebugger(spank))
+    return 0;
   if (UsesPmi(spank) || !ReadIdentity(spank)) return 0;
   supervisor::Anchors anchors = supervisor::OpenAnchors();
   const Arguments arguments = ReadArguments(argc, argv, false);
@@ -252,7 +259,11 @@ int OnTaskPrivileged(spank_t spank, int argc, char** argv) {
 }
 
 int OnTask(spank_t spank, int argc, char** argv) {
-  if (!IsGangTask(spank)) return 0;
+  if (!IsGangTask(spank)) {
+    for (const char* variable : {kStepVariable, kLaunchVariable}) spank_unsetenv(spank, variable);
+    return 0;
+  }
+  if (SrunSays(spank, kRefused)) _exit(1);
   if (Gang().error[0] != '\0') Fail("%s", Gang().error);
   if (UnderDebugger(spank)) {
     slurm_spank_log("muster: srun is under a parallel debugger: this task runs without its gang");

@@ -28,6 +28,7 @@ enum class RoleKind : uint32_t {
 enum class Preflight : uint32_t { kOff = 0, kQuick = 1, kFull = 2 };
 
 struct GangOptions {
+  bool off = false;            // "off": no gang; nothing else is given then
   uint32_t restarts = 3;       // user faults before the gang is given up, 0..1000
   uint32_t join_seconds = 60;  // how long all members may take to appear, 1..86400
   uint32_t spares = 0;         // nodes of the step whose tasks wait to replace a lost node's, 0..1024
@@ -52,7 +53,7 @@ struct GangOptions {
 };
 
 // Bytes that hold any sentence of the functions below.
-inline constexpr size_t kMaxOptionError = 832;
+inline constexpr size_t kMaxOptionError = 864;
 
 // What a role is when `kind` does not say: TensorFlow's and MXNet's names mean what they mean there.
 inline RoleKind KindOfRole(const char* role) {
@@ -279,9 +280,12 @@ inline constexpr GangKey kGangKeys[] = {
 };
 static_assert(sizeof(kGangKeys) / sizeof(kGangKeys[0]) <= 32, "ParseGangOptions has a bit for each");
 
-// All of them, for messages: "restarts=N (0..1000), ..., preflight=off|quick|full".
+// Stands in the place of all keys: the step is no gang.
+inline constexpr char kOff[] = "off";
+
+// All of them, for messages: "restarts=N (0..1000), ..., warm=yes|no, or off alone".
 struct GangKeysText {
-  char text[704] = "";
+  char text[736] = "";
 };
 inline constexpr GangKeysText kGangKeysText = [] {
   GangKeysText all;
@@ -299,6 +303,9 @@ inline constexpr GangKeysText kGangKeysText = [] {
     put(key.range);
     put(")");
   }
+  put(", or ");
+  put(kOff);
+  put(" alone");
   all.text[at] = '\0';
   return all;
 }();
@@ -325,7 +332,7 @@ inline bool CheckTogether(const GangOptions& options, char* error, size_t error_
 
 }  // namespace detail
 
-// Parses "key=value,..." ("" takes the defaults). On failure writes a sentence to `error` that names the bad
+// Parses "key=value,..." ("" takes the defaults) or "off". On failure writes a sentence to `error` that names the bad
 // part and lists the good keys, and returns false; *out is then unspecified.
 inline bool ParseGangOptions(const char* text, size_t size, GangOptions* out, char* error,
                              size_t error_size) {
@@ -343,6 +350,8 @@ inline bool ParseGangOptions(const char* text, size_t size, GangOptions* out, ch
       return false;
     }
   }
+  out->off = detail::IsWord(text, size, kOff);
+  if (out->off) return true;
   unsigned seen = 0;
   bool kind = false;  // is given
   size_t at = 0;
@@ -362,6 +371,12 @@ inline bool ParseGangOptions(const char* text, size_t size, GangOptions* out, ch
     const GangKey* const end = kGangKeys + sizeof(kGangKeys) / sizeof(kGangKeys[0]);
     const GangKey* key = kGangKeys;
     while (key != end && !detail::IsWord(item, key_size, key->name)) ++key;
+    if (key == end && detail::IsWord(item, item_size, kOff)) {
+      snprintf(error, error_size,
+               "--gang: 'off' stands alone: a step that is no gang has no other keys; the keys are %s",
+               kGangKeysText.text);
+      return false;
+    }
     if (key == end) {
       snprintf(error, error_size, "--gang: unknown key '%.*s'; the keys are %s",
                static_cast<int>(key_size > 40 ? 40 : key_size), item, kGangKeysText.text);
@@ -388,9 +403,8 @@ inline bool ParseGangOptions(const char* text, size_t size, GangOptions* out, ch
 // which cannot.
 inline bool CheckNodes(const GangOptions& options, uint32_t node_count, char* error, size_t error_size) {
   if (options.spares >= node_count) {
-    snprintf(error, error_size,
-             "--gang: spares=%u of %u nodes leaves none to run on; ask for more nodes, or for fewer spares",
-             options.spares, node_count);
+    snprintf(error, error_size, "--gang: spares=%u of %u nodes leaves none to run on", options.spares,
+             node_count);
     return false;
   }
   if (options.min_nodes > node_count - options.spares) {

@@ -23,6 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
        strcmp(options.after, options.role) == 0)) {
     __builtin_trap();
   }
+  if (good && options.off != (size == 3 && memcmp(data, "off", size) == 0)) __builtin_trap();
   for (const uint32_t nodes : {0U, 1U, 4U, UINT32_MAX}) {
     if (!good) break;
     error[0] = '\0';

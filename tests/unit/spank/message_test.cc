@@ -148,6 +148,13 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
       {"min=0", ""},
       {"grow=no", ""},
       {"after=ps", ""},
+      {"off", ""},
+      {"off,spares=1", "'off' stands alone: a step that is no gang has no other keys; the keys are"},
+      {"spares=1,off", "'off' stands alone"},
+      {"off,off", "'off' stands alone"},
+      {"off,", "empty item"},
+      {"off=yes", "unknown key 'off'"},
+      {"no", "unknown key 'no'"},
       {"spares=1025", "not a good value"},
       {"spares=", "not a good value"},
       {"min=65537", "not a good value"},
@@ -273,6 +280,8 @@ TEST(GangOptions, EveryKeyIsKept) {
   EXPECT_TRUE(all.order_by_topology);
   EXPECT_EQ(all.preflight, wire::Preflight::kFull);
   EXPECT_TRUE(all.warm);
+  EXPECT_TRUE(Parsed("off").off);
+  EXPECT_FALSE(all.off);
   EXPECT_EQ(Parsed("preflight=quick").preflight, wire::Preflight::kQuick);
   EXPECT_EQ(Parsed("preflight=off").preflight, wire::Preflight::kOff);
   EXPECT_TRUE(Parsed("hang=off").hang_off);
@@ -326,7 +335,7 @@ TEST(GangOptions, NodesThatDoNotAddUpAreNamed) {
       {"spares=1", 2, ""},
       {"spares=1,min=3", 4, ""},
       {"min=4", 4, ""},
-      {"spares=1", 1, "spares=1 of 1 nodes"},
+      {"spares=1", 1, "--gang: spares=1 of 1 nodes leaves none to run on"},
       {"spares=5", 4, "spares=5 of 4 nodes"},
       {"min=5", 4, "min=5 is more than the 4 nodes"},
       {"spares=1,min=4", 4,

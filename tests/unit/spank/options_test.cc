@@ -78,6 +78,24 @@ TEST_F(Options, AGoodValueIsKept) {
   EXPECT_TRUE(errors.empty());
 }
 
+TEST_F(Options, OffIsNoGangAndTheLastValueCounts) {
+  EXPECT_EQ(Give("spares=1", kLocal), 0);
+  EXPECT_EQ(Give("off", kLocal), 0);
+  EXPECT_FALSE(Gang().given);
+  EXPECT_STREQ(Gang().value, "off");
+  EXPECT_EQ(Give("", kLocal), 0);
+  EXPECT_TRUE(Gang().given);
+  EXPECT_NE(Give("off,spares=1", kLocal), 0);
+}
+
+TEST_F(Options, TheJobsOwnIsKnownByItsVariable) {
+  EXPECT_FALSE(Gang().inherited);
+  ASSERT_EQ(setenv("SLURM_SPANK__SLURM_SPANK_OPTION_muster_gang", "", 1), 0);
+  ASSERT_EQ(RegisterGangOption(nullptr), ESPANK_SUCCESS);
+  EXPECT_TRUE(Gang().inherited);
+  ASSERT_EQ(unsetenv("SLURM_SPANK__SLURM_SPANK_OPTION_muster_gang"), 0);
+}
+
 TEST_F(Options, ABadValueIsRefusedWhereItIsGiven) {
   EXPECT_NE(Give("restart=2", kLocal), 0);
   ASSERT_EQ(errors.size(), 1U);

@@ -1,0 +1,147 @@
+#!/usr/bin/python3
+"""Batch files as people write them: what a user meets in the first hour."""
+
+import json
+import sys
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import harness  # noqa: E402
+from harness import MEMBER, ClusterCase, Job  # noqa: E402
+
+
+def setUpModule() -> None:
+    harness.start("hour", nodes=5, ceph=False)
+
+
+def member(code: str = "record(); until_released()") -> str:
+    """The program of a gang's step, in a batch file."""
+    return " ".join([*MEMBER, "{FILES}", f'"{code}"'])
+
+
+class StepsThatAreNoGang(ClusterCase):
+    def gangs(self, job: Job, number: str = "") -> list[str]:
+        """The steps of the job, or of a component by its number, that musterd knows as gangs."""
+        done = self.muster("--json", "status", number or job.id)
+        return sorted(gang["gang"] for gang in json.loads(done.stdout)["gangs"]) if done.stdout else []
+
+    def ends_well(self, job: Job) -> None:
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
+
+    def test_a_torchrun_file_asks_its_head_node_for_its_address_and_trains_with_a_spare(self) -> None:
+        # The form of https://github.com/pytorch/examples/blob/main/distributed/ddp-tutorial-series/slurm/sbatch_run.sh.
+        job = self.batch(
+            "#SBATCH -N3 --ntasks-per-node=1 --gang=spares=1\n"
+            "set -e\n"
+            'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))\n'
+            "head=${nodes[0]}\n"
+            'HEAD_IP=$(srun --nodes=1 --ntasks=1 -w "$head" hostname --ip-address)\n'
+            f"export HEAD_IP\nsrun {member()}\n"
+        )
+        records = job.wait_for_generation(1, 2)
+        head = self.cluster.user("n1", ["hostname", "--ip-address"]).stdout.strip()
+        self.assertEqual({record.env["HEAD_IP"] for record in records}, {head})
+        self.assertEqual(self.gangs(job), [f"{job.id}.1"])
+        self.ends_well(job)
+        self.assertEqual(job.err.count("muster: "), job.err.count(f"muster: gang {job.id}.1: "))
+
+    def test_a_one_task_step_of_several_nodes_is_plain_where_no_musterd_runs(self) -> None:
+        self.cluster.stop_daemon("n2", "musterd")
+        try:
+            job = self.batch(
+                "#SBATCH -N2 --ntasks-per-node=2 --gang=spares=1\n"
+                "for export in ALL NONE; do\n"
+                "  srun -N1 -n1 -w n2 --export=$export /bin/bash -c 'echo out; echo err >&2; /usr/bin/env >{FILES}/env.$0; exit 9' $export\n"
+                "  echo $? >>{FILES}/codes\ndone\n"
+            )
+            self.assertEqual(job.wait(), 0)
+        finally:
+            self.cluster.start_daemon("n2", "musterd")
+        self.assertEqual(job.out.splitlines()[1:], ["out"] * 2)
+        self.assertEqual(sorted(job.err.splitlines()), ["err"] * 2 + ["srun: error: n2: task 0: Exited with exit code 9"] * 2)
+        self.assertEqual((job.files / "codes").read_text(), "9\n9\n")
+        for export in ("ALL", "NONE"):
+            names = {line.split("=")[0] for line in (job.files / f"env.{export}").read_text().splitlines()}
+            self.assertEqual({name for name in names if "MUSTER" in name} - {"MUSTER_SRC"}, {"SLURM_MUSTER_SUBMISSION"})
+
+    def test_a_terminal_is_plain_and_what_it_starts_is_a_gang(self) -> None:
+        job = self.batch(
+            "#SBATCH -N2 --ntasks-per-node=1 --gang=spares=1\n"
+            "cat >{FILES}/typed <<END\n"
+            "[ \\$SLURM_PROCID = 0 ] || exit 0\ntty\n"
+            f"srun --overlap {member()}\nexit 5\nEND\n"
+            "script -qec 'srun --pty bash {FILES}/typed' {FILES}/terminal </dev/null >/dev/null\necho $?\n"
+        )
+        job.wait_for_generation(1, 1)
+        self.ends_well(job)
+        self.assertIn("/dev/pts/", (job.files / "terminal").read_text())
+        self.assertEqual(job.out.splitlines()[1:], ["5"])
+        self.assertEqual(self.gangs(job), [f"{job.id}.1"])
+
+    def test_every_other_step_of_the_job_is_a_gang_also_on_part_of_its_nodes(self) -> None:
+        job = self.batch(
+            "#SBATCH -N3 --ntasks-per-node=2 --gang\n"
+            "srun -N2 -n2 true; srun -N1 -n2 true; srun -N1 -n1 true; srun -N1 -n1 --gang=restarts=1 true\n"
+            f"srun -N2 -n2 {member()} & srun -N1 -n2 true & wait\n"
+        )
+        job.wait_for_generation(1, 2)
+        self.ends_well(job)
+        self.assertEqual(self.gangs(job), [f"{job.id}.{step}" for step in (0, 1, 3, 4, 5)])
+
+    def test_one_task_is_the_gang_of_a_job_that_has_one_node_or_one_left(self) -> None:
+        one = self.batch("#SBATCH -N1 -n1 --gang\nsrun true")
+        shrunk = self.batch("#SBATCH -N2 -n2 --gang\nscontrol update JobId=$SLURM_JOB_ID NumNodes=1\nsrun -N1 -n1 true")
+        for job in (one, shrunk):
+            self.assertEqual(job.wait(), 0, job.err)
+            self.assertEqual(self.gangs(job), [job.gang])
+
+    def test_off_makes_any_step_plain_so_that_data_is_staged_on_the_spare_too(self) -> None:
+        job = self.batch(
+            "#SBATCH -N3 --ntasks-per-node=2 --gang=spares=1\n"
+            "srun --gang=off --nodes=3 --ntasks=3 bash -c 'echo $(hostname) $SLURM_NTASKS ${MUSTER_GANG:-none} >>{FILES}/staged'\n"
+            f"srun {member()}\n"
+        )
+        job.wait_for_generation(1, 4)
+        self.assertEqual(sorted((job.files / "staged").read_text().splitlines()), [f"n{i} 3 none" for i in (1, 2, 3)])
+        self.ends_well(job)
+        self.assertEqual(self.gangs(job), [f"{job.id}.1"])
+        of_the_job = self.batch("#SBATCH -N2 -n2 --gang=off\nsrun env")
+        self.assertEqual(of_the_job.wait(), 0, of_the_job.err)
+        self.assertNotRegex(of_the_job.out, "MUSTER_GANG|SLURM_NO_KILL")
+        self.assertEqual(self.gangs(of_the_job), [])
+
+    def test_a_gang_of_the_job_that_does_not_fit_its_step_is_refused_with_the_two_ways_out(self) -> None:
+        job = self.batch(
+            "#SBATCH -N3 --ntasks-per-node=2 --gang=spares=1,min=2\n"
+            "srun -N1 -n2 true; echo $?; srun -N2 -n2 true; echo $?; srun -N1 -n2 --gang=off hostname\n"
+            "sbatch -N1 --wrap true; echo $?; sbatch -N1 --gang=off --wrap true >/dev/null; echo $?\n"
+        )
+        self.assertEqual(job.wait(), 0)
+        self.assertEqual(job.out.splitlines()[1:], ["1", "1", "n1", "n1", "1", "0"])
+        ways = "; --gang is inherited from the job: write {0} --gang=off for no gang, or {0} -N3 for a gang"
+        for line in (
+            "srun: error: --gang: spares=1 of 1 nodes leaves none to run on" + ways.format("srun"),
+            "srun: error: --gang: min=2 is more than the 1 nodes that the gang runs on (2, of which spares=1 wait)" + ways.format("srun"),
+            "sbatch: error: --gang: spares=1 of 1 nodes leaves none to run on" + ways.format("sbatch"),
+        ):
+            self.assertIn(line, job.err.splitlines())
+        self.assertEqual(self.gangs(job), [])
+
+    def test_each_component_of_a_heterogeneous_job_is_judged_by_its_own_nodes(self) -> None:
+        job = self.batch(
+            "#SBATCH -N1 --ntasks-per-node=2 --gang\n#SBATCH hetjob\n#SBATCH -N2 --ntasks-per-node=1\n"
+            "srun --het-group=0 -n1 true; srun --het-group=1 -N1 -n1 true; srun --het-group=1 -N2 -n2 true\n"
+            "srun --het-group=0 -n1 true : --het-group=1 -N1 -n1 true\n"
+        )
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertEqual(self.gangs(job), [f"{job.id}.0", f"{job.id}.3"])
+        other = str(int(job.id) + 1)
+        self.assertEqual(self.gangs(job, other), [f"{other}.2"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
