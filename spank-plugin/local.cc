@@ -8,6 +8,7 @@
 #include "spank-plugin/front_end.h"
 #include "spank-plugin/job_nodes.h"
 #include "spank-plugin/no_kill.h"
+#include "spank-plugin/outcome.h"
 #include "spank-plugin/plugin_options.h"
 #include "wire/gang_options.h"
 
@@ -83,19 +84,30 @@ int OnOptions() {
 int OnLocal(spank_t spank) {
   if (!Gang().given) return 0;
   uint32_t job = 0;
+  uint32_t step = 0;
   uint32_t nodes = 0;
   uint32_t tasks = 0;
-  // Each of several components has options of its own, which musterd checks.
-  if (getenv(kComponentsVariable) == nullptr && spank_get_item(spank, S_JOB_ID, &job) == ESPANK_SUCCESS &&
-      spank_get_item(spank, S_JOB_NNODES, &nodes) == ESPANK_SUCCESS &&
-      spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &tasks) == ESPANK_SUCCESS) {
+  if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS)
+    return 0;
+  const char* leader = getenv("SLURM_JOB_ID");
+  if (getenv(kComponentsVariable) != nullptr) {
+    // Each has options of its own, which musterd checks. The gang has the first one's job.
+    if (leader != nullptr) job = static_cast<uint32_t>(strtoul(leader, nullptr, 10));
+  } else {
     if (inherited && (HasTerminal() || (tasks == 1 && NodesLeft(job) > 1))) {
       setenv(kStepVariable, kPlain, 1);
       return 0;
     }
     // The step is to be launched all the same: Slurm keeps the CPUs of a step that was only created until the job's end.
-    if (!Fits(nodes)) setenv(kStepVariable, kRefused, 1);
+    if (!Fits(nodes)) {
+      setenv(kStepVariable, kRefused, 1);
+      return 0;
+    }
   }
+  EndAsTheGang(job, step);
   if (&MPIR_being_debugged != nullptr && MPIR_being_debugged != 0) setenv(kDebuggerVariable, "1", 1);
   return 0;
 }

@@ -9,9 +9,8 @@ namespace muster::plugin {
 
 // What was asked for; filled in by Slurm calling the option's callback, in every context before task_init.
 struct GangOption {
-  bool given = false;  // and not `off`
-  bool inherited =
-      false;  // srun, sbatch, salloc: the job's environment has --gang, which is read before any other
+  bool given = false;      // and not `off`
+  bool inherited = false;  // the environment has the job's, which Slurm reads before this program's own
   unsigned times = 0;      // so far: a heterogeneous srun reads the options of one component after the other
   const char* value = "";  // what follows --gang=
   const char* error =

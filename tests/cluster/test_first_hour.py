@@ -143,5 +143,32 @@ class StepsThatAreNoGang(ClusterCase):
         self.assertEqual(self.gangs(job, other), [f"{other}.2"])
 
 
+class TheGangsEndIsSruns(ClusterCase):
+    def healed(self, before: str) -> tuple[Job, str]:
+        """A gang loses the node of rank 0 and succeeds on its spare: Slurm counts the task that was killed. The job, and srun's exit code."""
+        code = "record(parent=os.getppid()); until_released()"
+        job = self.batch(f"#SBATCH -N2 --ntasks-per-node=1 --gang=spares=1\nsrun=$(command -v srun)\n{before} $srun {member(code)}\necho $? >{{FILES}}/code")
+        first = job.wait_for_generation(1, 1)[0]
+        self.cluster.exec(first.host, ["kill", "-KILL", str(first.said["parent"])])
+        self.assertNotEqual(job.wait_for_generation(2, 1)[0].host, first.host)
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
+        return job, (job.files / "code").read_text().strip()
+
+    def test_srun_ends_with_0_after_a_loss_that_the_gang_has_outlived(self) -> None:
+        job, code = self.healed("")
+        self.assertEqual(code, "0", job.err)
+        self.assertIn(f"srun: muster: gang {job.gang} has succeeded: srun ends with 0, not with 137", job.err)
+
+    def test_srun_ends_as_slurm_has_it_where_muster_cannot_be_asked(self) -> None:
+        job, code = self.healed("PATH=/nowhere")
+        self.assertEqual(code, "137", job.err)
+
+    def test_a_gang_that_has_failed_has_its_own_exit_code(self) -> None:
+        job = self.batch("#SBATCH -N2 -n2 --gang=restarts=0\nsrun bash -c 'exit 7'")
+        self.assertEqual(job.wait(), 7, job.err)
+        self.assertNotIn("has succeeded", job.err)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -1,0 +1,126 @@
+#include "spank-plugin/outcome.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "spank-plugin/spank_header.h"
+#include "spank-plugin/submission.h"
+#include "spank-plugin/supervisor/supervisor_clock.h"
+
+extern char** environ;  // srun's
+
+namespace muster::plugin {
+namespace {
+
+constexpr int64_t kPatienceMs = 3000;
+constexpr int kAgainMs = 100;
+
+struct Launched {
+  pid_t srun = 0;
+  int64_t at_ns = 0;
+  char gang[32] = "";
+};
+constinit Launched launched;
+
+const char* After(const char* text, const char* what) {
+  const char* found = text != nullptr ? strstr(text, what) : nullptr;
+  return found != nullptr ? found + strlen(what) : nullptr;
+}
+
+bool Begins(const char* text, const char* with) {
+  return text != nullptr && strncmp(text, with, strlen(with)) == 0;
+}
+
+// All that comes out of a pipe until its end or the deadline; null when it did not end in time.
+char* ReadUp(int fd, int64_t end) {
+  size_t size = 0;
+  size_t room = 64 * 1024;
+  auto* text = static_cast<char*>(malloc(room + 1));
+  while (text != nullptr) {
+    const int64_t left = end - supervisor::MonotonicMs();
+    pollfd readable = {fd, POLLIN, 0};
+    const bool in_time = left > 0 && poll(&readable, 1, static_cast<int>(left)) == 1;
+    const ssize_t got = in_time ? read(fd, text + size, room - size) : -1;
+    if (got < 0) {
+      free(text);
+      return nullptr;
+    }
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+    if (size == room) text = static_cast<char*>(realloc(text, (room *= 2) + 1));
+  }
+  if (text != nullptr) text[size] = '\0';
+  return text;
+}
+
+char* AskMuster(int64_t end) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return nullptr;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  char words[][8] = {"muster", "--json", "status"};
+  char* arguments[] = {words[0], words[1], words[2], launched.gang, nullptr};
+  pid_t muster = 0;
+  const int failed = posix_spawnp(&muster, arguments[0], &actions, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  char* text = failed == 0 ? ReadUp(ends[0], end) : nullptr;
+  close(ends[0]);
+  if (failed != 0) return nullptr;
+  kill(muster, SIGKILL);
+  waitpid(muster, nullptr, 0);
+  return text;
+}
+
+bool HasSucceeded() {
+  const int64_t end = supervisor::MonotonicMs() + kPatienceMs;
+  for (;;) {
+    char* const status = AskMuster(end);
+    const Outcome outcome = status != nullptr ? OutcomeIn(status, launched.at_ns) : Outcome::kUnknown;
+    free(status);
+    if (outcome != Outcome::kRuns || supervisor::MonotonicMs() + kAgainMs >= end)
+      return outcome == Outcome::kSucceeded;
+    poll(nullptr, 0, kAgainMs);
+  }
+}
+
+// Runs before all that srun itself has to do at its exit: Slurm registers that earlier.
+void OnExit(int status, void* /*unused*/) {
+  if (status == 0 || getpid() != launched.srun || !HasSucceeded()) return;
+  slurm_info("muster: gang %s has succeeded: srun ends with 0, not with %d", launched.gang, status & 0xff);
+  // glibc goes on with the other handlers, and takes the last status.
+  exit(0);
+}
+
+}  // namespace
+
+Outcome OutcomeIn(const char* status, int64_t launched_ns) {
+  char own[64];
+  snprintf(own, sizeof(own), "\"launched_ns\": %lld,", static_cast<long long>(launched_ns));
+  // A gang's keys are in the order of the alphabet.
+  const char* state = After(After(status, own), "\"state\": ");
+  if (state == nullptr) return Outcome::kUnknown;
+  if (!Begins(state, "\"finished\"")) return Outcome::kRuns;
+  return Begins(After(state, "\"succeeded\": "), "true") ? Outcome::kSucceeded : Outcome::kFailed;
+}
+
+void EndAsTheGang(uint32_t job_id, uint32_t step_id) {
+  const char* at = getenv(kLaunchVariable);
+  if (launched.srun != 0 || at == nullptr) return;
+  launched.srun = getpid();
+  launched.at_ns = static_cast<int64_t>(strtoull(at, nullptr, 16));
+  snprintf(launched.gang, sizeof(launched.gang), "%u.%u", job_id, step_id);
+  on_exit(OnExit, nullptr);
+}
+
+}  // namespace muster::plugin
