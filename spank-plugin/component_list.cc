@@ -154,7 +154,7 @@ const char* AddComponent(bool given, const char* value, const char* groups) {
   if (count == 1) unsetenv(kComponentsVariable);  // of an srun around this one
   if (with > 0 && with < count) {
     return "--gang: a component of this srun has it and another has not: a gang is a whole step; give each "
-           "component its own, with its role (--gang=role=NAME)";
+           "component its own, with its role (--gang=role=NAME), or --gang=off to each";
   }
   if (with == 0) return nullptr;
   if (count > kMaxComponents ||

@@ -1,6 +1,8 @@
 #include "spank-plugin/job_nodes.h"
 
 #include <slurm/slurm_version.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "spank-plugin/spank_header.h"
 
@@ -31,12 +33,29 @@ uint32_t Key(uint32_t job_id) {
 }
 #endif
 
-}  // namespace
+uint32_t NumberOf(const char* variable) {
+  const char* text = getenv(variable);
+  return text != nullptr ? static_cast<uint32_t>(strtoul(text, nullptr, 10)) : 0;
+}
 
-uint32_t NodesLeft(uint32_t job_id) {
+// Of the job when it started, or of the component; 0 outside of the job.
+uint32_t NodesAtFirst(uint32_t job_id) {
+  for (unsigned group = 0;; ++group) {
+    char variable[64];
+    snprintf(variable, sizeof(variable), "SLURM_JOB_ID_HET_GROUP_%u", group);
+    const uint32_t component = NumberOf(variable);
+    if (component == 0) return NumberOf("SLURM_JOB_NUM_NODES");
+    snprintf(variable, sizeof(variable), "SLURM_JOB_NUM_NODES_HET_GROUP_%u", group);
+    if (component == job_id) return NumberOf(variable);
+  }
+}
+
+// 0 when slurmctld does not answer.
+uint32_t NodesNow(uint32_t job_id) {
   if (slurm_load_job == nullptr || slurm_free_job_info_msg == nullptr) return 0;
   job_info_msg_t* jobs = nullptr;
-  if (slurm_load_job(&jobs, Key(job_id), SHOW_ALL) != 0) return 0;
+  // Without SHOW_LOCAL the other clusters of a federation are asked too.
+  if (slurm_load_job(&jobs, Key(job_id), SHOW_ALL | SHOW_LOCAL) != 0) return 0;
   uint32_t nodes = 0;
   // The first component of a heterogeneous job brings all of them.
   for (uint32_t i = 0; i < jobs->record_count; ++i) {
@@ -44,6 +63,14 @@ uint32_t NodesLeft(uint32_t job_id) {
   }
   slurm_free_job_info_msg(jobs);
   return nodes;
+}
+
+}  // namespace
+
+uint32_t NodesLeft(uint32_t job_id) {
+  const uint32_t nodes = NodesNow(job_id);
+  // With 0 a head node's srun would be taken for a gang, and refused. Few jobs have lost a node while slurmctld is silent.
+  return nodes > 0 ? nodes : NodesAtFirst(job_id);
 }
 
 }  // namespace muster::plugin

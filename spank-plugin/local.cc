@@ -1,6 +1,7 @@
 #include "spank-plugin/local.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "spank-plugin/outcome.h"
 #include "spank-plugin/plugin_options.h"
 #include "wire/gang_options.h"
+#include "wire/member_variables.h"
 
 // srun's own variable of the MPIR debugger interface; there is none in the other programs that load the
 // plugin.
@@ -46,9 +48,26 @@ const char* TerminalPort() {
   return getenv("SLURM_PTY_PORT");
 }
 
-// srun has set the variable for --pty by now. It is an outer srun's where it is the same string still.
+// srun has set the variable by now, unless srun disregards --pty for want of a terminal. An outer srun's is the same string still.
 bool HasTerminal() {
-  return front_end::Readable() ? front_end::IsSet("pty") : TerminalPort() != outer_terminal;
+  const char* port = TerminalPort();
+  return port != nullptr && port != outer_terminal;
+}
+
+// Why a step with the job's --gang is no gang, or null.
+const char* WhyPlain(uint32_t job, uint32_t tasks) {
+  static char why[64];
+  if (HasTerminal()) return "a terminal";
+  if (tasks != 1) return nullptr;
+  const uint32_t nodes = NodesLeft(job);
+  snprintf(why, sizeof(why), "one task of a job with %u nodes", nodes);
+  return nodes > 1 ? why : nullptr;
+}
+
+// A step that a member starts is not that member. Where the step is a gang, its members get variables of their own.
+void ForgetMember() {
+  if (getenv("MUSTER_TOKEN") == nullptr) return;
+  for (const char* variable : wire::kMemberVariables) unsetenv(variable);
 }
 
 }  // namespace
@@ -63,6 +82,7 @@ int OnOptions() {
   if (srun) {
     outer_terminal = TerminalPort();
     unsetenv(kStepVariable);  // of an srun around this one
+    ForgetMember();
     const char* groups = front_end::IsSet("het-group") ? front_end::Get("het-group") : nullptr;
     if (const char* why = AddComponent(given, Gang().value, groups != nullptr ? groups : "")) {
       slurm_error("%s", why);
@@ -97,7 +117,8 @@ int OnLocal(spank_t spank) {
     // Each has options of its own, which musterd checks. The gang has the first one's job.
     if (leader != nullptr) job = static_cast<uint32_t>(strtoul(leader, nullptr, 10));
   } else {
-    if (inherited && (HasTerminal() || (tasks == 1 && NodesLeft(job) > 1))) {
+    if (const char* why = inherited ? WhyPlain(job, tasks) : nullptr) {
+      slurm_verbose("muster: no gang: %s; %s --gang makes it one", why, program_invocation_short_name);
       setenv(kStepVariable, kPlain, 1);
       return 0;
     }

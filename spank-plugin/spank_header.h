@@ -1,4 +1,4 @@
-// Slurm's plugin header as C++ needs it. Nothing else of Slurm's is used: it changes between releases.
+// Slurm's plugin header as C++ needs it, with slurm.h, whose functions and structures change between releases.
 #pragma once
 
 extern "C" {

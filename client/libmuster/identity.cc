@@ -44,8 +44,10 @@ bool ReadToken(const char* text, uint8_t (&token)[wire::kTokenBytes]) {
 int Identity::Read(char* error, size_t error_size) {
   const char* gang_text = getenv("MUSTER_GANG");
   if (gang_text == nullptr || *gang_text == '\0') {
-    snprintf(error, error_size,
-             "this process is in no gang: MUSTER_GANG is not set (was the job submitted with --gang?)");
+    snprintf(
+        error, error_size,
+        "this process is in no gang: MUSTER_GANG is not set (was the job submitted with --gang? A step with "
+        "a terminal, or of one task in a job of several nodes, needs its own srun --gang)");
     return MUSTER_E_NO_GANG;
   }
   const auto bad = [&](const char* variable) {

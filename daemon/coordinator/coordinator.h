@@ -275,7 +275,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool asking_why_ = false;  // Slurm ends the job
   gang::Announced announced_ = gang::Announced::kNothing;
   std::shared_ptr<const SlurmJob> job_in_slurm_;  // as Slurm last said
-  gang::ExitCodes exit_codes_;            // the site's, from the configuration
+  gang::ExitCodes exit_codes_;                    // the site's, from the configuration
 
   bool confirming_ = false;
   std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined

@@ -2,6 +2,7 @@
 """Batch files as people write them: what a user meets in the first hour."""
 
 import json
+import re
 import sys
 import unittest
 from pathlib import Path
@@ -11,10 +12,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from harness import MEMBER, ClusterCase, Job  # noqa: E402
+from vc.names import REPOSITORY  # noqa: E402
 
 
 def setUpModule() -> None:
     harness.start("hour", nodes=5, ceph=False)
+
+
+IDENTITY = set(re.findall(r'^    "(\w+)",$', (REPOSITORY / "wire" / "member_variables.h").read_text(), re.MULTILINE))
 
 
 def member(code: str = "record(); until_released()") -> str:
@@ -23,6 +28,10 @@ def member(code: str = "record(); until_released()") -> str:
 
 
 class StepsThatAreNoGang(ClusterCase):
+    def setUp(self) -> None:
+        # `sbatch --wait` may end while the job of the test before still has its nodes.
+        self.wait_until_idle()
+
     def gangs(self, job: Job, number: str = "") -> list[str]:
         """The steps of the job, or of a component by its number, that musterd knows as gangs."""
         done = self.muster("--json", "status", number or job.id)
@@ -73,14 +82,42 @@ class StepsThatAreNoGang(ClusterCase):
             "#SBATCH -N2 --ntasks-per-node=1 --gang=spares=1\n"
             "cat >{FILES}/typed <<END\n"
             "[ \\$SLURM_PROCID = 0 ] || exit 0\ntty\n"
-            f"srun --overlap {member()}\nexit 5\nEND\n"
+            f"srun --overlap {member()}\n"
+            "srun --overlap --pty tty; srun --overlap --pty env </dev/null >{FILES}/none 2>&1\nexit 5\nEND\n"
             "script -qec 'srun --pty bash {FILES}/typed' {FILES}/terminal </dev/null >/dev/null\necho $?\n"
         )
         job.wait_for_generation(1, 1)
         self.ends_well(job)
         self.assertIn("/dev/pts/", (job.files / "terminal").read_text())
         self.assertEqual(job.out.splitlines()[1:], ["5"])
-        self.assertEqual(self.gangs(job), [f"{job.id}.1"])
+        self.assertIn(f"MUSTER_GANG={job.id}.3", (job.files / "none").read_text().splitlines())
+        self.assertEqual(self.gangs(job), [f"{job.id}.1", f"{job.id}.3"])
+
+    def test_pty_without_a_terminal_is_a_gang(self) -> None:
+        job = self.batch("#SBATCH -N2 --ntasks-per-node=1 --gang\nsrun --pty -n2 env")
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertIn("Not using a pseudo-terminal, disregarding --pty option", job.err)
+        self.assertEqual(job.out.splitlines().count(f"MUSTER_GANG={job.gang}"), 2)
+
+    def test_a_plain_step_of_a_member_is_not_that_member(self) -> None:
+        code = "record(); until_released(); rank == 0 and os.system('bash {FILES}/evaluate')"
+        job = self.batch(
+            "#SBATCH -N2 --ntasks-per-node=2 --gang\n"
+            "cat >{FILES}/evaluate <<END\n"
+            "srun -v --overlap -N1 -n1 env >{FILES}/one 2>{FILES}/verbose; srun --overlap --gang=off -n4 env >{FILES}/off\n"
+            "MASTER_PORT=1 srun --overlap --gang=off -N1 -n1 --export=ALL,RANK=0 env >{FILES}/own\n"
+            "srun --overlap -n2 -N2 env >{FILES}/gang\nEND\n"
+            f"srun {member(code)}\n"
+        )
+        self.assertGreater(len(IDENTITY & set(job.wait_for_generation(1, 4)[0].env)), 30)
+        self.ends_well(job)
+        for name, own in (("one", set[str]()), ("off", set()), ("own", {"RANK"})):
+            names = {line.split("=")[0] for line in (job.files / name).read_text().splitlines()}
+            self.assertIn("SLURM_PROCID", names)
+            self.assertEqual(names & IDENTITY, own)
+        self.assertIn("muster: no gang: one task of a job with 2 nodes; srun --gang makes it one", (job.files / "verbose").read_text())
+        self.assertEqual((job.files / "gang").read_text().splitlines().count(f"MUSTER_GANG={job.id}.4"), 2)
+        self.assertEqual(self.gangs(job), [f"{job.id}.0", f"{job.id}.4"])
 
     def test_every_other_step_of_the_job_is_a_gang_also_on_part_of_its_nodes(self) -> None:
         job = self.batch(
@@ -118,7 +155,8 @@ class StepsThatAreNoGang(ClusterCase):
         job = self.batch(
             "#SBATCH -N3 --ntasks-per-node=2 --gang=spares=1,min=2\n"
             "srun -N1 -n2 true; echo $?; srun -N2 -n2 true; echo $?; srun -N1 -n2 --gang=off hostname\n"
-            "sbatch -N1 --wrap true; echo $?; sbatch -N1 --gang=off --wrap true >/dev/null; echo $?\n"
+            "sbatch -N1 --wrap true; echo $?\n"
+            "sbatch --wait --output={FILES}/off -N1 -n2 --gang=off --wrap 'srun -n2 env' >/dev/null; echo $?\n"
         )
         self.assertEqual(job.wait(), 0)
         self.assertEqual(job.out.splitlines()[1:], ["1", "1", "n1", "n1", "1", "0"])
@@ -130,6 +168,9 @@ class StepsThatAreNoGang(ClusterCase):
         ):
             self.assertIn(line, job.err.splitlines())
         self.assertEqual(self.gangs(job), [])
+        off = (job.files / "off").read_text()
+        self.assertEqual(off.count("SLURM_PROCID="), 2)
+        self.assertNotIn("MUSTER_GANG", off)
 
     def test_each_component_of_a_heterogeneous_job_is_judged_by_its_own_nodes(self) -> None:
         job = self.batch(
@@ -141,6 +182,22 @@ class StepsThatAreNoGang(ClusterCase):
         self.assertEqual(self.gangs(job), [f"{job.id}.0", f"{job.id}.3"])
         other = str(int(job.id) + 1)
         self.assertEqual(self.gangs(job, other), [f"{other}.2"])
+
+    def test_the_first_component_speaks_for_the_script_and_off_stands_in_each_of_an_srun(self) -> None:
+        job = self.batch(
+            "#SBATCH -N1 --ntasks-per-node=2 --gang=off\n#SBATCH hetjob\n#SBATCH -N2 --ntasks-per-node=1 --gang\n"
+            "srun --het-group=1 -N2 -n2 env\n"
+        )
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertNotIn("MUSTER_GANG", job.out)
+        job = self.batch(
+            "#SBATCH -N3 --ntasks-per-node=1 --gang\n"
+            "srun --gang=off -n1 -N1 env : -n2 -N2 env; echo $?\nsrun --gang=off -n1 -N1 true : --gang=off -n2 -N2 true\n"
+        )
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertEqual(job.out.splitlines()[1:], ["1"])
+        self.assertIn("or --gang=off to each", job.err)
+        self.assertEqual(self.gangs(job), [])
 
 
 class TheGangsEndIsSruns(ClusterCase):

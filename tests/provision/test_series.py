@@ -14,7 +14,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 
-from gang_job import GangJob  # noqa: E402
+from gang_job import USER, GangJob  # noqa: E402
 from rack import Rack  # noqa: E402
 from vc.names import REPOSITORY  # noqa: E402
 
@@ -62,6 +62,15 @@ class GangOnAnotherSlurm(unittest.TestCase):
         job.wait_for_end()
         self.assertEqual(job.complaint(generations=3), "", job.evidence())
         print("\n".join(job.muster_lines()))
+
+    def test_a_step_of_one_task_and_a_terminal_are_no_gang_and_a_gang_that_does_not_fit_is_refused(self) -> None:
+        steps = "srun -N1 -n1 env; script -qec 'srun --pty env' /dev/null </dev/null; srun -N1 -n2 true || echo refused"
+        allocate = ["salloc", "-w", "n1,n3", "--ntasks-per-node=2", "--gang=spares=1"]
+        done = self.rack.run("ctl", [*allocate, "bash", "-c", steps], user=USER, check=True, timeout=180)
+        self.assertGreaterEqual(done.stdout.count("SLURM_PROCID="), 2, done)
+        self.assertNotIn("MUSTER_GANG=", done.stdout)
+        self.assertIn("refused", done.stdout.splitlines())
+        self.assertIn("write srun --gang=off for no gang, or srun -N2 for a gang", done.stderr)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ TEST_F(Libmuster, OutsideOfAGangSaysSo) {
   ::unsetenv("MUSTER_GANG");
   EXPECT_EQ(muster_open(&m_), MUSTER_E_NO_GANG);
   EXPECT_EQ(m_, nullptr);
-  EXPECT_THAT(muster_last_error(nullptr), HasSubstr("MUSTER_GANG"));
+  EXPECT_THAT(muster_last_error(nullptr),
+              AllOf(HasSubstr("MUSTER_GANG is not set"), HasSubstr("needs its own srun --gang)")));
 }
 
 TEST_F(Libmuster, ABadEnvironmentIsNamed) {

@@ -6,7 +6,12 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
+
+#include "wire/files_protocol.h"
+#include "wire/member_variables.h"
+#include "wire/warm_protocol.h"
 
 namespace muster {
 namespace {
@@ -53,6 +58,24 @@ TEST(Environment, HasPyTorchsVariables) {
   EXPECT_EQ(e.at("GROUP_RANK"), "0");
   EXPECT_EQ(e.at("TORCHELASTIC_RESTART_COUNT"), "2");
   EXPECT_EQ(e.at("TORCHELASTIC_MAX_RESTARTS"), "5");
+}
+
+// srun unsets these for a step that a member starts.
+TEST(Environment, WhatIdentifiesAMemberIsInTheListForItsSteps) {
+  ClusterSpec spec = Spec();
+  spec.nodes[0].role = "scheduler";
+  spec.nodes[1].role = "worker";
+  LocalFacts facts = kFacts;
+  facts.files = "/usr/libexec/muster-files";
+  facts.defaults = {"NCCL_IB_TC=106"};
+  std::set<std::string> set;
+  for (const std::string& entry : MemberEnvironment(spec, WorldOf(spec, 0), TfCluster(spec), 0, 0, facts)) {
+    const std::string key = entry.substr(0, entry.find('='));
+    if (!key.starts_with("SLURM_") && !key.ends_with('?')) set.insert(key);
+  }
+  // The supervisor's.
+  set.insert({wire::kCheckpointVariable, wire::kWarmVariable});
+  EXPECT_EQ(set, std::set<std::string>(std::begin(wire::kMemberVariables), std::end(wire::kMemberVariables)));
 }
 
 TEST(Environment, EveryMemberFindsTheSameRankZero) {

@@ -95,7 +95,7 @@ TEST(ComponentsOfAnSrun, OneIsNoListAndWhatAnOuterSrunLeftIsForgotten) {
 
 TEST(ComponentsOfAnSrun, AreRefusedWhenOneHasNoGang) {
   EXPECT_THAT(Left({{true, "role=chief", ""}, {false, "", ""}}), HasSubstr("a component of this srun"));
-  EXPECT_THAT(Left({{false, "", ""}, {true, "role=chief", ""}}), HasSubstr("a component of this srun"));
+  EXPECT_THAT(Left({{false, "off", ""}, {true, "role=chief", ""}}), HasSubstr("or --gang=off to each"));
 }
 
 class ComponentsOfATask : public ::testing::Test {
