@@ -64,9 +64,12 @@ const char* WhyPlain(uint32_t job, uint32_t tasks) {
   return nodes > 1 ? why : nullptr;
 }
 
-// A step that a member starts is not that member. Where the step is a gang, its members get variables of their own.
+// A step or a job that a member starts is not that member. Where it is a gang, its members get variables of their own.
 void ForgetMember() {
   if (getenv("MUSTER_TOKEN") == nullptr) return;
+  slurm_verbose(
+      "muster: the variables of the member that starts this are unset: name what is to stay, as "
+      "--export=ALL,NAME=VALUE");
   for (const char* variable : wire::kMemberVariables) unsetenv(variable);
 }
 
@@ -79,10 +82,10 @@ int OnOptions() {
   read = Gang().times;
   inherited = times == 1 && Gang().inherited;
   const bool srun = spank_context() == S_CTX_LOCAL;
+  ForgetMember();
   if (srun) {
     outer_terminal = TerminalPort();
     unsetenv(kStepVariable);  // of an srun around this one
-    ForgetMember();
     const char* groups = front_end::IsSet("het-group") ? front_end::Get("het-group") : nullptr;
     if (const char* why = AddComponent(given, Gang().value, groups != nullptr ? groups : "")) {
       slurm_error("%s", why);
@@ -101,7 +104,7 @@ int OnOptions() {
   return 0;
 }
 
-int OnLocal(spank_t spank) {
+int OnLocal(spank_t spank, const char* muster) {
   if (!Gang().given) return 0;
   uint32_t job = 0;
   uint32_t step = 0;
@@ -128,7 +131,7 @@ int OnLocal(spank_t spank) {
       return 0;
     }
   }
-  EndAsTheGang(job, step);
+  EndAsTheGang(job, step, muster);
   if (&MPIR_being_debugged != nullptr && MPIR_being_debugged != 0) setenv(kDebuggerVariable, "1", 1);
   return 0;
 }

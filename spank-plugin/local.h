@@ -16,7 +16,7 @@ inline constexpr char kPlain[] =
 inline constexpr char kRefused[] = "refused";  // its tasks fail: srun has said why
 
 // local_user_init, once the step has its nodes: tells the remote side what only srun knows.
-int OnLocal(spank_t spank);
+int OnLocal(spank_t spank, const char* muster);
 
 // slurm_spank_init_post_opt in sbatch, srun and salloc: ends the program with a sentence when the gang cannot be had on
 // the nodes that are asked for, and asks for --no-kill.

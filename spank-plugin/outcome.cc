@@ -1,5 +1,6 @@
 #include "spank-plugin/outcome.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -20,12 +21,14 @@ namespace muster::plugin {
 namespace {
 
 constexpr int64_t kPatienceMs = 3000;
-constexpr int kAgainMs = 100;
+constexpr int kAgainMs = 100;  // doubles
+constexpr int kLongestAgainMs = 800;
 
 struct Launched {
   pid_t srun = 0;
   int64_t at_ns = 0;
   char gang[32] = "";
+  char muster[256] = "";
 };
 constinit Launched launched;
 
@@ -46,8 +49,10 @@ char* ReadUp(int fd, int64_t end) {
   while (text != nullptr) {
     const int64_t left = end - supervisor::MonotonicMs();
     pollfd readable = {fd, POLLIN, 0};
-    const bool in_time = left > 0 && poll(&readable, 1, static_cast<int>(left)) == 1;
-    const ssize_t got = in_time ? read(fd, text + size, room - size) : -1;
+    const int polled = left > 0 ? poll(&readable, 1, static_cast<int>(left)) : 0;
+    if (polled < 0 && errno == EINTR) continue;
+    const ssize_t got = polled == 1 ? read(fd, text + size, room - size) : -1;
+    if (got < 0 && polled == 1 && errno == EINTR) continue;
     if (got < 0) {
       free(text);
       return nullptr;
@@ -68,29 +73,41 @@ char* AskMuster(int64_t end) {
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  // srun has blocked what ends a program.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   char words[][8] = {"muster", "--json", "status"};
   char* arguments[] = {words[0], words[1], words[2], launched.gang, nullptr};
   pid_t muster = 0;
-  const int failed = posix_spawnp(&muster, arguments[0], &actions, nullptr, arguments, environ);
+  const int failed = posix_spawn(&muster, launched.muster, &actions, &attributes, arguments, environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   char* text = failed == 0 ? ReadUp(ends[0], end) : nullptr;
   close(ends[0]);
   if (failed != 0) return nullptr;
   kill(muster, SIGKILL);
-  waitpid(muster, nullptr, 0);
+  // One that stands still in a system call is left to init.
+  for (int i = 0; i < 10 && waitpid(muster, nullptr, WNOHANG) == 0; ++i) poll(nullptr, 0, 10);
   return text;
 }
 
+// A musterd that does not answer may be one that is restarted.
 bool HasSucceeded() {
+  if (access(launched.muster, X_OK) != 0) return false;
   const int64_t end = supervisor::MonotonicMs() + kPatienceMs;
-  for (;;) {
+  for (int pause = kAgainMs;; pause = pause * 2 < kLongestAgainMs ? pause * 2 : kLongestAgainMs) {
     char* const status = AskMuster(end);
-    const Outcome outcome = status != nullptr ? OutcomeIn(status, launched.at_ns) : Outcome::kUnknown;
+    const bool answer = status != nullptr && status[0] != '\0';
+    const Outcome outcome = answer ? OutcomeIn(status, launched.at_ns) : Outcome::kRuns;
     free(status);
-    if (outcome != Outcome::kRuns || supervisor::MonotonicMs() + kAgainMs >= end)
+    if (outcome != Outcome::kRuns || supervisor::MonotonicMs() + pause >= end)
       return outcome == Outcome::kSucceeded;
-    poll(nullptr, 0, kAgainMs);
+    poll(nullptr, 0, pause);
   }
 }
 
@@ -114,9 +131,10 @@ Outcome OutcomeIn(const char* status, int64_t launched_ns) {
   return Begins(After(state, "\"succeeded\": "), "true") ? Outcome::kSucceeded : Outcome::kFailed;
 }
 
-void EndAsTheGang(uint32_t job_id, uint32_t step_id) {
+void EndAsTheGang(uint32_t job_id, uint32_t step_id, const char* muster) {
   const char* at = getenv(kLaunchVariable);
-  if (launched.srun != 0 || at == nullptr) return;
+  if (launched.srun != 0 || at == nullptr || strlen(muster) >= sizeof(launched.muster)) return;
+  strcpy(launched.muster, muster);
   launched.srun = getpid();
   launched.at_ns = static_cast<int64_t>(strtoull(at, nullptr, 16));
   snprintf(launched.gang, sizeof(launched.gang), "%u.%u", job_id, step_id);

@@ -13,6 +13,6 @@ Outcome OutcomeIn(const char* status, int64_t launched_ns);
 
 // For srun, once its step is known: where the gang has succeeded, srun ends with 0, whatever it would have ended with. A gang's record
 // is asked for only when srun fails.
-void EndAsTheGang(uint32_t job_id, uint32_t step_id);
+void EndAsTheGang(uint32_t job_id, uint32_t step_id, const char* muster);
 
 }  // namespace muster::plugin

@@ -38,8 +38,8 @@ int slurm_spank_init_post_opt(spank_t /*spank*/, int /*argc*/, char** /*argv*/) 
   return muster::plugin::OnOptions();
 }
 
-int slurm_spank_local_user_init(spank_t spank, int /*argc*/, char** /*argv*/) {
-  return muster::plugin::OnLocal(spank);
+int slurm_spank_local_user_init(spank_t spank, int argc, char** argv) {
+  return muster::plugin::OnLocal(spank, muster::plugin::ReadArguments(argc, argv, false).muster);
 }
 
 int slurm_spank_task_init_privileged(spank_t spank, int argc, char** argv) {

@@ -10,7 +10,7 @@
 namespace muster::plugin {
 namespace {
 
-constexpr char kArguments[] = "socket=PATH, signals=tasks|all, wait=SECONDS (0..3600)";
+constexpr char kArguments[] = "socket=PATH, signals=tasks|all, wait=SECONDS (0..3600), muster=PATH";
 
 // Where sbatch and salloc leave their --gang for the job's sruns.
 constexpr char kOfTheJob[] = "SLURM_SPANK__SLURM_SPANK_OPTION_muster_gang";
@@ -72,6 +72,9 @@ Arguments ReadArguments(int argc, char** argv, bool complain) {
     if (const char* path = Value(argv[i], "socket=")) {
       good = path[0] == '/';
       if (good) arguments.socket = path;
+    } else if (const char* command = Value(argv[i], "muster=")) {
+      good = command[0] == '/';
+      if (good) arguments.muster = command;
     } else if (const char* signals = Value(argv[i], "signals=")) {
       good = strcmp(signals, "tasks") == 0 || strcmp(signals, "all") == 0;
       if (good) arguments.forward_signals = signals[0] == 't';

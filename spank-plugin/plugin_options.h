@@ -26,6 +26,7 @@ struct Arguments {
   const char* socket;
   bool forward_signals = true;  // signals=tasks
   uint32_t wait_seconds = 10;
+  const char* muster = "/usr/bin/muster";  // the command
 };
 
 // Reads them; what is not known is named in Slurm's log and skipped. The strings stay argv's.

@@ -106,7 +106,8 @@ class StepsThatAreNoGang(ClusterCase):
             "cat >{FILES}/evaluate <<END\n"
             "srun -v --overlap -N1 -n1 env >{FILES}/one 2>{FILES}/verbose; srun --overlap --gang=off -n4 env >{FILES}/off\n"
             "MASTER_PORT=1 srun --overlap --gang=off -N1 -n1 --export=ALL,RANK=0 env >{FILES}/own\n"
-            "srun --overlap -n2 -N2 env >{FILES}/gang\nEND\n"
+            "srun --overlap -n2 -N2 env >{FILES}/gang\n"
+            "sbatch --wait --gang=off -o {FILES}/job --wrap 'export MASTER_ADDR=x; srun -n1 --ntasks-per-node=1 env'\nEND\n"
             f"srun {member(code)}\n"
         )
         self.assertGreater(len(IDENTITY & set(job.wait_for_generation(1, 4)[0].env)), 30)
@@ -115,6 +116,9 @@ class StepsThatAreNoGang(ClusterCase):
             names = {line.split("=")[0] for line in (job.files / name).read_text().splitlines()}
             self.assertIn("SLURM_PROCID", names)
             self.assertEqual(names & IDENTITY, own)
+        job_of_a_member = (job.files / "job").read_text().splitlines()
+        self.assertIn("MASTER_ADDR=x", job_of_a_member)
+        self.assertEqual({line.split("=")[0] for line in job_of_a_member} & IDENTITY, {"MASTER_ADDR"})
         self.assertIn("muster: no gang: one task of a job with 2 nodes; srun --gang makes it one", (job.files / "verbose").read_text())
         self.assertEqual((job.files / "gang").read_text().splitlines().count(f"MUSTER_GANG={job.id}.4"), 2)
         self.assertEqual(self.gangs(job), [f"{job.id}.0", f"{job.id}.4"])
@@ -201,10 +205,10 @@ class StepsThatAreNoGang(ClusterCase):
 
 
 class TheGangsEndIsSruns(ClusterCase):
-    def healed(self, before: str) -> tuple[Job, str]:
+    def healed(self) -> tuple[Job, str]:
         """A gang loses the node of rank 0 and succeeds on its spare: Slurm counts the task that was killed. The job, and srun's exit code."""
         code = "record(parent=os.getppid()); until_released()"
-        job = self.batch(f"#SBATCH -N2 --ntasks-per-node=1 --gang=spares=1\nsrun=$(command -v srun)\n{before} $srun {member(code)}\necho $? >{{FILES}}/code")
+        job = self.batch(f"#SBATCH -N2 --ntasks-per-node=1 --gang=spares=1\nsrun {member(code)}\necho $? >{{FILES}}/code")
         first = job.wait_for_generation(1, 1)[0]
         self.cluster.exec(first.host, ["kill", "-KILL", str(first.said["parent"])])
         self.assertNotEqual(job.wait_for_generation(2, 1)[0].host, first.host)
@@ -213,12 +217,15 @@ class TheGangsEndIsSruns(ClusterCase):
         return job, (job.files / "code").read_text().strip()
 
     def test_srun_ends_with_0_after_a_loss_that_the_gang_has_outlived(self) -> None:
-        job, code = self.healed("")
+        job, code = self.healed()
         self.assertEqual(code, "0", job.err)
         self.assertIn(f"srun: muster: gang {job.gang} has succeeded: srun ends with 0, not with 137", job.err)
 
     def test_srun_ends_as_slurm_has_it_where_muster_cannot_be_asked(self) -> None:
-        job, code = self.healed("PATH=/nowhere")
+        muster = "/opt/muster-build/bin/muster"
+        self.assertEqual(self.cluster.exec("n1", ["mount", "--bind", "/bin/false", muster]).returncode, 0)  # the batch host
+        self.addCleanup(self.cluster.exec, "n1", ["umount", muster])
+        job, code = self.healed()
         self.assertEqual(code, "137", job.err)
 
     def test_a_gang_that_has_failed_has_its_own_exit_code(self) -> None:

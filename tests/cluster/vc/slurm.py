@@ -32,8 +32,8 @@ def shipped_line() -> str:
 
 
 def plugstack_line() -> str:
-    """The same with this build's plugin."""
-    return shipped_line().replace("spank_muster.so", PLUGIN)
+    """The same with this build's plugin and command."""
+    return shipped_line().replace("spank_muster.so", PLUGIN) + f" muster={BUILD_IN_NODE}/bin/muster"
 
 
 def slurmctld() -> Daemon:

@@ -125,6 +125,13 @@ TEST_F(Options, ArgumentsAreRead) {
   EXPECT_TRUE(errors.empty());
 }
 
+TEST_F(Options, TheCommandIsTheInstalledOneUnlessAnotherIsNamed) {
+  EXPECT_STREQ(Read({}).muster, "/usr/bin/muster");
+  EXPECT_STREQ(Read({"muster=/opt/bin/muster"}).muster, "/opt/bin/muster");
+  EXPECT_STREQ(Read({"muster=muster"}).muster, "/usr/bin/muster");
+  EXPECT_EQ(errors.size(), 1U);
+}
+
 TEST_F(Options, UnknownArgumentsAreNamedWithTheGoodOnesAndSkipped) {
   const Arguments arguments =
       Read({"socket=relative", "signals=some", "wait=1h", "wait=3601", "colour=red", "wait=5"});
