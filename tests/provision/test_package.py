@@ -181,9 +181,15 @@ class Installed(unittest.TestCase):
 
         self.run_on(name, "mkdir -p /var/lib/muster/empty /var/lib/muster/space && echo x >/var/lib/muster/space/checkpoint")
         self.apt(name, "purge muster muster-client")
-        self.assertEqual(self.run_on(name, "find /var/lib/muster /etc/muster -type f 2>/dev/null || :"), "/var/lib/muster/space/checkpoint\n")
+        left = self.run_on(name, "find /var/lib/muster /etc/muster -type f 2>/dev/null | sort")
+        self.assertEqual(left, "/var/lib/muster/.number\n/var/lib/muster/space/checkpoint\n", "the store's number goes with its checkpoints")
         self.assertEqual(self.run_on(name, "ls /var/lib/muster"), "space\n")
         self.assertEqual(self.run_on(name, "find /usr /lib/systemd -name '*muster*' -not -path '*/share/doc/*'"), "")
+
+        self.apt(name, "install muster")
+        self.run_on(name, "rm -r /var/lib/muster/space")
+        self.apt(name, "purge muster muster-client")
+        self.assertEqual(self.run_on(name, "ls -d /var/lib/muster || echo gone"), "gone\n")
 
     def test_apt_keeps_slurm_and_its_plugin_together(self) -> None:
         name = self.machine()
