@@ -41,7 +41,7 @@ bool Begins(const char* text, const char* with) {
   return text != nullptr && strncmp(text, with, strlen(with)) == 0;
 }
 
-// All that comes out of a pipe until its end or the deadline; null when it did not end in time.
+// Reads a pipe to its end. Null when the pipe has not ended by the deadline. The caller frees the text.
 char* ReadUp(int fd, int64_t end) {
   size_t size = 0;
   size_t room = 64 * 1024;

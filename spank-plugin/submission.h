@@ -20,7 +20,7 @@ void NumberSubmission();
 // may come back with an older state, and then gives a step's number again within the job.
 inline constexpr char kLaunchVariable[] = "SLURM_MUSTER_LAUNCH";
 
-// For srun, once its options are read: sets kLaunchVariable.
+// Sets kLaunchVariable. srun calls this once its options are read.
 void NoteLaunch();
 
 // In slurmstepd: the job's; 0 where it was submitted without the plugin.

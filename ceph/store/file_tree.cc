@@ -167,7 +167,7 @@ Result<std::string> FileTree::Number() const {
     const std::string random = RandomDigits();
     const std::string temporary = kTemporary + random;
     if (Status status = Write(temporary, std::as_bytes(std::span(random))); !status) return status.error();
-    // Of hosts that do this at one time the first one gives the number.
+    // When several hosts link a number at once, the number of the first host stays.
     const bool made = ::linkat(root_.get(), temporary.c_str(), root_.get(), kNumber, 0) == 0;
     const int error = made ? 0 : errno;
     ::unlinkat(root_.get(), temporary.c_str(), 0);

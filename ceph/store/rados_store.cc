@@ -47,7 +47,7 @@ enum class Kind { kSmall, kChunks };
 struct Clients {
   std::unique_ptr<librados::Rados> small;
   std::unique_ptr<librados::Rados> chunks;
-  // One context for each namespace and client; none is changed after it was made, so they may be used by any thread.
+  // One context for each namespace and client. No context is changed after it was made, so any thread may use it.
   std::map<std::pair<std::string, Kind>, IoCtx> spaces;
 
   Clients() = default;
@@ -65,7 +65,7 @@ struct Clients {
 
 // What an operation uses, while it is under way.
 struct Use {
-  std::shared_ptr<Clients> clients;  // goes last
+  std::shared_ptr<Clients> clients;  // first, so that the context is destroyed before its client can end
   IoCtx io;
 };
 
@@ -553,7 +553,7 @@ bool IsListed(const Clients& clients, const std::string& pool) {
          io.stat("muster", &bytes, &changed) == -ESHUTDOWN;
 }
 
-// None of the clients' own threads may be the last to use them.
+// Ends clients. The last reference must not be one of their own threads': the end waits for these threads.
 void LetGo(std::shared_ptr<Clients> clients) {
   while (clients.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
@@ -575,7 +575,7 @@ void RadosStore::Take(std::shared_ptr<Clients> clients) {
 void RadosStore::KeepConnected(const StoreOptions& options) {
   std::chrono::seconds pause = kConnectPause;
   for (bool listed = false;; listed = true) {
-    for (bool connected = false; !connected;) {
+    for (;;) {
       auto clients = Connect(options, pool_);
       if (clients && listed && IsListed(**clients, pool_)) {
         clients =
@@ -583,7 +583,6 @@ void RadosStore::KeepConnected(const StoreOptions& options) {
                                           ", and so is a new client (does the list have this host's address? "
                                           "see ceph osd blocklist ls)"};
       }
-      connected = static_cast<bool>(clients);
       const Status status = clients ? Status() : Status(clients.error());
       if (clients) Take(*std::move(clients));
       std::unique_lock lock(mutex_);
@@ -591,8 +590,8 @@ void RadosStore::KeepConnected(const StoreOptions& options) {
       connected_ = status;
       changed_.notify_all();
       if (late_) options.late(connected_);
-      if (!connected && !late_ && status.error().code != Errc::kUnavailable) return;
-      if (connected) break;
+      if (connected_) break;
+      if (!late_ && status.error().code != Errc::kUnavailable) return;
       if (changed_.wait_for(lock, pause, [&] { return closing_; })) return;
       if (listed) pause = std::min(2 * pause, kLongestConnectPause);
     }
@@ -603,7 +602,7 @@ void RadosStore::KeepConnected(const StoreOptions& options) {
     late_ = true;
     options.late(
         Error{Errc::kUnavailable, "store " + Describe() + ": " + kListed + "; a new client takes its place"});
-    // One that did not last long comes back later each time.
+    // The sooner clients are listed again, the longer the pause before the next ones.
     const bool lasted = std::chrono::steady_clock::now() - since > kLongestConnectPause;
     pause = lasted ? kConnectPause : std::min(2 * pause, kLongestConnectPause);
     if (!lasted && changed_.wait_for(lock, pause / 2, [&] { return closing_; })) return;

@@ -6,8 +6,8 @@
 
 namespace muster {
 
-// A connection of a member's program. After a break the program asks again over the next one: the answer to what was asked before is
-// nobody's.
+// A connection of a member's program. After a break the program asks again over a new connection, so the answer to a question of the
+// old connection is dropped.
 struct Asker {
   uint32_t rank = 0;
   uint64_t generation = 0;

@@ -27,7 +27,8 @@ class HeldShards {
  public:
   using Dropped = std::vector<std::shared_ptr<StagedMemory>>;
 
-  // The memory that comes with a save. What it held is not held any more, nor what a memory held whose place it takes: a member has two.
+  // The memory that comes with a save. A shard that the memory held is not held any more. A member has two memories: a third one takes
+  // the place of the oldest, whose shards are not held any more either.
   // kInvalid: it is no staging memory.
   Result<std::shared_ptr<StagedMemory>> Take(uint32_t rank, UniqueFd&& memory, Dropped* dropped);
   // The save is durable. Gives its memory back when newer saves have taken its place.

@@ -265,8 +265,8 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
                   fmt::format("a shard of {} bytes; 1 to {} are allowed (max_shard_size, and {} chunks)",
                               save.bytes, most, kMaxShardChunks));
   }
-  // A member whose connection broke hands its save over again. What is refused it takes for read, and writes its next step over it:
-  // ShardDone answers.
+  // A member whose connection broke hands its save over again. A refusal would free the member's memory for the next step, while the
+  // engine still reads the memory. So nothing is said now: ShardDone answers.
   const auto underway = writing_.find({client.generation, client.rank, save.step});
   if (underway != writing_.end() && underway->second.memory->Is(memory)) {
     // The new connection has not heard of it.

@@ -27,10 +27,10 @@ using LocalProcesses = std::map<pid_t, LocalProcess>;
 // also though its parent is not listed any more. Reads three files a process, so it is for a worker thread. Thread-safe.
 LocalProcesses ListLocalProcesses();
 
-// Sends SIGKILL, but not to a later process of that number. False: it has not got the signal. Thread-safe.
+// Sends SIGKILL to the process, but not to a later process with its number. False: the process did not get it. Thread-safe.
 bool KillLocalProcess(pid_t pid, const LocalProcess& process);
 
-// Whether none of its threads runs any more of the program, nor of a system call. Thread-safe.
+// Whether no thread of the process runs any more of its program or of a system call. Thread-safe.
 bool OnlyExits(pid_t pid);
 
 // "slurmstepd: [12.0]", "slurmstepd: [12.batch]": the title that slurmstepd gives itself, and its forks have until they

@@ -50,7 +50,7 @@ class Invariants {
   void Starts(const gang::Gang& gang, uint64_t term, bool durable, uint32_t coordinator);
   // It settles what a generation starts from that nobody has started before.
   void Chosen(uint64_t term, uint64_t generation, std::optional<uint64_t> from);
-  // It ends a generation that could run on: the nodes that are free then make up the next one.
+  // A coordinator ends a generation that could run on. The nodes that are free at that moment must make up the next generation.
   void StopsAsPlanned(const gang::Gang& gang, uint64_t term);
   // It has given the gang up just now, or wants its job requeued.
   void GivesUp(const gang::Gang& gang, uint64_t term);

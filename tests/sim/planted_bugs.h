@@ -29,9 +29,9 @@ inline constexpr std::array kPlantedBugs = {
     PlantedBug{"early_start", Invariant::kOneGeneration},
     // A node whose processes have been killed and have not gone yet is used.
     PlantedBug{"exiting_used", Invariant::kOneGeneration},
-    // Such a node is not waited for where no other can take its place.
+    // A restart does not wait for such a node, though no other node can take its place.
     PlantedBug{"exiting_not_awaited", Invariant::kNotGivenUp},
-    // A node whose processes have not gone yet counts as free for what is planned.
+    // A planned stop counts a node as free though processes of an earlier generation have not gone there.
     PlantedBug{"exiting_counted", Invariant::kPlannedFits},
     // A start behind its record does not wait for it: a rule of daemon/coordinator.
     PlantedBug{"start_before_record", Invariant::kRecordFirst},
