@@ -20,6 +20,7 @@
 #include "daemon/beat/address.h"
 #include "daemon/beat/beat_clock.h"
 #include "daemon/beat/beat_socket.h"
+#include "daemon/lease/coordinator_lease.h"
 #include "daemon/lease/types.h"
 
 namespace muster {
@@ -49,7 +50,7 @@ struct AgentEvents {
   // Compare-and-swap the record from `term` to the next one, then Lead() with promised = true. Answer with Claimed.
   std::function<void(uint64_t term)> claim;
   // The same without the answer. It comes again while there is no successor; ignore it while a try is under way.
-  // `closed`: LeadOptions::closed.
+  // `closed`: lease::LeadSettings::closed.
   std::function<void(uint64_t term, lease::WitnessSet closed)> take_over;
   // Obeyed already for beats; the owner opens a link to that node and registers there.
   std::function<void(uint64_t term, uint32_t node)> successor;
@@ -89,19 +90,8 @@ struct AttendOptions {
 struct LeadOptions {
   std::string gang;
   std::string key;  // the gang's: a successor goes on with the one it attended with
-  uint64_t term = 0;
-  uint32_t self = 0;
   std::vector<BeatAddress> addresses;
-  lease::WitnessSet witnesses;
-  uint64_t stop_generation = 0;
-  bool inherited = false;  // members may run from an earlier term; see lease::LeadSettings for these
-  bool promised = false;
-  bool returned = false;
-  lease::Nanos asked_at = 0;  // Beat::Now() before the compare-and-swap
-  lease::Nanos taken_at = 0;  // and after it
-  std::vector<lease::WitnessSet> former;
-  std::vector<lease::NodeIndex> watched;
-  lease::WitnessSet closed;
+  lease::LeadSettings lease;  // times, gang, nodes and first_sequence are filled in here
 };
 
 class BeatPage;

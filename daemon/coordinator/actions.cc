@@ -177,7 +177,7 @@ void Coordinator::MaybeSendFinish() {
 
 bool Coordinator::Followed() const {
   // Nothing has run: nobody else can have taken it over.
-  return context_.beat == nullptr || quorum_ || gang_->generation() == 0;
+  return context_.beat == nullptr || terms_.quorum() || gang_->generation() == 0;
 }
 
 v1::Finish Coordinator::FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code) {

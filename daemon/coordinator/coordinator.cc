@@ -62,6 +62,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                     hung.task = TaskOf(rank);
                     Feed(hung);
                   }}),
+      terms_(static_cast<lease::NodeIndex>(NodeOf(self_).value_or(0)), job_.CandidateNodes()),
       orphans_(loop_, catalog_,
                [this] {
                  return Fence{fence_.term(), fence_.durable()};
@@ -562,11 +563,9 @@ GangRecord Coordinator::Record() const {
   if (gang_) record.finish_cause = gang_->finish_cause();
   if (gang_) record.finish_code = gang_->finish_code();
   record.events = history_;
-  const auto nodes = [](const lease::WitnessSet& set) {
-    return std::vector<uint32_t>(set.begin(), set.end());
-  };
-  record.witnesses = nodes(witnesses_);
-  for (const lease::WitnessSet& set : former_) record.former.push_back(nodes(set));
+  Terms::Sets sets = terms_.sets();
+  record.witnesses = std::move(sets.witnesses);
+  record.former = std::move(sets.former);
   return record;
 }
 

@@ -30,6 +30,7 @@
 #include "daemon/coordinator/removals.h"
 #include "daemon/coordinator/starts.h"
 #include "daemon/coordinator/storage_limit.h"
+#include "daemon/coordinator/terms.h"
 #include "daemon/coordinator/warm_starts.h"
 #include "daemon/gang/gang.h"
 #include "daemon/gang_job/gang_job.h"
@@ -191,7 +192,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void LeadWhenDurable();
   void Lead();
   void Probe();
-  void Probed(const std::vector<uint32_t>& closed, uint64_t term);
+  void Probed(const std::vector<lease::NodeIndex>& closed, uint64_t term);
   void ProbeAbsent();
   void AbsentProbed(const std::map<uint32_t, Port>& ports);
   void ProbeAbsentLater();
@@ -205,9 +206,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void ConfirmInStore();
   void RaiseTerm();
   void TermRaised(const Status& raised);
-  void MaybeRenewWitnesses();
   void EndLeases();
-  [[nodiscard]] lease::WitnessSet PickWitnesses() const;
+  [[nodiscard]] std::set<uint32_t> Here() const;  // nodes that have a link
 
   CoordinatorContext context_;
   std::shared_ptr<const BeatClock> clock_;  // of leases
@@ -261,12 +261,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::unique_ptr<Leadership> leadership_;
   std::vector<BeatAddress> addresses_;
   std::string beat_key_;
-  lease::WitnessSet witnesses_;            // of this term
-  std::vector<lease::WitnessSet> former_;  // of earlier terms that nodes may still follow
-  std::set<uint32_t> heard_;               // nodes that have beaten in this term
-  std::set<uint32_t> refusing_;            // nodes of an earlier term without a musterd
-  bool quorum_ = false;                    // most witnesses are heard
-  LeadOptions lead_;
+  Terms terms_;
   lease::Nanos asked_at_ = 0;  // before the term was taken
 
   std::vector<gang::LoseNode> down_later_;  // of which Slurm is told when the gang is over

@@ -16,7 +16,6 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMaxFormer = 8;
 constexpr auto kProbeTimeout = std::chrono::milliseconds(200);
 constexpr auto kProbeEvery = std::chrono::milliseconds(100);
 constexpr auto kRaiseRetry = std::chrono::milliseconds(300);
@@ -27,21 +26,17 @@ constexpr auto kRaiseRetry = std::chrono::milliseconds(300);
 void Coordinator::BeginLeases(const GangRecord* previous) {
   if (context_.beat == nullptr) return;
   beat_key_ = origin_.key.empty() ? MakeBeatKey() : origin_.key;
-  lead_ = LeadOptions();
-  lead_.inherited = previous != nullptr;
-  lead_.promised = origin_.promised;
-  lead_.returned = !origin_.promised;
-  lead_.closed = origin_.closed;
-  lead_.asked_at = asked_at_;
-  lead_.taken_at = clock_->Now();
-  former_.clear();
-  if (previous != nullptr) {
-    for (const std::vector<uint32_t>& set : previous->former) former_.push_back(lease::WitnessSet::Of(set));
-    former_.push_back(lease::WitnessSet::Of(previous->witnesses));
-    if (former_.size() > kMaxFormer) former_.erase(former_.begin(), former_.end() - kMaxFormer);
-    for (const uint32_t node : previous->away) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
+  std::optional<Terms::Found> found;
+  if (previous != nullptr) found = {{previous->witnesses, previous->former}, previous->away};
+  terms_.Take({origin_.promised, origin_.closed, asked_at_, clock_->Now()}, found, *gang_, Here());
+}
+
+std::set<uint32_t> Coordinator::Here() const {
+  std::set<uint32_t> here;
+  for (const auto& [node, agent] : agents_) {
+    if (agent.link) here.insert(node);
   }
-  witnesses_ = PickWitnesses();
+  return here;
 }
 
 // Behind the record that names the witnesses: whoever comes next must know whom to ask. And names may take their time to
@@ -59,49 +54,20 @@ void Coordinator::LeadWhenDurable() {
   });
 }
 
-// The first that may be used, in the order in which they would take over. One that the record calls lost and that is here
-// has healed.
-lease::WitnessSet Coordinator::PickWitnesses() const {
-  lease::WitnessSet set;
-  for (const uint32_t node : job_.CandidateNodes()) {
-    const auto agent = agents_.find(node);
-    const bool here = agent != agents_.end() && agent->second.link;
-    if (gang_ && gang_->nodes()[node].lost && !here) continue;
-    set.Add(static_cast<lease::NodeIndex>(node));
-  }
-  return set;
-}
-
 void Coordinator::Lead() {
   if (fence_.lost() || !gang_) return;
-  lead_.gang = job_.Unique();
-  lead_.key = beat_key_;
-  lead_.term = fence_.term();
-  lead_.self = NodeOf(self_).value_or(0);
-  lead_.addresses = addresses_;
-  lead_.witnesses = witnesses_;
-  lead_.former = former_;
-  lead_.watched.clear();
-  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    if (lead_.inherited && gang_->MayHaveMembers(node))
-      lead_.watched.push_back(static_cast<lease::NodeIndex>(node));
-  }
   leadership_.reset();
-  heard_.clear();
-  refusing_.clear();
-  quorum_ = false;
-  leadership_ = context_.beat->Lead(lead_, MakeLeadEvents());
+  const lease::LeadSettings& lead = terms_.Lead(fence_.term(), *gang_);
+  leadership_ = context_.beat->Lead({job_.Unique(), beat_key_, addresses_, lead}, MakeLeadEvents());
   for (const auto& [node, agent] : agents_) {
     if (agent.link && !agent.name.empty()) Attend(node);
   }
   // Those that have come and gone before there was a lease: they are waited for no longer than others.
-  for (uint32_t node = 0; node < gang_->nodes().size() && !lead_.inherited; ++node) {
-    const gang::Gang::Node& n = gang_->nodes()[node];
-    if (!n.joined || n.present || n.lost) continue;
+  for (const lease::NodeIndex node : lead.inherited ? std::vector<lease::NodeIndex>() : Terms::Away(*gang_)) {
     leadership_->NodeAttached(node);
     leadership_->NodeClosed(node);
   }
-  if (lead_.inherited) Probe();
+  if (lead.inherited) Probe();
   ProbeAbsent();
   Feed(gang::Leads{});
 }
@@ -110,12 +76,10 @@ void Coordinator::Lead() {
 // musterd does not, and its members run on for `reconnect`.
 void Coordinator::Probe() {
   loop_.Cancel(std::exchange(probe_timer_, 0));
-  std::vector<uint32_t> nodes;
+  std::vector<lease::NodeIndex> nodes;
   std::vector<BeatAddress> addresses;
-  for (const lease::NodeIndex node : lead_.watched) {
-    if (refusing_.contains(node) || node >= addresses_.size()) continue;
-    if (heard_.contains(node) && gang_->nodes()[node].present) continue;
-    if (gang_->nodes()[node].lost || lead_.closed.Contains(node)) continue;
+  for (const lease::NodeIndex node : terms_.Unheard(*gang_)) {
+    if (node >= addresses_.size()) continue;
     nodes.push_back(node);
     addresses.push_back(addresses_[node]);
   }
@@ -123,7 +87,7 @@ void Coordinator::Probe() {
   if (!prober_) prober_ = std::make_unique<Worker>();
   prober_->Do([weak = weak_from_this(), nodes = std::move(nodes), addresses = std::move(addresses),
                term = fence_.term(), &loop = loop_] {
-    std::vector<uint32_t> closed;
+    std::vector<lease::NodeIndex> closed;
     const std::vector<Port> ports = ProbePorts(addresses, kProbeTimeout);
     for (size_t i = 0; i < ports.size(); ++i) {
       if (ports[i] == Port::kRefuses) closed.push_back(nodes[i]);
@@ -134,12 +98,12 @@ void Coordinator::Probe() {
   });
 }
 
-void Coordinator::Probed(const std::vector<uint32_t>& closed, uint64_t term) {
+void Coordinator::Probed(const std::vector<lease::NodeIndex>& closed, uint64_t term) {
   if (fence_.lost() || !leadership_ || term != fence_.term()) return;
-  for (const uint32_t node : closed) {
+  for (const lease::NodeIndex node : closed) {
     if (gang_->nodes()[node].lost) continue;
     if (const auto agent = agents_.find(node); agent != agents_.end() && agent->second.link) continue;
-    refusing_.insert(node);
+    terms_.Refuses(node);
     LeaseOfClosed(node);
   }
   probe_timer_ = loop_.After(kProbeEvery, [this] {
@@ -151,8 +115,8 @@ void Coordinator::Probed(const std::vector<uint32_t>& closed, uint64_t term) {
 LeadEvents Coordinator::MakeLeadEvents() {
   LeadEvents events;
   events.heard = [this](uint32_t node) {
-    heard_.insert(node);
-    MaybeRenewWitnesses();
+    terms_.Heard(node, *gang_);
+    if (terms_.WantsRaise(*gang_)) RaiseTerm();
   };
   events.silent = [this](uint32_t node) {
     gang::NodeSilent silent{node, RealtimeNs() - config_.silence_ms * 1'000'000};
@@ -166,13 +130,13 @@ LeadEvents Coordinator::MakeLeadEvents() {
       Feed(gang::NodeStopped{node, gang_->generation(), 0, 0});
   };
   events.quorum = [this] {
-    quorum_ = true;
+    terms_.SetQuorum(true);
     MaybeSendFinish();
     if (gang_->state() != gang::State::kFinished)
       AddHistory("quorum", "most of the gang's witnesses are heard");
   };
   events.lost_quorum = [this] {
-    quorum_ = false;
+    terms_.SetQuorum(false);
     // Of a gang that has ended nobody is to be heard any more.
     if (gang_->state() == gang::State::kFinished || gang_->state() == gang::State::kRequeueing) return;
     AddHistory("quorum_lost", "most of the gang's witnesses are not heard: nobody's lease is renewed");
@@ -180,7 +144,7 @@ LeadEvents Coordinator::MakeLeadEvents() {
   events.confirm_in_store = [this] { ConfirmInStore(); };
   events.term_spent = [this] { RaiseTerm(); };
   events.deposed = [this](uint64_t term) {
-    quorum_ = false;  // nothing more comes of it
+    terms_.SetQuorum(false);  // nothing more comes of it
     if (fence_.Seen(term)) Deposed(fence_.Newer());
   };
   return events;
@@ -196,8 +160,8 @@ void Coordinator::Attend(uint32_t node) {
   v1::Attended* attended = message.mutable_attended();
   const std::string context = fmt::format("{} {}", job_.Id(), fence_.term());
   attended->set_wrapped_key(WrapKey(found->second.link->key(), beat_key_, context));
-  attended->set_coordinator(lead_.self);
-  for (const lease::NodeIndex witness : witnesses_) attended->add_witnesses(witness);
+  attended->set_coordinator(terms_.lead().self);
+  for (const lease::NodeIndex witness : terms_.lead().witnesses) attended->add_witnesses(witness);
   for (const uint32_t candidate : job_.CandidateNodes()) attended->add_candidates(candidate);
   Send(node, message);
 }
@@ -220,7 +184,7 @@ void Coordinator::LeaseRemoved(uint32_t node) {
 
 void Coordinator::LeaseStop(uint64_t generation) {
   if (leadership_) leadership_->SetStop(generation);
-  lead_.stop_generation = std::max(lead_.stop_generation, generation);
+  terms_.SetStop(generation);
 }
 
 void Coordinator::LeaseStoreConfirmed(lease::Nanos asked_at) {
@@ -254,9 +218,9 @@ void Coordinator::RaiseTerm() {
   asked_at_ = clock_->Now();
   GangRecord record = Record();
   record.term = advance->to.term;
-  record.former.push_back(record.witnesses);
-  const lease::WitnessSet next = PickWitnesses();
-  record.witnesses.assign(next.begin(), next.end());
+  Terms::Sets next = terms_.Next(*gang_);
+  record.witnesses = std::move(next.witnesses);
+  record.former = std::move(next.former);
   worker_->Do([weak = weak_from_this(), mine = fence_.Mine(), catalog = catalog_, from = advance->from,
                to = advance->to, text = record.Encode(), &loop = loop_] {
     const Status raised = catalog->AdvanceForSure(from, to, text, [&](const Error&) {
@@ -283,36 +247,12 @@ void Coordinator::TermRaised(const Status& raised) {
     return ConfirmInStore();
   }
   if (what.overtaken) return Deposed(fence_.Newer());
-  if (former_.size() >= kMaxFormer) former_.erase(former_.begin());
-  former_.push_back(witnesses_);
-  witnesses_ = PickWitnesses();
   AddHistory("term", fmt::format("term {} begins", fence_.term()));
-  lead_.inherited = true;
-  lead_.promised = lead_.returned = false;
-  lead_.closed = {};
-  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    const gang::Gang::Node& n = gang_->nodes()[node];
-    if (n.joined && !n.present && !n.lost) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
-  }
-  lead_.asked_at = asked_at_;
-  lead_.taken_at = clock_->Now();
+  terms_.Raised(asked_at_, clock_->Now(), *gang_);
   Lead();
   Do(gang::Persist{});
   Carry(gang_->SayAgain());
   CommitWaiting();
-}
-
-// Everybody follows this term: nodes of older witness sets need not be asked any more. And when nodes that are lost
-// are among the witnesses, others take their place before more are lost.
-void Coordinator::MaybeRenewWitnesses() {
-  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    const gang::Gang::Node& n = gang_->nodes()[node];
-    if (!n.lost && n.joined && !heard_.contains(node)) return;
-  }
-  former_.clear();
-  const bool stale = std::any_of(witnesses_.begin(), witnesses_.end(),
-                                 [&](lease::NodeIndex node) { return gang_->nodes()[node].lost; });
-  if (stale && gang_->state() == gang::State::kRunning) RaiseTerm();
 }
 
 void Coordinator::EndLeases() {

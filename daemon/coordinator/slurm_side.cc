@@ -172,7 +172,7 @@ void Coordinator::SetDownByQuorum(const gang::LoseNode& action, const std::share
     if (!self || *settled || self->fence_.lost() || !self->gang_->nodes()[action.node].lost) return;
     // A host that has stood still does not know yet whom they follow.
     const bool late = self->loop_.Now() > due + lease;
-    if (late || !self->quorum_) return self->SetDownByQuorum(action, settled);
+    if (late || !self->terms_.quorum()) return self->SetDownByQuorum(action, settled);
     *settled = true;
     self->SetDown(action, {});
   });

@@ -125,15 +125,11 @@ bool Coordinator::AwaitsSuccessor() const {
 void Coordinator::TryTakeOver() {
   takeover_timer_ = 0;
   asked_at_ = clock_->Now();
-  std::set<uint32_t> here;
-  for (const auto& [node, agent] : agents_) {
-    if (agent.link) here.insert(node);
-  }
   worker_->Do([weak = weak_from_this(), catalog = catalog_, record = Record(), fresh_gang = origin_.fresh,
                promised = origin_.promised, after_term = origin_.after_term,
                newest = AwaitsSuccessor() ? origin_.known_term : UINT64_MAX, job = job_, self = self_,
-               here = std::move(here),
-               topology = job_.options.order_by_topology ? context_.topology : nullptr, &loop = loop_] {
+               here = Here(), topology = job_.options.order_by_topology ? context_.topology : nullptr,
+               &loop = loop_] {
     if (topology) topology->Refresh();  // for Settings()
     // A foreign or damaged record is reported and left alone: nothing is written over it.
     Result<GangHead> head = catalog->Load();

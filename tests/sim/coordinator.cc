@@ -27,7 +27,8 @@ Coordinator::Coordinator(Daemon& daemon, Origin origin)
       world_(daemon.world),
       origin_(std::move(origin)),
       made_(daemon.world.now()),
-      deadline_(daemon.world.now() + daemon.sim.options.join_timeout) {}
+      deadline_(daemon.world.now() + daemon.sim.options.join_timeout),
+      terms_(static_cast<lease::NodeIndex>(daemon.host.index()), daemon.sim.options.candidates) {}
 
 Coordinator::~Coordinator() {
   daemon_.EndLead();
@@ -71,8 +72,6 @@ void Coordinator::RunQueue(Thread& thread) {
 void Coordinator::TryTakeOver() {
   // An answer that did not come says nothing: the next try finds that the term is this coordinator's already. One that an
   // earlier life of this daemon has taken is not.
-  std::set<uint32_t> here;
-  for (const auto& [node, link] : links_) here.insert(node);
   const bool awaits =
       !origin_.fresh && !origin_.promised && world_.now() < made_ + 2 * daemon_.sim.options.times.silence;
   const auto succeeded = [newest = awaits ? origin_.known_term : UINT64_MAX,
@@ -80,7 +79,7 @@ void Coordinator::TryTakeOver() {
     return head.exists && head.fence.term > newest && head.record.coordinator != self;
   };
   const auto change = [promised = origin_.promised, after = origin_.after_term, self = daemon_.host.index(),
-                       made = made_, record = MakeRecord(), here, succeeded,
+                       made = made_, record = MakeRecord(), here = Here(), succeeded,
                        seen = daemon_.sim.store.head().fence](Store::Head& head) {
     // What an earlier life of this daemon has asked for may come to the store late.
     if (!promised && head.exists && head.fence != seen) return false;
@@ -91,7 +90,7 @@ void Coordinator::TryTakeOver() {
     const auto& lost = head.record.memory.lost;
     if (!promised && head.exists && !head.record.finish &&
         std::find(lost.begin(), lost.end(), self) != lost.end()) {
-      const lease::WitnessSet& w = head.record.witnesses;
+      const auto w = lease::WitnessSet::Of(head.record.sets.witnesses);
       const auto came = std::count_if(w.begin(), w.end(), [&](uint32_t node) { return here.contains(node); });
       if (static_cast<size_t>(came) < w.Blocking()) return false;
     }
@@ -366,7 +365,7 @@ void Coordinator::Do(const gang::StopGeneration& action) {
   if (action.older) return;
   starts_.Stop();
   if (daemon_.lead() != nullptr) daemon_.lead()->SetStop(action.generation);
-  lead_.stop_generation = std::max(lead_.stop_generation, action.generation);
+  terms_.SetStop(action.generation);
   if (!MUSTER_PLANTED(early_start)) return;
   for (const uint32_t node : action.nodes) {
     Post(world_.Pick(0, 2) * kMs, [this, node, generation = action.generation] {
@@ -396,7 +395,7 @@ void Coordinator::WaitForEndRecord() {
 }
 
 void Coordinator::MaybeSendFinish() {
-  for (const uint32_t node : ending_.DueFinish(quorum_ || gang_->generation() == 0))
+  for (const uint32_t node : ending_.DueFinish(terms_.quorum() || gang_->generation() == 0))
     Send(node, fence_.term(), Finish{gang_->succeeded()});
 }
 
@@ -436,7 +435,7 @@ void Coordinator::Do(const gang::RequeueJob& /*action*/) {
 }
 
 void Coordinator::MaybeRequeue() {
-  if (!ending_.DueRequeue(quorum_ || gang_->generation() == 0)) return;
+  if (!ending_.DueRequeue(terms_.quorum() || gang_->generation() == 0)) return;
   daemon_.sim.Requeue(
       [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_)](const std::string& why) {
         if (!daemon.expired() && !alive.expired()) Post(0, [this, why] { Feed(gang::RequeueFailed{why}); });

@@ -14,6 +14,7 @@
 #include "daemon/coordinator/pending_saves.h"
 #include "daemon/coordinator/record_fence.h"
 #include "daemon/coordinator/starts.h"
+#include "daemon/coordinator/terms.h"
 #include "daemon/gang/gang.h"
 #include "daemon/lease/coordinator_lease.h"
 #include "tests/sim/messages.h"
@@ -114,8 +115,7 @@ class Coordinator {
   void AskToRaise(Fence from, Fence to, const Record& record, bool unknown,
                   const std::function<void()>& done);
   void TermRaised(bool raised);
-  void MaybeRenewWitnesses();
-  [[nodiscard]] lease::WitnessSet PickWitnesses() const;
+  [[nodiscard]] std::set<uint32_t> Here() const;  // nodes that have a link
 
   void Send(uint32_t node, uint64_t term, decltype(CoordinatorMessage::kind) kind);
   void Broadcast(uint64_t term, const decltype(CoordinatorMessage::kind)& kind);
@@ -150,12 +150,8 @@ class Coordinator {
   std::map<gang::Timer, uint64_t> timers_;
   uint64_t timer_number_ = 0;
 
-  lease::LeadSettings lead_;
-  lease::WitnessSet witnesses_;
-  std::vector<lease::WitnessSet> former_;
-  std::set<uint32_t> heard_;
+  Terms terms_;
   std::map<uint32_t, Nanos> silent_since_;
-  bool quorum_ = false;
   bool confirming_ = false;
 
   Thread records_;

@@ -10,65 +10,41 @@
 namespace muster::sim {
 namespace {
 
-constexpr size_t kMaxFormer = 8;
 constexpr Nanos kAbsent = 2'200 * kMs;
 constexpr Nanos kRaiseRetry = 300 * kMs;
 
 }  // namespace
 
 void Coordinator::BeginLeases(const Record* previous) {
-  lead_ = {};
-  lead_.inherited = previous != nullptr;
-  lead_.promised = origin_.promised;
-  lead_.returned = !origin_.promised;
-  lead_.closed = origin_.closed;
-  lead_.taken_at = daemon_.host.Local();
-  former_.clear();
-  if (previous != nullptr) {
-    former_ = previous->former;
-    former_.push_back(previous->witnesses);
-    if (former_.size() > kMaxFormer) former_.erase(former_.begin(), former_.end() - kMaxFormer);
-    for (const uint32_t node : previous->memory.away) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
-  }
-  witnesses_ = PickWitnesses();
+  std::optional<Terms::Found> found;
+  if (previous != nullptr) found = {previous->sets, previous->memory.away};
+  terms_.Take({.promised = origin_.promised, .closed = origin_.closed, .taken_at = daemon_.host.Local()},
+              found, *gang_, Here());
 }
 
-lease::WitnessSet Coordinator::PickWitnesses() const {
-  lease::WitnessSet set;
-  for (const uint32_t node : daemon_.sim.options.candidates) {
-    if (!gang_->nodes()[node].lost || links_.contains(node)) set.Add(static_cast<lease::NodeIndex>(node));
-  }
-  return set;
+std::set<uint32_t> Coordinator::Here() const {
+  std::set<uint32_t> here;
+  for (const auto& [node, link] : links_) here.insert(node);
+  return here;
 }
 
 void Coordinator::Lead() {
-  lead_.times = daemon_.sim.options.times;
-  lead_.gang = 1;
-  lead_.term = fence_.term();
-  lead_.self = static_cast<lease::NodeIndex>(daemon_.host.index());
-  lead_.nodes = gang_->nodes().size();
-  lead_.witnesses = witnesses_;
-  lead_.first_sequence = static_cast<uint64_t>(world_.now()) + 1;
-  lead_.former = former_;
-  lead_.watched.clear();
-  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    if (lead_.inherited && gang_->MayHaveMembers(node))
-      lead_.watched.push_back(static_cast<lease::NodeIndex>(node));
-  }
-  heard_.clear();
-  quorum_ = false;
+  lease::LeadSettings settings = terms_.Lead(fence_.term(), *gang_);
+  settings.times = daemon_.sim.options.times;
+  settings.gang = 1;
+  settings.nodes = gang_->nodes().size();
+  settings.first_sequence = static_cast<uint64_t>(world_.now()) + 1;
   world_.Log("n{} leads, term {}: {} watched, {} witnesses, {} former sets", daemon_.host.index(),
-             fence_.term(), lead_.watched.size(), witnesses_.size(), former_.size());
-  daemon_.Lead(lead_);
+             fence_.term(), settings.watched.size(), settings.witnesses.size(), settings.former.size());
+  daemon_.Lead(settings);
   for (const uint32_t node : registered_) Attend(node);
   // Those that have come and gone before there was a lease.
-  for (uint32_t node = 0; node < gang_->nodes().size() && !lead_.inherited; ++node) {
-    const gang::Gang::Node& n = gang_->nodes()[node];
-    if (!n.joined || n.present || n.lost) continue;
-    daemon_.lead()->NodeAttached(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
-    daemon_.lead()->NodeClosed(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
+  for (const lease::NodeIndex node :
+       settings.inherited ? std::vector<lease::NodeIndex>() : Terms::Away(*gang_)) {
+    daemon_.lead()->NodeAttached(node, daemon_.host.Local());
+    daemon_.lead()->NodeClosed(node, daemon_.host.Local());
   }
-  if (lead_.inherited) Probe();
+  if (settings.inherited) Probe();
   ProbeAbsent();
   Feed(gang::Leads{});
 }
@@ -104,36 +80,33 @@ void Coordinator::ProbeAbsent() {
 // its supervisors wait for `reconnect`.
 void Coordinator::Probe() {
   if (daemon_.lead() == nullptr || daemon_.lead()->term() != fence_.term()) return;
-  bool all = true;
-  for (const lease::NodeIndex node : lead_.watched) {
+  const std::vector<lease::NodeIndex> nodes = terms_.Unheard(*gang_);
+  for (const lease::NodeIndex node : nodes) {
     const Host& host = *daemon_.sim.hosts[node];
-    // One that has been heard, and has no link yet, may go again.
-    if (heard_.contains(node) && links_.contains(node)) continue;
-    if (gang_->nodes()[node].lost || lead_.closed.Contains(node)) continue;
-    all = false;
     if (host.crashed() || host.Frozen() || host.daemon() != nullptr) continue;
     if (!daemon_.sim.network.Joined(host.index(), daemon_.host.index())) continue;
-    lead_.closed.Add(node);
+    terms_.Refuses(node);
     daemon_.lead()->NodeClosed(node, daemon_.host.Local());
   }
-  if (!all)
-    Post(100 * kMs, [this, term = fence_.term()] {
-      if (Leads() && fence_.term() == term) Probe();
-    });
+  if (nodes.empty()) return;
+  Post(100 * kMs, [this, term = fence_.term()] {
+    if (Leads() && fence_.term() == term) Probe();
+  });
 }
 
 void Coordinator::Attend(uint32_t node) {
   if (daemon_.lead() == nullptr || !links_.contains(node)) return;
   daemon_.lead()->NodeAttached(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
-  Send(node, fence_.term(), Attended{daemon_.host.index(), witnesses_});
+  Send(node, fence_.term(), Attended{daemon_.host.index(), terms_.lead().witnesses});
 }
 
 void Coordinator::OnLease(const lease::Event& event) {
   if (!Leads() || (event.term != fence_.term() && event.kind != lease::EventKind::kDeposed)) return;
   switch (event.kind) {
     case lease::EventKind::kHeard:
-      heard_.insert(event.node);
-      return MaybeRenewWitnesses();
+      terms_.Heard(event.node, *gang_);
+      if (terms_.WantsRaise(*gang_)) RaiseTerm();
+      return;
     case lease::EventKind::kSilent:
       daemon_.sim.invariants.Silent(event.node, fence_.term(), daemon_.host);
       Feed(gang::NodeSilent{event.node, world_.now()});
@@ -147,14 +120,14 @@ void Coordinator::OnLease(const lease::Event& event) {
     case lease::EventKind::kTermSpent:
       return RaiseTerm();
     case lease::EventKind::kDeposed:
-      quorum_ = false;
+      terms_.SetQuorum(false);
       if (fence_.Seen(event.term)) Deposed();
       return;
     case lease::EventKind::kQuorum:
-      quorum_ = true;
+      terms_.SetQuorum(true);
       return MaybeSendFinish();
     case lease::EventKind::kLostQuorum:
-      quorum_ = false;
+      terms_.SetQuorum(false);
       return;
     default:
       return;
@@ -187,8 +160,7 @@ void Coordinator::RaiseTerm() {
   const auto advance = fence_.Raise();
   if (!advance) return;
   Record record = MakeRecord();
-  record.former.push_back(record.witnesses);
-  record.witnesses = PickWitnesses();
+  record.sets = terms_.Next(*gang_);
   Queue(records_, [this, from = advance->from, to = advance->to, record](const std::function<void()>& done) {
     AskToRaise(from, to, record, false, done);
   });
@@ -229,32 +201,11 @@ void Coordinator::TermRaised(bool raised) {
   if (what.overtaken) return Deposed();
   world_.Log("n{}: term {} begins", daemon_.host.index(), fence_.term());
   daemon_.sim.invariants.Coordinates(fence_.term(), origin_.promised);
-  if (former_.size() >= kMaxFormer) former_.erase(former_.begin());
-  former_.push_back(witnesses_);
-  witnesses_ = PickWitnesses();
-  lead_.inherited = true;
-  lead_.promised = lead_.returned = false;
-  lead_.closed = {};
-  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    const gang::Gang::Node& n = gang_->nodes()[node];
-    if (n.joined && !n.present && !n.lost) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
-  }
-  lead_.taken_at = daemon_.host.Local();
+  terms_.Raised(0, daemon_.host.Local(), *gang_);
   Lead();
   Do(gang::Persist{});
   Carry(gang_->SayAgain());
   CommitWaiting();
-}
-
-void Coordinator::MaybeRenewWitnesses() {
-  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    const gang::Gang::Node& n = gang_->nodes()[node];
-    if (!n.lost && n.joined && !heard_.contains(node)) return;
-  }
-  former_.clear();
-  const bool stale = std::any_of(witnesses_.begin(), witnesses_.end(),
-                                 [&](lease::NodeIndex node) { return gang_->nodes()[node].lost; });
-  if (stale && gang_->state() == gang::State::kRunning) RaiseTerm();
 }
 
 }  // namespace muster::sim

@@ -22,8 +22,7 @@ Record Coordinator::MakeRecord() const {
   Record record;
   record.coordinator = daemon_.host.index();
   record.restore = starts_.from();
-  record.witnesses = witnesses_;
-  record.former = former_;
+  record.sets = terms_.sets();
   if (!gang_) return record;
   record.state = gang_->state();
   record.memory = gang_->Remember();

@@ -131,7 +131,7 @@ void LocalGang::LearnFromStore() {
         AdoptTerm(head.fence.term);
         // Also when the term is known: the lease may not know it.
         followed_ = head.record.coordinator;
-        daemon_.Follow(orders_.term(), followed_, head.record.witnesses);
+        daemon_.Follow(orders_.term(), followed_, lease::WitnessSet::Of(head.record.sets.witnesses));
         if (news) Redial(head.record.coordinator);
       });
     };

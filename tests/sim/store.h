@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ceph/catalog/fence.h"
+#include "daemon/coordinator/terms.h"
 #include "daemon/gang/gang.h"
-#include "daemon/lease/witnesses.h"
 #include "tests/sim/messages.h"
 #include "tests/sim/world.h"
 
@@ -36,8 +36,7 @@ struct Record {
   std::optional<Finish> finish;
   uint32_t coordinator = 0;
   Nanos named = 0;  // when the coordinator came to be that has taken the term; no two are made at one time
-  lease::WitnessSet witnesses;
-  std::vector<lease::WitnessSet> former;
+  Terms::Sets sets;
 };
 
 class Store {

@@ -93,10 +93,10 @@ class BeatTest : public ::testing::Test {
     LeadOptions options;
     options.gang = "7.0";
     options.key = key_;
-    options.term = term;
-    options.self = self;
+    options.lease.term = term;
+    options.lease.self = static_cast<lease::NodeIndex>(self);
     options.addresses = addresses_;
-    options.witnesses = lease::WitnessSet::FirstOf(addresses_.size());
+    options.lease.witnesses = lease::WitnessSet::FirstOf(addresses_.size());
     return options;
   }
   void Lead(uint32_t self, const LeadOptions& options) {
@@ -280,11 +280,11 @@ TEST_F(BeatTest, WhenTheCoordinatorDiesASuccessorIsFoundAndNobodyFences) {
   for (uint32_t i = 1; i < 4; ++i) EXPECT_TRUE(told_.Within(fmt::format("agent {}: abandoned 1", i)));
   ASSERT_TRUE(told_.Within("agent 1: take over 1"));
   LeadOptions options = LeadOf(1, 2);
-  options.inherited = true;
-  options.promised = true;
-  options.asked_at = daemons_[1].beat->Now();
-  options.taken_at = daemons_[1].beat->Now();
-  options.watched = {0, 1, 2, 3};
+  options.lease.inherited = true;
+  options.lease.promised = true;
+  options.lease.asked_at = daemons_[1].beat->Now();
+  options.lease.taken_at = daemons_[1].beat->Now();
+  options.lease.watched = {0, 1, 2, 3};
   Lead(1, options);
   for (uint32_t i = 1; i < 4; ++i) {
     EXPECT_TRUE(told_.Within(fmt::format("agent {}: successor 2 1", i)));

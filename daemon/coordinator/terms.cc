@@ -1,0 +1,130 @@
+#include "daemon/coordinator/terms.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace muster {
+namespace {
+
+using lease::WitnessSet;
+
+constexpr size_t kMaxFormer = 8;
+
+void AddFormer(const WitnessSet& set, std::vector<WitnessSet>* former) {
+  former->push_back(set);
+  if (former->size() > kMaxFormer) former->erase(former->begin(), former->end() - kMaxFormer);
+}
+
+Terms::Sets SetsOf(const WitnessSet& witnesses, const std::vector<WitnessSet>& former) {
+  Terms::Sets sets{{witnesses.begin(), witnesses.end()}, {}};
+  for (const WitnessSet& set : former) sets.former.emplace_back(set.begin(), set.end());
+  return sets;
+}
+
+}  // namespace
+
+Terms::Terms(lease::NodeIndex self, std::vector<uint32_t> candidates) : candidates_(std::move(candidates)) {
+  lead_.self = self;
+}
+
+void Terms::Take(const Origin& origin, const std::optional<Found>& found, const gang::Gang& gang,
+                 const std::set<uint32_t>& here) {
+  lead_.inherited = found.has_value();
+  lead_.promised = origin.promised;
+  lead_.returned = !origin.promised;
+  lead_.closed = origin.closed;
+  lead_.asked_at = origin.asked_at;
+  lead_.taken_at = origin.taken_at;
+  if (found) {
+    for (const std::vector<uint32_t>& set : found->sets.former) lead_.former.push_back(WitnessSet::Of(set));
+    AddFormer(WitnessSet::Of(found->sets.witnesses), &lead_.former);
+    for (const uint32_t node : found->away) lead_.closed.Add(static_cast<lease::NodeIndex>(node));
+  }
+  lead_.witnesses = Pick(gang, here);
+}
+
+// The first candidates that may be used. One that is lost by the record, and is here, has healed.
+WitnessSet Terms::Pick(const gang::Gang& gang, const std::set<uint32_t>& here) const {
+  WitnessSet set;
+  for (const uint32_t node : candidates_) {
+    if (!gang.nodes()[node].lost || here.contains(node)) set.Add(static_cast<lease::NodeIndex>(node));
+  }
+  return set;
+}
+
+Terms::Sets Terms::Next(const gang::Gang& gang) const {
+  std::vector<WitnessSet> former = lead_.former;
+  AddFormer(lead_.witnesses, &former);
+  return SetsOf(Pick(gang), former);
+}
+
+Terms::Sets Terms::sets() const {
+  return SetsOf(lead_.witnesses, lead_.former);
+}
+
+void Terms::Raised(lease::Nanos asked_at, lease::Nanos taken_at, const gang::Gang& gang) {
+  AddFormer(lead_.witnesses, &lead_.former);
+  lead_.witnesses = Pick(gang);
+  lead_.inherited = true;
+  lead_.promised = lead_.returned = false;
+  lead_.closed = WitnessSet::Of(Away(gang));
+  lead_.asked_at = asked_at;
+  lead_.taken_at = taken_at;
+}
+
+const lease::LeadSettings& Terms::Lead(uint64_t term, const gang::Gang& gang) {
+  lead_.term = term;
+  lead_.watched.clear();
+  for (uint32_t node = 0; node < gang.nodes().size(); ++node) {
+    if (lead_.inherited && gang.MayHaveMembers(node))
+      lead_.watched.push_back(static_cast<lease::NodeIndex>(node));
+  }
+  heard_.clear();
+  refusing_.clear();
+  quorum_ = false;
+  return lead_;
+}
+
+void Terms::Heard(uint32_t node, const gang::Gang& gang) {
+  heard_.insert(node);
+  if (AllHeard(gang)) lead_.former.clear();
+}
+
+void Terms::SetStop(uint64_t generation) {
+  lead_.stop_generation = std::max(lead_.stop_generation, generation);
+}
+
+bool Terms::AllHeard(const gang::Gang& gang) const {
+  for (uint32_t node = 0; node < gang.nodes().size(); ++node) {
+    const gang::Gang::Node& n = gang.nodes()[node];
+    if (!n.lost && n.joined && !heard_.contains(node)) return false;
+  }
+  return true;
+}
+
+bool Terms::WantsRaise(const gang::Gang& gang) const {
+  const bool stale = std::any_of(lead_.witnesses.begin(), lead_.witnesses.end(),
+                                 [&](lease::NodeIndex node) { return gang.nodes()[node].lost; });
+  return stale && AllHeard(gang) && gang.state() == gang::State::kRunning;
+}
+
+std::vector<lease::NodeIndex> Terms::Unheard(const gang::Gang& gang) const {
+  std::vector<lease::NodeIndex> nodes;
+  for (const lease::NodeIndex node : lead_.watched) {
+    const gang::Gang::Node& n = gang.nodes()[node];
+    const bool known = (heard_.contains(node) && n.present) || refusing_.contains(node);
+    if (!known && !n.lost && !lead_.closed.Contains(node)) nodes.push_back(node);
+  }
+  return nodes;
+}
+
+std::vector<lease::NodeIndex> Terms::Away(const gang::Gang& gang) {
+  std::vector<lease::NodeIndex> nodes;
+  for (uint32_t node = 0; node < gang.nodes().size(); ++node) {
+    const gang::Gang::Node& n = gang.nodes()[node];
+    if (n.joined && !n.present && !n.lost) nodes.push_back(static_cast<lease::NodeIndex>(node));
+  }
+  return nodes;
+}
+
+}  // namespace muster
