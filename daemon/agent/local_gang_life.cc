@@ -90,7 +90,8 @@ AgentEvents LocalGang::MakeAgentEvents() {
     spdlog::info("gang {}: {} coordinates, term {}", job_.Id(), job_.hosts[node], term);
     AdoptTerm(term);
     followed_ = node;
-    Redial(node);
+    // One that has raised its own term says so over the link, too.
+    if (!link_ || !registered_ || coordinator_ != node) Redial(node);
   };
   events.stop_ordered = [this](uint64_t term, uint64_t generation) {
     if (term < orders_.term() || !orders_.MayRun(generation)) return;

@@ -44,6 +44,7 @@ void Coordinator::Feed(const gang::Event& event) {
   Carry(gang_->Handle(event));
   if (before == gang::State::kRecovering && gang_->state() != before) CommitWaiting();
   WatchProgress(before, generation);
+  MaybeRaise();
   MaybeOver();  // the end may come when no agent is there any more
 }
 
@@ -147,7 +148,8 @@ void Coordinator::Do(const gang::StopGeneration& action) {
 
 void Coordinator::Do(const gang::FinishGang& action) {
   finish_ = FinishOf(action.succeeded, action.cause, action.code);
-  if (ending_.Finish(action.succeeded, action.nodes)) WaitForEndRecord();
+  // While the term is being raised no record is on its way.
+  if (ending_.Finish(action.succeeded && !fence_.raising(), action.nodes)) WaitForEndRecord();
   MaybeSendFinish();
 }
 

@@ -62,7 +62,9 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                     hung.task = TaskOf(rank);
                     Feed(hung);
                   }}),
-      terms_(static_cast<lease::NodeIndex>(NodeOf(self_).value_or(0)), job_.CandidateNodes()),
+      terms_(static_cast<lease::NodeIndex>(NodeOf(self_).value_or(0)), job_.CandidateNodes(),
+             {.after_loss = config_.silence_ms * lease::kMillisecond,
+              .to_grow = config_.reconnect_ms * lease::kMillisecond}),
       orphans_(loop_, catalog_,
                [this] {
                  return Fence{fence_.term(), fence_.durable()};
@@ -109,8 +111,8 @@ Coordinator::~Coordinator() {
   fence_.Lose();  // the threads try nothing again
   EndLeases();
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
-  for (const Loop::TimerId timer :
-       {takeover_timer_, linger_timer_, finish_timer_, probe_timer_, absent_timer_, slurm_timer_}) {
+  for (const Loop::TimerId timer : {takeover_timer_, linger_timer_, finish_timer_, probe_timer_,
+                                    absent_timer_, raise_timer_, slurm_timer_}) {
     loop_.Cancel(timer);
   }
   for (auto& [node, agent] : agents_) {
@@ -423,7 +425,8 @@ void Coordinator::MaybeOver() {
   if (over_called_ || linger_timer_ != 0) return;
   const bool done =
       fence_.lost() ||
-      (gang_ && (gang_->state() == gang::State::kFinished || gang_->state() == gang::State::kRequeueing));
+      (gang_ && !fence_.raising() &&
+       (gang_->state() == gang::State::kFinished || gang_->state() == gang::State::kRequeueing));
   const bool linked = std::any_of(agents_.begin(), agents_.end(),
                                   [](const auto& item) { return item.second.link != nullptr; });
   if (!done || linked) return;

@@ -204,6 +204,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void LeaseStop(uint64_t generation);
   void LeaseStoreConfirmed(lease::Nanos asked_at);
   void ConfirmInStore();
+  void MaybeRaise();
   void RaiseTerm();
   void TermRaised(const Status& raised);
   void EndLeases();
@@ -231,6 +232,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   Loop::TimerId finish_timer_ = 0;
   Loop::TimerId probe_timer_ = 0;
   Loop::TimerId absent_timer_ = 0;
+  Loop::TimerId raise_timer_ = 0;
   Loop::Time takeover_deadline_;
   lease::Nanos await_until_ = 0;
 

@@ -1,8 +1,8 @@
 // When nodes are told that the gang is over, and when its job is requeued. Pure: no I/O, clock or thread.
 //
-// That it has succeeded is true whoever says it. It is given up, or requeued, only behind the record that says so: should the
-// coordinator die now, another goes on with it. While the store does not answer, the word of a coordinator that most of the gang
-// follows will do, after a while.
+// That it has succeeded is true whoever says it: that is told while the record is on its way. It is given up, or requeued, only
+// behind the record that says so: should the coordinator die now, another goes on with it. While the store does not answer, the word of
+// a coordinator that most of the gang follows will do, after a while.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@ namespace muster {
 
 class Ending {
  public:
-  // The gang is over: these nodes are to be told. True: the caller is to wait from now on, until the record of the end is there or
-  // WaitedLongEnough. Nodes that come later wait with the first ones.
-  bool Finish(bool succeeded, const std::vector<uint32_t>& nodes) {
-    const bool begins = !std::exchange(over_, true) && !succeeded;
+  // The gang is over: these nodes are to be told. `at_once`: not behind the record. True: the caller is to wait from now on, until the
+  // record of the end is there or WaitedLongEnough. Nodes that come later wait with the first ones.
+  bool Finish(bool at_once, const std::vector<uint32_t>& nodes) {
+    const bool first = !std::exchange(over_, true);
+    const bool begins = first && !at_once;
+    if (first) at_once_ = at_once;
     if (begins) waited_ = false;  // that wait was for the record of a requeue, which has failed
-    succeeded_ = succeeded;
     due_.insert(nodes.begin(), nodes.end());
     return begins;
   }
@@ -44,8 +45,7 @@ class Ending {
 
   // The nodes that are to be told now, each once. `followed`: most of the gang follows this coordinator.
   std::set<uint32_t> DueFinish(bool followed) {
-    if (!succeeded_ && !finished_ && !(waited_ && followed) && !MUSTER_PLANTED(given_up_unrecorded))
-      return {};
+    if (!at_once_ && !finished_ && !(waited_ && followed) && !MUSTER_PLANTED(given_up_unrecorded)) return {};
     return std::exchange(due_, {});
   }
   // True once: the job is to be requeued now.
@@ -59,7 +59,7 @@ class Ending {
  private:
   std::set<uint32_t> due_;  // nodes
   bool over_ = false;
-  bool succeeded_ = false;
+  bool at_once_ = false;
   bool requeue_ = false;  // ordered, and not begun
   bool finished_ = false;
   bool requeueing_ = false;

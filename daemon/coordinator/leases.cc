@@ -116,11 +116,12 @@ LeadEvents Coordinator::MakeLeadEvents() {
   LeadEvents events;
   events.heard = [this](uint32_t node) {
     terms_.Heard(node, *gang_);
-    if (terms_.WantsRaise(*gang_)) RaiseTerm();
+    MaybeRaise();
   };
   events.silent = [this](uint32_t node) {
     gang::NodeSilent silent{node, RealtimeNs() - config_.silence_ms * 1'000'000};
     if (node >= gang_->nodes().size()) return;
+    terms_.Lost(clock_->Now());
     Feed(silent);
     if (!fence_.lost() && gang_->nodes()[node].lost) CloseLost(node);
   };
@@ -132,6 +133,7 @@ LeadEvents Coordinator::MakeLeadEvents() {
   events.quorum = [this] {
     terms_.SetQuorum(true);
     MaybeSendFinish();
+    MaybeRaise();
     if (gang_->state() != gang::State::kFinished)
       AddHistory("quorum", "most of the gang's witnesses are heard");
   };
@@ -211,6 +213,18 @@ void Coordinator::ConfirmInStore() {
 
 // ---- terms
 
+void Coordinator::MaybeRaise() {
+  loop_.Cancel(std::exchange(raise_timer_, 0));
+  const auto at = leadership_ && !fence_.lost() ? terms_.RaiseAt(*gang_) : std::nullopt;
+  if (!at) return;
+  const std::chrono::nanoseconds in(*at - clock_->Now());
+  if (in.count() <= 0) return RaiseTerm();
+  raise_timer_ = loop_.After(std::chrono::ceil<std::chrono::milliseconds>(in), [this] {
+    raise_timer_ = 0;
+    MaybeRaise();
+  });
+}
+
 // A new term of the same coordinator: some node cannot come back in this one, or other nodes are to be witnesses.
 void Coordinator::RaiseTerm() {
   const auto advance = fence_.Raise();
@@ -253,6 +267,7 @@ void Coordinator::TermRaised(const Status& raised) {
   Do(gang::Persist{});
   Carry(gang_->SayAgain());
   CommitWaiting();
+  MaybeOver();
 }
 
 void Coordinator::EndLeases() {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted.h"
+
 namespace muster {
 namespace {
 
@@ -21,9 +23,15 @@ Terms::Sets SetsOf(const WitnessSet& witnesses, const std::vector<WitnessSet>& f
   return sets;
 }
 
+// Nothing is to be heard of it any more: it is dead or cut off, has left for good, or never came.
+bool IsGone(const gang::Gang::Node& node) {
+  return node.lost || node.ended || node.absent;
+}
+
 }  // namespace
 
-Terms::Terms(lease::NodeIndex self, std::vector<uint32_t> candidates) : candidates_(std::move(candidates)) {
+Terms::Terms(lease::NodeIndex self, std::vector<uint32_t> candidates, Patience patience)
+    : candidates_(std::move(candidates)), patience_(patience) {
   lead_.self = self;
 }
 
@@ -47,15 +55,17 @@ void Terms::Take(const Origin& origin, const std::optional<Found>& found, const 
 WitnessSet Terms::Pick(const gang::Gang& gang, const std::set<uint32_t>& here) const {
   WitnessSet set;
   for (const uint32_t node : candidates_) {
-    if (!gang.nodes()[node].lost || here.contains(node)) set.Add(static_cast<lease::NodeIndex>(node));
+    if (set.size() == lease::kMaxWitnesses) break;
+    if (!IsGone(gang.nodes()[node]) || here.contains(node)) set.Add(static_cast<lease::NodeIndex>(node));
   }
   return set;
 }
 
-Terms::Sets Terms::Next(const gang::Gang& gang) const {
+Terms::Sets Terms::Next(const gang::Gang& gang) {
+  next_ = Pick(gang);
   std::vector<WitnessSet> former = lead_.former;
   AddFormer(lead_.witnesses, &former);
-  return SetsOf(Pick(gang), former);
+  return SetsOf(next_, former);
 }
 
 Terms::Sets Terms::sets() const {
@@ -63,8 +73,9 @@ Terms::Sets Terms::sets() const {
 }
 
 void Terms::Raised(lease::Nanos asked_at, lease::Nanos taken_at, const gang::Gang& gang) {
+  if (next_.size() > lead_.witnesses.size()) grown_at_ = taken_at;
   AddFormer(lead_.witnesses, &lead_.former);
-  lead_.witnesses = Pick(gang);
+  lead_.witnesses = next_;
   lead_.inherited = true;
   lead_.promised = lead_.returned = false;
   lead_.closed = WitnessSet::Of(Away(gang));
@@ -97,15 +108,25 @@ void Terms::SetStop(uint64_t generation) {
 bool Terms::AllHeard(const gang::Gang& gang) const {
   for (uint32_t node = 0; node < gang.nodes().size(); ++node) {
     const gang::Gang::Node& n = gang.nodes()[node];
-    if (!n.lost && n.joined && !heard_.contains(node)) return false;
+    if (!IsGone(n) && n.joined && !heard_.contains(node)) return false;
   }
   return true;
 }
 
-bool Terms::WantsRaise(const gang::Gang& gang) const {
-  const bool stale = std::any_of(lead_.witnesses.begin(), lead_.witnesses.end(),
-                                 [&](lease::NodeIndex node) { return gang.nodes()[node].lost; });
-  return stale && AllHeard(gang) && gang.state() == gang::State::kRunning;
+// Only from a term that all follow and that has a quorum: in the next one nobody is silent before both sets have been heard.
+std::optional<lease::Nanos> Terms::RaiseAt(const gang::Gang& gang) const {
+  const gang::State state = gang.state();
+  const bool begun =
+      state == gang::State::kStarting || state == gang::State::kRunning || state == gang::State::kStopping;
+  if (!begun || !quorum_) return std::nullopt;
+  const bool lost = std::any_of(lead_.witnesses.begin(), lead_.witnesses.end(), [&](lease::NodeIndex node) {
+    return IsGone(gang.nodes()[node]) && !MUSTER_PLANTED(lost_witness_kept);
+  });
+  const bool room = Pick(gang).size() > lead_.witnesses.size();
+  if ((!lost && !room) || !AllHeard(gang)) return std::nullopt;
+  lease::Nanos at = lost_at_ ? *lost_at_ + patience_.after_loss : lead_.taken_at;
+  if (!lost && grown_at_) at = std::max(at, *grown_at_ + patience_.to_grow);
+  return at;
 }
 
 std::vector<lease::NodeIndex> Terms::Unheard(const gang::Gang& gang) const {

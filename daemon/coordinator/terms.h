@@ -32,14 +32,22 @@ class Terms {
     std::vector<uint32_t> away;  // gang::Memory::away
   };
 
+  // How long the term stays as it is, though other nodes should be witnesses.
+  struct Patience {
+    // Since a node was lost: others that have died with it are found sooner in this term than in the next.
+    lease::Nanos after_loss = 0;
+    // Since the set has grown: a node may come and go.
+    lease::Nanos to_grow = 0;
+  };
+
   // `candidates`: in the order in which nodes would take over.
-  Terms(lease::NodeIndex self, std::vector<uint32_t> candidates);
+  Terms(lease::NodeIndex self, std::vector<uint32_t> candidates, Patience patience);
 
   // The record is this coordinator's. `found`: none: nothing has run. `here`: the nodes that have a link.
   void Take(const Origin& origin, const std::optional<Found>& found, const gang::Gang& gang,
             const std::set<uint32_t>& here);
   // For the record that begins the term after this one.
-  [[nodiscard]] Sets Next(const gang::Gang& gang) const;
+  Sets Next(const gang::Gang& gang);
   // That record is in the store.
   void Raised(lease::Nanos asked_at, lease::Nanos taken_at, const gang::Gang& gang);
   // The lease of the term begins. What the caller fills in: times, gang, nodes, first_sequence.
@@ -47,13 +55,16 @@ class Terms {
 
   // A node has beaten in this term. When all have, nodes of older witness sets need not be asked any more.
   void Heard(uint32_t node, const gang::Gang& gang);
+  // A node is silent.
+  void Lost(lease::Nanos now) { lost_at_ = now; }
   void SetQuorum(bool quorum) { quorum_ = quorum; }
   void SetStop(uint64_t generation);
   // A node of an earlier term lives, and its musterd does not.
   void Refuses(lease::NodeIndex node) { refusing_.insert(node); }
 
-  // Other nodes should be witnesses: the term is to be raised.
-  [[nodiscard]] bool WantsRaise(const gang::Gang& gang) const;
+  // When the term is to be raised, because a witness is gone, or a candidate has come for which there is room; none: it is not, as
+  // things are.
+  [[nodiscard]] std::optional<lease::Nanos> RaiseAt(const gang::Gang& gang) const;
   // Nodes of an earlier term that have not been heard, or have no link yet: whether they have a musterd is to be found out.
   [[nodiscard]] std::vector<lease::NodeIndex> Unheard(const gang::Gang& gang) const;
   // Nodes that have joined, have no link now, and are not lost.
@@ -68,8 +79,12 @@ class Terms {
   [[nodiscard]] bool AllHeard(const gang::Gang& gang) const;
 
   std::vector<uint32_t> candidates_;
-  lease::LeadSettings lead_;  // of this term
-  std::set<uint32_t> heard_;  // nodes that have beaten in this term
+  Patience patience_;
+  std::optional<lease::Nanos> lost_at_;   // a node, the last time
+  std::optional<lease::Nanos> grown_at_;  // the set, the last time
+  lease::WitnessSet next_;                // of the term that is being raised
+  lease::LeadSettings lead_;              // of this term
+  std::set<uint32_t> heard_;              // nodes that have beaten in this term
   std::set<lease::NodeIndex> refusing_;
   bool quorum_ = false;
 };

@@ -26,12 +26,13 @@ enum class Invariant {
   kNothingAfterEnd,
   kComesToEnd,
   kPlannedFits,
+  kWitnessesLive,
 };
 inline constexpr std::array kInvariantNames = {
     "one_generation", "record_first",      "highest_term", "one_coordinator", "own_record_kept",
     "whole_commit",   "committed_once",    "start_kept",   "newest_start",    "silent_is_fenced",
     "healthy_node",   "restart_has_cause", "not_given_up", "own_faults",      "told_once",
-    "fence_stands",   "nothing_after_end", "comes_to_end", "planned_fits"};
+    "fence_stands",   "nothing_after_end", "comes_to_end", "planned_fits",    "witnesses_live"};
 
 inline const char* Name(Invariant invariant) {
   return kInvariantNames.at(static_cast<size_t>(invariant));

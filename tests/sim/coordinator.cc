@@ -28,7 +28,9 @@ Coordinator::Coordinator(Daemon& daemon, Origin origin)
       origin_(std::move(origin)),
       made_(daemon.world.now()),
       deadline_(daemon.world.now() + daemon.sim.options.join_timeout),
-      terms_(static_cast<lease::NodeIndex>(daemon.host.index()), daemon.sim.options.candidates) {}
+      terms_(
+          static_cast<lease::NodeIndex>(daemon.host.index()), daemon.sim.options.candidates,
+          {.after_loss = daemon.sim.options.times.silence, .to_grow = daemon.sim.options.times.reconnect}) {}
 
 Coordinator::~Coordinator() {
   daemon_.EndLead();
@@ -175,7 +177,8 @@ void Coordinator::StepDown(std::optional<uint32_t> successor, uint64_t term) {
 }
 
 void Coordinator::MaybeOver() {
-  const bool done = fence_.lost() || (gang_ && (gang_->state() == gang::State::kFinished));
+  const bool done =
+      fence_.lost() || (gang_ && !fence_.raising() && (gang_->state() == gang::State::kFinished));
   if (!done || !links_.empty()) return;
   // Behind what is still to be done, the record before all.
   const auto forget = [this](const std::function<void()>& done) {
@@ -291,6 +294,7 @@ void Coordinator::Feed(const gang::Event& event) {
       (state == gang::State::kRequeueing || (state == gang::State::kFinished && !gang_->succeeded())))
     daemon_.sim.invariants.GivesUp(*gang_, fence_.term());
   if (before == gang::State::kRecovering && gang_->state() != before) CommitWaiting();
+  MaybeRaise();
   MaybeOver();
 }
 
@@ -375,7 +379,7 @@ void Coordinator::Do(const gang::StopGeneration& action) {
 }
 
 void Coordinator::Do(const gang::FinishGang& action) {
-  if (ending_.Finish(action.succeeded, action.nodes)) WaitForEndRecord();
+  if (ending_.Finish(action.succeeded && !fence_.raising(), action.nodes)) WaitForEndRecord();
   MaybeSendFinish();
 }
 

@@ -111,6 +111,7 @@ class Coordinator {
   void ProbeAbsent();
   void CloseLost(uint32_t node);
   void ConfirmInStore();
+  void MaybeRaise();
   void RaiseTerm();
   void AskToRaise(Fence from, Fence to, const Record& record, bool unknown,
                   const std::function<void()>& done);
@@ -149,6 +150,7 @@ class Coordinator {
   std::optional<Start> start_;
   std::map<gang::Timer, uint64_t> timers_;
   uint64_t timer_number_ = 0;
+  uint64_t raise_timer_ = 0;
 
   Terms terms_;
   std::map<uint32_t, Nanos> silent_since_;

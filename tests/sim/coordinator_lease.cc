@@ -105,10 +105,10 @@ void Coordinator::OnLease(const lease::Event& event) {
   switch (event.kind) {
     case lease::EventKind::kHeard:
       terms_.Heard(event.node, *gang_);
-      if (terms_.WantsRaise(*gang_)) RaiseTerm();
-      return;
+      return MaybeRaise();
     case lease::EventKind::kSilent:
       daemon_.sim.invariants.Silent(event.node, fence_.term(), daemon_.host);
+      terms_.Lost(daemon_.host.Local());
       Feed(gang::NodeSilent{event.node, world_.now()});
       return CloseLost(event.node);
     case lease::EventKind::kStopped:
@@ -125,7 +125,8 @@ void Coordinator::OnLease(const lease::Event& event) {
       return;
     case lease::EventKind::kQuorum:
       terms_.SetQuorum(true);
-      return MaybeSendFinish();
+      MaybeSendFinish();
+      return MaybeRaise();
     case lease::EventKind::kLostQuorum:
       terms_.SetQuorum(false);
       return;
@@ -155,6 +156,16 @@ void Coordinator::ConfirmInStore() {
 }
 
 // ---- terms
+
+void Coordinator::MaybeRaise() {
+  const uint64_t number = ++raise_timer_;
+  const auto at = Leads() && daemon_.lead() != nullptr ? terms_.RaiseAt(*gang_) : std::nullopt;
+  if (!at) return;
+  if (*at <= daemon_.host.Local()) return RaiseTerm();
+  Post(*at - daemon_.host.Local(), [this, number] {
+    if (number == raise_timer_) MaybeRaise();
+  });
+}
 
 void Coordinator::RaiseTerm() {
   const auto advance = fence_.Raise();
@@ -206,6 +217,7 @@ void Coordinator::TermRaised(bool raised) {
   Do(gang::Persist{});
   Carry(gang_->SayAgain());
   CommitWaiting();
+  MaybeOver();
 }
 
 }  // namespace muster::sim

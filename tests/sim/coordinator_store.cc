@@ -171,6 +171,7 @@ void Coordinator::CommitDone(Store::Answer answer, const Fence& fence, uint64_t 
                                                       good ? "" : "the store does not take it");
   if (good) {
     daemon_.sim.invariants.KnownCommitted(fence_.term(), fence.generation, step);
+    daemon_.sim.invariants.GoesOn(*gang_, fence_.term(), terms_.lead().witnesses);
     starts_.Committed(step);
     Feed(gang::CheckpointCommitted{step});
   }

@@ -1,6 +1,7 @@
 #include "tests/sim/invariants.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tests/sim/host.h"
 #include "tests/sim/simulation.h"
@@ -11,6 +12,7 @@ namespace {
 // After which nothing of a fault is left: links have ended, leases have, and musterd has come back or its supervisors have
 // given it up.
 constexpr Nanos kOver = 10'000 * kMs;
+constexpr Nanos kReplaced = 2'500 * kMs;  // so long a lost node may stay a witness
 
 }  // namespace
 
@@ -251,6 +253,20 @@ void Invariants::Written(const Fence& before, const Fence& after, uint64_t by_te
 
 // ---- checkpoints
 
+void Invariants::GoesOn(const gang::Gang& gang, uint64_t term, const lease::WitnessSet& witnesses) {
+  if (Superseded(term)) return;
+  decltype(stale_) stale;
+  for (const lease::NodeIndex node : witnesses) {
+    if (!gang.nodes()[node].lost || gang.state() != gang::State::kRunning) continue;
+    const std::pair<uint64_t, uint32_t> here(term, node);
+    const auto before = stale_.find(here);
+    stale[here] = before == stale_.end() ? sim_.world.now() : before->second;
+    if (sim_.world.now() - stale[here] > kReplaced)
+      sim_.world.Fail(Invariant::kWitnessesLive, fmt::format("n{} is lost, and still a witness", node));
+  }
+  stale_ = std::move(stale);
+}
+
 void Invariants::Committed(const Store::Head& head, const Checkpoint& checkpoint) {
   const auto look = [&](const std::pair<uint64_t, uint64_t>& one) {
     const auto listed = head.checkpoints.find(one.first);
@@ -302,7 +318,7 @@ bool Invariants::Excused(const Host& host) const {
 void Invariants::Silent(uint32_t node, uint64_t term, const Host& coordinator) {
   sim_.world.Log("n{} is silent", node);
   // One that another has taken the record from can start nothing by what it concludes.
-  if (Superseded(term)) return;
+  if (Superseded(term) && sim_.store.head().record.coordinator != coordinator.index()) return;
   Cause(seen_generation_);
   const Host& host = *sim_.hosts[node];
   if (!over_ && Well(host) && Well(coordinator))

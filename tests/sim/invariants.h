@@ -70,6 +70,8 @@ class Invariants {
   // A checkpoint is: its generation's record is in the store, all members' shards are in it, each has been saved, and what the
   // generation started from is still listed.
   void Committed(const Store::Head& head, const Checkpoint& checkpoint);
+  // A coordinator hears that a checkpoint is committed: the store answers, and its gang runs. Lost witnesses do not stay for long then.
+  void GoesOn(const gang::Gang& gang, uint64_t term, const lease::WitnessSet& witnesses);
   // This node's members have been fenced, the coordinator on that host concludes.
   void Silent(uint32_t node, uint64_t term, const Host& coordinator);
   // Slurm is told that a node is down, by the coordinator of `term`; `newest`: that of the store's record when it asked whether it may.
@@ -104,6 +106,8 @@ class Invariants {
   bool unrecorded_ = false;
   bool job_ends_ = false;
   uint64_t seen_generation_ = 0;
+  // The newest coordinator's term, and a lost node that is a witness; since when.
+  std::map<std::pair<uint64_t, uint32_t>, Nanos> stale_;
   std::set<std::pair<uint64_t, uint64_t>> durable_;  // terms and generations
   std::map<uint64_t, Generation> generations_;
   std::map<uint64_t, uint64_t> told_;                                  // steps, and whose

@@ -55,7 +55,9 @@ void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& clos
       if (event.term < orders_.term()) return;
       AdoptTerm(event.term);
       followed_ = event.node;
-      return Redial(event.node);
+      // One that has raised its own term says so over the link, too.
+      if (!link_ || !registered_ || coordinator_ != event.node) Redial(event.node);
+      return;
     case lease::EventKind::kStopOrdered:
       if (event.term >= orders_.term() && orders_.MayRun(event.generation)) On(Stop{event.generation, true});
       return;

@@ -77,6 +77,8 @@ inline constexpr std::array kPlantedBugs = {
     PlantedBug{"down_by_former", Invariant::kHealthyNode},
     // A node that is silent while the job is being requeued keeps its link.
     PlantedBug{"silent_keeps_link", Invariant::kComesToEnd},
+    // A lost witness is not replaced while the gang runs on.
+    PlantedBug{"lost_witness_kept", Invariant::kWitnessesLive},
     // What a coordinator before has had stopped the next one cannot start.
     PlantedBug{"old_stops_bind", Invariant::kComesToEnd},
 };

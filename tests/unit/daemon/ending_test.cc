@@ -19,6 +19,15 @@ TEST(Ending, ASuccessIsOneWhoeverSaysIt) {
   EXPECT_EQ(ending.DueFinish(!kFollowed), Nodes{3}) << "who comes late";
 }
 
+TEST(Ending, ASuccessWhoseRecordIsNotOnItsWayWaitsForItThoughItIsSaidAgain) {
+  Ending ending;
+  EXPECT_TRUE(ending.Finish(false, {1}));
+  EXPECT_FALSE(ending.Finish(true, {1, 2}));
+  EXPECT_EQ(ending.DueFinish(kFollowed), Nodes{});
+  ending.Recorded(true, false);
+  EXPECT_EQ(ending.DueFinish(kFollowed), (Nodes{1, 2}));
+}
+
 TEST(Ending, AGangIsGivenUpBehindItsRecord) {
   Ending ending;
   EXPECT_TRUE(ending.Finish(false, {1}));

@@ -41,6 +41,21 @@ class LeaseTerm : public BeatRig {
            });
   }
 
+  // A node is lost, the others go on as the second generation, and the second term has witnesses that live.
+  void LoseAWitness() {
+    RunFirst();
+    CutOff(kSuccessor);
+    AdvanceUntil("the node is lost", 2 * times_.silence, [&] { return Lost(kSuccessor); });
+    ExpectStopAndStop(1, {kBatch, kCoordinator});
+    ExpectStart(2, {kBatch, kCoordinator});
+    ASSERT_TRUE(InTime([&] { return WitnessesOf(2) == std::vector<uint32_t>{kCoordinator, kBatch}; }));
+  }
+  // As the coordinator's record has them, if that is of this term.
+  std::vector<uint32_t> WitnessesOf(uint64_t term) {
+    const auto record = RecordIn(kCoordinator);
+    return record && record->term == term ? record->witnesses : std::vector<uint32_t>();
+  }
+
   AheadClock clock_;
 };
 
@@ -193,6 +208,55 @@ TEST_F(LeaseTerm, ANodeThatIsAskedToCoordinateFollowsItselfThoughItsAgentDialsAn
   link->Send(asks.SerializeAsString());
   EXPECT_TRUE(
       Eventually([&] { return KnownIn(kSuccessor).node == kSuccessor && KnownIn(kSuccessor).term == 1; }));
+}
+
+TEST_F(LeaseTerm, TheSetOfWitnessesFollowsALossAndAReturnAndTheOthersKeepTheirLinks) {
+  LoseAWitness();
+  // The beats tell of the third term first.
+  net_->HoldLinks(kCoordinator, kBatch);
+  MendAll(kSuccessor);
+  ASSERT_TRUE(InTime([&] { return KnownIn(kBatch).term == 3; }));
+  EXPECT_EQ(WitnessesOf(3), (std::vector<uint32_t>{kCoordinator, kSuccessor, kBatch}));
+  EXPECT_TRUE(KnownIn(kBatch).heard);
+  net_->ReleaseLinks(kCoordinator, kBatch);
+  Advance(2 * times_.silence);
+  for (const uint32_t node : {kBatch, kCoordinator}) {
+    EXPECT_EQ(KnownIn(node).term, 3U);
+    EXPECT_TRUE(KnownIn(node).heard);
+    EXPECT_FALSE(HasStop(node)) << "node " << node;
+  }
+  const auto record = RecordIn(kCoordinator);
+  for (const HistoryEvent& event : record->events) {
+    EXPECT_FALSE(event.kind == "node_back" && event.text.find(BeatNet::HostOf(kBatch)) != std::string::npos)
+        << event.text;
+  }
+}
+
+TEST_F(LeaseTerm, TwoOfThreeWitnessesMayBeLostOneAfterTheOther) {
+  LoseAWitness();
+  Advance(2 * times_.beat);
+  // A host that dies: nothing is heard of it, nor does it ask the store.
+  CutOff(kBatch);
+  EndDaemon(kBatch);
+  ASSERT_TRUE(InTime([&] { return Lost(kBatch); }));
+}
+
+TEST_F(LeaseTerm, ASuccessWaitsForItsRecordWhileTheTermIsRaised) {
+  LoseAWitness();
+  Advance(2 * times_.beat);
+  HoldRecord();
+  MendAll(kSuccessor);
+  ASSERT_TRUE(InTime([&] { return RecordWaits() && KnownIn(kSuccessor).heard; }));
+  Advance(2 * times_.beat);
+  for (const uint32_t node : {kBatch, kCoordinator}) members_[node].Exited(2, 0);
+  ASSERT_TRUE(Eventually([&] { return RecordIn(kCoordinator)->state == "finished"; }));
+  for (const uint32_t node : {kBatch, kCoordinator})
+    EXPECT_FALSE(members_[node].Has(wire::Type::kFinish)) << "node " << node;
+  ReleaseRecord();
+  for (const uint32_t node : {kBatch, kCoordinator})
+    ASSERT_TRUE(Eventually([&] { return members_[node].Has(wire::Type::kFinish); })) << "node " << node;
+  EXPECT_EQ(GangRecord::Decode(InStore().record)->state, "finished");
+  EXPECT_EQ(InStore().fence.term, 3U);
 }
 
 }  // namespace
