@@ -43,17 +43,18 @@ Status Catalog::PutIntoIndex(const std::string& index_entry) {
 }
 
 Result<GangHead> Catalog::TakeOver(const std::string& record, const std::string& index_entry,
-                                   const std::optional<Fence>& expect) {
+                                   const GangHead* made_from) {
   Result<GangHead> now = Load();
   if (!now && now.error().code != Errc::kNotFound) return now;
-  if (expect && (!now || now->fence != *expect)) {
-    return Error{Errc::kConflict, key_ + " has another fence than " + expect->Encode()};
+  if (made_from != nullptr && (now ? now->fence : Fence()) != made_from->fence) {
+    return Error{Errc::kConflict, key_ + " has another fence than " + made_from->fence.Encode()};
   }
   // The index first: a key that it names and that has no head is only listed, one that it lacks would be
   // lost.
   if (Status status = PutIntoIndex(index_entry); !status) return status.error();
   HeadUpdate update;
   if (now) update.expect_fence = now->fence.Encode();
+  if (now && made_from != nullptr) update.expect[kRecord] = made_from->record;
   GangHead mine = now ? std::move(*now) : GangHead{};
   if (mine.fence.term == UINT64_MAX) return Error{Errc::kExhausted, key_ + " has no term left"};
   mine.fence.term += 1;
@@ -70,7 +71,8 @@ Status Catalog::CreateEmpty() {
   return store_->UpdateHead(HeadName(), update);
 }
 
-Status Catalog::Advance(const Fence& from, const Fence& to, const std::string& record) {
+Status Catalog::Advance(const Fence& from, const Fence& to, const std::string& record,
+                        const std::optional<std::string>& made_from) {
   if (to < from || to.generation < from.generation) {
     return Error{Errc::kInvalid,
                  "the fence of " + key_ + " cannot go back from " + from.Encode() + " to " + to.Encode()};
@@ -79,14 +81,16 @@ Status Catalog::Advance(const Fence& from, const Fence& to, const std::string& r
   update.expect_fence = from.Encode();
   update.new_fence = to.Encode();
   update.set[kRecord] = record;
+  if (made_from) update.expect[kRecord] = *made_from;
   return store_->UpdateHead(HeadName(), update);
 }
 
 Status Catalog::AdvanceForSure(const Fence& from, const Fence& to, const std::string& record,
-                               const std::function<bool(const Error& error)>& go_on) {
+                               const std::function<bool(const Error& error)>& go_on,
+                               const std::optional<std::string>& made_from) {
   bool unknown = false;  // whether an earlier try may have succeeded
   while (true) {
-    Status status = Advance(from, to, record);
+    Status status = Advance(from, to, record, made_from);
     if (status) return status;
     if (status.error().code == Errc::kConflict && unknown) {
       const Result<GangHead> head = Load();

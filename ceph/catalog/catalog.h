@@ -55,19 +55,22 @@ class Catalog {
   Result<GangHead> Load();
   // Takes the key over: creates the head, or raises the term above the one in it. Gives the new fence and
   // what was there. `generation` stays that of the head (0 when new). An empty `record` keeps the one there.
-  // `expect`: the fence that `record` was made under, if it was made from one. kConflict: somebody else was faster, load
-  // again.
+  // `made_from`: the head that `record` was made from, an empty one where there was none. kConflict: somebody else was faster, load
+  // again. Of the checkpoints that it gives the newest may be missing: who has the old fence may commit until this has taken it.
   Result<GangHead> TakeOver(const std::string& record, const std::string& index_entry,
-                            const std::optional<Fence>& expect = std::nullopt);
+                            const GangHead* made_from = nullptr);
   // Makes the head, with the lowest fence and no record. kConflict: there is one.
   Status CreateEmpty();
-  // Moves the fence from `from` to `to` with a new record; also from == to to change the record alone.
-  Status Advance(const Fence& from, const Fence& to, const std::string& record);
+  // Moves the fence from `from` to `to` with a new record; also from == to to change the record alone. `made_from`: the record
+  // that must be there: who has the fence may have written another one since it was read.
+  Status Advance(const Fence& from, const Fence& to, const std::string& record,
+                 const std::optional<std::string>& made_from = std::nullopt);
   // The same until the store has answered. A try whose answer did not come may have succeeded: the next one would find
   // its own fence and take it for another's, so what is there is read and compared. `go_on` is asked before each further
   // try, and pauses if it likes. kUnavailable or kExhausted: it said no, and the outcome is not known.
   Status AdvanceForSure(const Fence& from, const Fence& to, const std::string& record,
-                        const std::function<bool(const Error& error)>& go_on);
+                        const std::function<bool(const Error& error)>& go_on,
+                        const std::optional<std::string>& made_from = std::nullopt);
   // Writes the manifest object, then adds it and moves `latest`, guarded by manifest.fence. kConflict: a
   // newer term or generation has taken over; nothing is visible then. kUnavailable: the outcome is unknown;
   // the same call may be made again. In the same operation what retention does not keep leaves the head; then those of its

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "daemon/coordinator/record_of_gang.h"
 #include "daemon/coordinator/roles.h"
 #include "daemon/health/kernel_fact.h"
 #include "daemon/link/link.h"
@@ -205,7 +206,7 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
   agent.link = std::move(link);
   // One that is not obeyed any more goes, however often it is asked.
   if (!fence_.lost() || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
-  origin_.known_term = std::max(origin_.known_term, registration.term());
+  take_over_->Asked(registration.term());
   if (fence_.lost()) {
     auto message = NewMessage();
     if (end_) {
@@ -513,62 +514,13 @@ GangMetrics Coordinator::Metrics() const {
 }
 
 GangRecord Coordinator::Record() const {
-  GangRecord record;
-  record.gang = job_.Id();
-  record.key = job_.Key();
-  record.job_id = job_.job_id;
-  record.step_id = job_.step_id;
-  record.restart_count = job_.restart_count;
-  record.submission = job_.submission;
-  record.launched_ns = job_.launched_ns;
-  record.uid = job_.uid;
-  record.state = gang_ ? gang::ToString(gang_->state()) : gang::ToString(gang::State::kJoining);
-  record.succeeded = gang_ && gang_->succeeded();
-  record.term = fence_.term();
-  record.generation = gang_ ? gang_->generation() : 0;
-  record.coordinator = self_;
-  record.task_count = job_.task_count;
-  record.nodes = job_.hosts;
-  if (gang_) {
-    gang::Memory memory = gang_->Remember();
-    record.active = std::move(memory.active);
-    record.lost = std::move(memory.lost);
-    record.ended = std::move(memory.ended);
-    record.away = std::move(memory.away);
-    record.excluded = std::move(memory.excluded);
-    record.draining = std::move(memory.draining);
-    for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-      if (gang_->nodes()[node].exiting > 0) record.exiting.push_back(node);
-    }
-    record.task_counts = std::move(memory.task_counts);
-    if (gang_->settings().roles.size() > 1) {
-      for (uint32_t node = 0; node < job_.hosts.size(); ++node)
-        record.roles.push_back(gang_->RoleOf(node).name);
-    }
-    record.succeeding = memory.succeeding;
-    record.terminating = memory.terminating;
-    record.restarts_without_progress = memory.restarts_without_progress;
-    record.last_signature = std::move(memory.last_signature);
-    record.user_fault_times = std::move(memory.user_fault_times);
-    record.progress_since_user_fault = memory.progress_since_user_fault;
-  }
-  record.restarts = gang_ ? gang_->restarts() : gang::NoRestarts();
-  record.user_faults = gang_ ? gang_->user_faults() : 0;
-  record.restart_limit = job_.options.restarts;
-  record.step_reached = gang_ ? gang_->max_step() : 0;
-  record.restore = starts_.from().has_value();
-  record.restore_step = starts_.from().value_or(0);
+  GangRecord record = RecordOf({job_, self_, fence_, gang_ ? &*gang_ : nullptr, starts_, terms_});
   record.created_ns = created_ns_;
   record.updated_ns = RealtimeNs();
   record.first_cause = cause_;
   record.warm = gang_ ? warm_.Text(WarmMembers()) : "";
   record.restart_cause = restart_cause_;
-  if (gang_) record.finish_cause = gang_->finish_cause();
-  if (gang_) record.finish_code = gang_->finish_code();
   record.events = history_;
-  Terms::Sets sets = terms_.sets();
-  record.witnesses = std::move(sets.witnesses);
-  record.former = std::move(sets.former);
   return record;
 }
 

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/loop.h"
@@ -30,6 +31,7 @@
 #include "daemon/coordinator/removals.h"
 #include "daemon/coordinator/starts.h"
 #include "daemon/coordinator/storage_limit.h"
+#include "daemon/coordinator/take_over.h"
 #include "daemon/coordinator/terms.h"
 #include "daemon/coordinator/warm_starts.h"
 #include "daemon/gang/gang.h"
@@ -53,11 +55,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   ~Coordinator();
 
   // How this node comes to coordinate.
-  struct Origin {
-    bool fresh = true;                      // no member has run yet, as far as the node that asked knows
-    bool promised = false;                  // this node's agent has found that the coordinator before is dead
-    uint64_t after_term = 0;                // with `promised`: only if the record still has this term
-    uint64_t known_term = 0;                // without: the newest term that those who ask have seen
+  struct Origin : TakeOver::Origin {
     std::string key;                        // the gang's for beats; "": makes one
     lease::WitnessSet closed;               // with `promised`: nodes whose musterd had gone
     std::function<void(bool taken)> taken;  // may be empty
@@ -87,6 +85,13 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
     std::shared_ptr<Link> link;
     v1::AgentMessage message;
   };
+  // The record is this coordinator's.
+  struct Taken {
+    GangHead head;
+    std::optional<GangRecord> record;  // that was there
+    TakeOver::Swap::After after;
+  };
+  using Tried = std::variant<Taken, TakeOver::Elsewhere, Error>;
   // Which members have their shards of the checkpoint that a generation starts from, and where from.
   struct Restored {
     uint64_t generation = 0;
@@ -101,9 +106,10 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   };
 
   void TryTakeOver();
-  // Whether to wait for a successor that has taken a term of which nobody here has heard yet.
-  [[nodiscard]] bool AwaitsSuccessor() const;
-  void TakenOver(Result<GangHead> head);
+  static Tried LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& now,
+                           const GangRecord& mine, const std::function<bool()>& alive);
+  void Begin(Taken taken);
+  void NotTaken(const Error& why);
   void Refuse(const std::string& text);
   void Feed(const gang::Event& event);
   void Carry(std::vector<gang::Action> actions);
@@ -188,7 +194,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Comment(const std::string& text);
 
   // leases.cc
-  void BeginLeases(const GangRecord* previous);
+  void BeginLeases(const std::optional<Terms::Found>& found);
   void LeadWhenDurable();
   void Lead();
   void Probe();
@@ -233,8 +239,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   Loop::TimerId probe_timer_ = 0;
   Loop::TimerId absent_timer_ = 0;
   Loop::TimerId raise_timer_ = 0;
-  Loop::Time takeover_deadline_;
-  lease::Nanos await_until_ = 0;
 
   RecordFence fence_;
   Starts starts_;
@@ -260,6 +264,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   HangWatch hangs_;
 
   Origin origin_;
+  std::optional<TakeOver> take_over_;  // from Begin
   std::unique_ptr<Leadership> leadership_;
   std::vector<BeatAddress> addresses_;
   std::string beat_key_;

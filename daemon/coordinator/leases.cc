@@ -11,6 +11,7 @@
 #include "daemon/beat/key.h"
 #include "daemon/beat/probe.h"
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/coordinator/record_of_gang.h"
 #include "daemon/link/link.h"
 
 namespace muster {
@@ -22,12 +23,10 @@ constexpr auto kRaiseRetry = std::chrono::milliseconds(300);
 
 }  // namespace
 
-// `previous`: the record of an earlier term under which members may run; null: nothing has run.
-void Coordinator::BeginLeases(const GangRecord* previous) {
+// `found`: none: nothing has run.
+void Coordinator::BeginLeases(const std::optional<Terms::Found>& found) {
   if (context_.beat == nullptr) return;
   beat_key_ = origin_.key.empty() ? MakeBeatKey() : origin_.key;
-  std::optional<Terms::Found> found;
-  if (previous != nullptr) found = {{previous->witnesses, previous->former}, previous->away};
   terms_.Take({origin_.promised, origin_.closed, asked_at_, clock_->Now()}, found, *gang_, Here());
 }
 
@@ -232,9 +231,7 @@ void Coordinator::RaiseTerm() {
   asked_at_ = clock_->Now();
   GangRecord record = Record();
   record.term = advance->to.term;
-  Terms::Sets next = terms_.Next(*gang_);
-  record.witnesses = std::move(next.witnesses);
-  record.former = std::move(next.former);
+  SetWitnesses(terms_.Next(*gang_), &record);
   worker_->Do([weak = weak_from_this(), mine = fence_.Mine(), catalog = catalog_, from = advance->from,
                to = advance->to, text = record.Encode(), &loop = loop_] {
     const Status raised = catalog->AdvanceForSure(from, to, text, [&](const Error&) {

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/coordinator/record_of_gang.h"
 #include "daemon/link/link.h"
 #include "daemon/slurm/topology.h"
 
@@ -17,92 +18,10 @@ namespace muster {
 namespace {
 
 constexpr auto kTakeoverRetry = std::chrono::milliseconds(1000);
-constexpr auto kSucceedRetry = std::chrono::milliseconds(300);
-// Who has promised the term must not begin another try after that: the others wait for the outcome.
-constexpr auto kSucceed = std::chrono::seconds(5);
+constexpr auto kSwapRetry = std::chrono::milliseconds(300);
 
-gang::Memory MemoryOf(const GangRecord& record) {
-  gang::Memory memory;
-  memory.user_fault_times = record.user_fault_times;
-  memory.progress_since_user_fault = record.progress_since_user_fault;
-  for (auto& [cause, count] : memory.restarts) {
-    if (const auto found = record.restarts.find(cause); found != record.restarts.end()) count = found->second;
-  }
-  memory.restarts_without_progress = record.restarts_without_progress;
-  memory.max_step = record.step_reached;
-  memory.last_signature = record.last_signature;
-  memory.active = record.active;
-  memory.lost = record.lost;
-  memory.ended = record.ended;
-  memory.away = record.away;
-  memory.excluded = record.excluded;
-  memory.draining = record.draining;
-  memory.task_counts = record.task_counts;
-  memory.succeeding = record.succeeding;
-  memory.terminating = record.terminating;
-  memory.requeueing = record.state == gang::ToString(gang::State::kRequeueing);
-  return memory;
-}
-
-// Whether a record may be taken over for this gang. What an earlier incarnation of a requeued job left running on a
-// node that was cut off must not end the newer one. kDenied: it must not go on at all.
-Status MayTake(const GangRecord& record, const GangJob& job, bool fresh) {
-  // Of a run that is over: what is left of its launch somewhere has come too late.
-  if (record.IsOf(job) && fresh && record.state == gang::ToString(gang::State::kRequeueing))
-    return Error{Errc::kInvalid, "the job is being requeued"};
-  if (record.IsOf(job)) return {};
-  if (record.job_id == job.job_id && record.step_id == job.step_id && record.submission == job.submission) {
-    if (record.restart_count > job.restart_count)
-      return Error{Errc::kDenied, fmt::format("the job was requeued; its gang is {} now", record.gang)};
-    if (record.restart_count == job.restart_count && record.launched_ns > job.launched_ns)
-      return Error{Errc::kInvalid, "Slurm has given the step's number again"};
-  }
-  if (!fresh) return Error{Errc::kInvalid, fmt::format("gang {} has the record now", record.gang)};
-  return {};
-}
-
-// A node that is cut off from the others may still reach the store. Once they have gone on without it, it does not take
-// their record: not before so many of the witnesses are here that the rest is no majority. The record of an end may be taken by
-// whoever has not heard of it.
-Status MayReturn(const GangRecord& record, const GangJob& job, const std::string& self,
-                 const std::set<uint32_t>& here) {
-  const auto witnesses = lease::WitnessSet::Of(record.witnesses);
-  const bool lost = std::any_of(record.lost.begin(), record.lost.end(),
-                                [&](uint32_t node) { return record.nodes[node] == self; });
-  const bool over = record.state == gang::ToString(gang::State::kFinished);
-  if (!record.IsOf(job) || !lost || over || witnesses.empty()) return {};
-  const auto came =
-      std::count_if(witnesses.begin(), witnesses.end(), [&](uint32_t node) { return here.contains(node); });
-  if (static_cast<size_t>(came) >= witnesses.Blocking()) return {};
-  return Error{Errc::kConflict, fmt::format("gang {}: it goes on without {}, and {} of {} witnesses are here",
-                                            job.Id(), self, came, witnesses.size())};
-}
-
-// The record says who has the term, for those who read it before the coordinator's first beat.
-std::string NamedIn(GangRecord record, uint64_t term, const std::string& coordinator) {
-  record.term = term;
-  record.coordinator = coordinator;
-  record.updated_ns = RealtimeNs();
-  return record.Encode();
-}
-
-// From exactly this term to the next one: what another candidate has taken meanwhile stays taken.
-Result<GangHead> Succeed(Catalog& catalog, GangHead head, uint64_t after_term, const std::string& record,
-                         const std::weak_ptr<Coordinator>& alive) {
-  if (head.fence.term != after_term) {
-    return Error{Errc::kConflict,
-                 fmt::format("the record has term {} and not {}", head.fence.term, after_term)};
-  }
-  const Fence next{head.fence.term + 1, head.fence.generation};
-  const auto end = std::chrono::steady_clock::now() + kSucceed;
-  const Status taken = catalog.AdvanceForSure(head.fence, next, record, [&](const Error&) {
-    if (alive.expired() || std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(kSucceedRetry);
-    return true;
-  });
-  if (!taken) return taken.error();
-  head.fence = next;
-  return head;
+TakeOver::Nanos Nanos(Loop::Time time) {
+  return std::chrono::nanoseconds(time.time_since_epoch()).count();
 }
 
 }  // namespace
@@ -110,127 +29,122 @@ Result<GangHead> Succeed(Catalog& catalog, GangHead head, uint64_t after_term, c
 void Coordinator::Begin(Origin origin, std::function<void()> over) {
   origin_ = std::move(origin);
   over_ = std::move(over);
-  takeover_deadline_ = loop_.Now() + std::chrono::seconds(job_.options.join_seconds);
-  // One that has died before it could announce itself is found silent by then.
-  await_until_ = clock_->Now() + 2 * config_.silence_ms * 1'000'000;
+  const auto refusal = loop_.Now() + std::chrono::seconds(job_.options.join_seconds);
+  take_over_.emplace(origin_, job_, self_,
+                     TakeOver::Until{.successor = clock_->Now() + 2 * config_.silence_ms * 1'000'000,
+                                     .refusal = Nanos(refusal)});
   TryTakeOver();
-}
-
-// A musterd that comes back finds its agents, who know it as their coordinator, before the successor that has taken over
-// meanwhile has announced itself to them. Taking over once more would make two who are obeyed by a part of the nodes.
-bool Coordinator::AwaitsSuccessor() const {
-  return !origin_.fresh && !origin_.promised && clock_->Now() < await_until_;
 }
 
 void Coordinator::TryTakeOver() {
   takeover_timer_ = 0;
   asked_at_ = clock_->Now();
-  worker_->Do([weak = weak_from_this(), catalog = catalog_, record = Record(), fresh_gang = origin_.fresh,
-               promised = origin_.promised, after_term = origin_.after_term,
-               newest = AwaitsSuccessor() ? origin_.known_term : UINT64_MAX, job = job_, self = self_,
-               here = Here(), topology = job_.options.order_by_topology ? context_.topology : nullptr,
-               &loop = loop_] {
+  worker_->Do([weak = weak_from_this(), catalog = catalog_, rules = *take_over_,
+               now = TakeOver::Try{asked_at_, Here()}, mine = Record(),
+               topology = job_.options.order_by_topology ? context_.topology : nullptr, &loop = loop_] {
     if (topology) topology->Refresh();  // for Settings()
-    // A foreign or damaged record is reported and left alone: nothing is written over it.
-    Result<GangHead> head = catalog->Load();
-    const bool fresh = !head && head.error().code == Errc::kNotFound;
-    // Another gang's stays, with its key, until this coordinator knows how to go on from it.
-    std::string named = fresh ? NamedIn(record, 1, self) : head ? head->record : "";
-    if (head && !head->record.empty()) {
-      const uint64_t term = head->fence.term;
-      if (auto decoded = GangRecord::Decode(head->record); !decoded) {
-        head = decoded.error();
-      } else if (Status ours = MayTake(*decoded, job, fresh_gang); !ours) {
-        head = ours.error();
-      } else if (decoded->IsOf(job)) {
-        // One of an earlier life of this daemon is no successor. (A daemon of the first versions names itself a little
-        // after it has taken the term.)
-        if (term > newest && decoded->term == term && decoded->coordinator != self) {
-          return loop.Post([weak, successor = decoded->coordinator, term] {
-            if (const auto self = weak.lock(); self && !self->fence_.lost()) self->StepDown(successor, term);
-          });
-        }
-        named = NamedIn(*decoded, term + 1, self);
-        Status may = promised ? Status() : MayReturn(*decoded, job, self, here);
-        if (term > newest && decoded->term != term) {
-          may = Error{Errc::kConflict,
-                      fmt::format("gang {}: term {} has begun, of which those who ask have not "
-                                  "heard",
-                                  job.Id(), term)};
-        }
-        if (!may) head = may.error();
-      }
-    }
-    if (promised && head) {
-      head = Succeed(*catalog, *std::move(head), after_term, named, weak);
-    } else if (!promised && (head || fresh)) {
-      head = catalog->TakeOver(named, record.IndexEntry(), head ? std::optional(head->fence) : std::nullopt);
-    }
-    loop.Post([weak, head = std::move(head)]() mutable {
-      if (const auto self = weak.lock()) self->TakenOver(std::move(head));
+    Tried tried = LookAndSwap(*catalog, rules, now, mine, [&weak] { return !weak.expired(); });
+    loop.Post([weak, tried = std::move(tried)]() mutable {
+      const auto self = weak.lock();
+      if (!self || self->fence_.lost()) return;
+      if (auto* taken = std::get_if<Taken>(&tried)) return self->Begin(std::move(*taken));
+      if (const auto* why = std::get_if<Error>(&tried)) return self->NotTaken(*why);
+      const auto& elsewhere = std::get<TakeOver::Elsewhere>(tried);
+      self->StepDown(elsewhere.coordinator, elsewhere.term);
     });
   });
 }
 
-void Coordinator::TakenOver(Result<GangHead> head) {
-  if (!head) {
-    const bool again = MayPass(head.error()) || head.error().code == Errc::kConflict;
-    if (origin_.taken) origin_.taken(false);
-    if (origin_.promised) {
-      // The agents look further: another candidate, or this one again.
-      spdlog::warn("gang {}: not taken over: {}", job_.Id(), head.error().message);
-      return StepDown("");
-    }
-    // A gang that runs is not ended because the store is away, or full.
-    const bool patient = !origin_.fresh && MayPass(head.error());
-    if (!again || (!patient && loop_.Now() > takeover_deadline_)) {
-      job_is_over_ = head.error().code == Errc::kDenied;
-      return Refuse(fmt::format("gang {}: cannot take its record over in {}: {}", job_.Id(),
-                                store_->Describe(), head.error().message));
-    }
-    spdlog::warn("gang {}: {}; trying again", job_.Id(), head.error().message);
-    takeover_timer_ = loop_.After(kTakeoverRetry, [this] {
-      takeover_timer_ = 0;
-      const bool asked = std::any_of(agents_.begin(), agents_.end(),
-                                     [](const auto& item) { return item.second.link != nullptr; });
-      // They have found the one that coordinates.
-      if (!asked) return StepDown("");
-      TryTakeOver();
-    });
-    return;
+// On the worker.
+Coordinator::Tried Coordinator::LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& now,
+                                            const GangRecord& mine, const std::function<bool()>& alive) {
+  Result<GangHead> head = catalog.Load();
+  if (!head && head.error().code != Errc::kNotFound) return head.error();
+  if (!head) head = GangHead();
+  // A foreign or damaged record is reported and left alone: nothing is written over it.
+  std::optional<GangRecord> record;
+  if (!head->record.empty()) {
+    auto decoded = GangRecord::Decode(head->record);
+    if (!decoded) return decoded.error();
+    record = *std::move(decoded);
   }
-  fence_.Take(head->fence);
-  starts_.SetNewest(head->latest);
-  for (const CheckpointInfo& checkpoint : head->checkpoints)
+  auto decision = rules.Decide({head->fence, record ? &*record : nullptr}, now, mine);
+  if (auto* elsewhere = std::get_if<TakeOver::Elsewhere>(&decision)) return std::move(*elsewhere);
+  if (auto* why = std::get_if<Error>(&decision)) return std::move(*why);
+  auto& swap = std::get<TakeOver::Swap>(decision);
+  if (swap.record) swap.record->updated_ns = RealtimeNs();
+  const std::string text = swap.record ? swap.record->Encode() : "";
+  const auto go_on = [&, end = std::chrono::steady_clock::now() +
+                               std::chrono::nanoseconds(TakeOver::kSwapFor)](const Error& why) {
+    if (!rules.ForSure() || !MayPass(why) || !alive() || std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(kSwapRetry);
+    return true;
+  };
+  if (rules.ForSure()) {
+    const Status swapped = catalog.AdvanceForSure(swap.from, swap.to, text, go_on, head->record);
+    if (!swapped) return swapped.error();
+  } else if (auto swapped = catalog.TakeOver(text, mine.IndexEntry(), &*head); !swapped) {
+    return swapped.error();
+  }
+  // The coordinator before may have committed after the first look. From here on nobody but this one can.
+  do {
+    head = catalog.Load();
+  } while (!head && go_on(head.error()));
+  if (!head) return head.error();
+  if (head->fence != swap.to) return Error{Errc::kConflict, "another has taken the record since"};
+  return Taken{*std::move(head), std::move(record), swap.after};
+}
+
+void Coordinator::NotTaken(const Error& why) {
+  if (origin_.taken) origin_.taken(false);
+  switch (take_over_->NotTaken(why, Nanos(loop_.Now()))) {
+    case TakeOver::Next::kStepDown:
+      spdlog::warn("gang {}: not taken over: {}", job_.Id(), why.message);
+      return StepDown("");
+    case TakeOver::Next::kRefuse:
+      job_is_over_ = TakeOver::IsJobOver(why);
+      return Refuse(fmt::format("gang {}: cannot take its record over in {}: {}", job_.Id(),
+                                store_->Describe(), why.message));
+    case TakeOver::Next::kAgain:
+      spdlog::warn("gang {}: {}; trying again", job_.Id(), why.message);
+      takeover_timer_ = loop_.After(kTakeoverRetry, [this] {
+        takeover_timer_ = 0;
+        if (!TakeOver::StillAsked(Here())) return StepDown("");
+        TryTakeOver();
+      });
+  }
+}
+
+void Coordinator::Begin(Taken taken) {
+  const GangHead& head = taken.head;
+  fence_.Take(head.fence);
+  starts_.SetNewest(head.latest);
+  for (const CheckpointInfo& checkpoint : head.checkpoints)
     saved_in_[checkpoint.step] = checkpoint.fence.generation;
-  for (const CheckpointInfo& checkpoint : head->checkpoints) {
+  for (const CheckpointInfo& checkpoint : head.checkpoints) {
     if (checkpoint.good && checkpoint.fence.generation == fence_.fence().generation)
       saves_.CommittedBefore(checkpoint.fence.generation, checkpoint.step);
   }
   if (origin_.taken) origin_.taken(true);
+  if (taken.after == TakeOver::Swap::After::kEnd) return OverAlready(*taken.record);
   gang::Memory memory;
-  auto previous = GangRecord::Decode(head->record);
-  const bool ours = previous && previous->IsOf(job_);
-  if (ours) {
-    if (previous->state == gang::ToString(gang::State::kFinished)) return OverAlready(*previous);
-    memory = MemoryOf(*previous);
-    memory.running = previous->state != gang::ToString(gang::State::kJoining);
-    history_ = std::move(previous->events);
-    created_ns_ = previous->created_ns;
-    cause_ = previous->first_cause;
-    restart_cause_ = previous->restart_cause;
-    if (memory.running) {
-      const Starts::Step from = previous->restore ? Starts::Step(previous->restore_step) : std::nullopt;
-      starts_.SetFrom(from);
-      starts_.Inherit(previous->generation, from);
-    }
+  std::optional<Terms::Found> terms;
+  if (taken.after == TakeOver::Swap::After::kGang) {
+    GangRecord& previous = *taken.record;
+    memory = MemoryOf(previous);
+    terms = TermsOf(previous);
+    Inherit(previous, &starts_);
+    history_ = std::move(previous.events);
+    created_ns_ = previous.created_ns;
+    cause_ = std::move(previous.first_cause);
+    restart_cause_ = std::move(previous.restart_cause);
   }
-  memory.generation = fence_.fence().generation;
+  memory.generation = fence_.fence().generation;  // of a new gang: of the one that had its key before
   spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence_.term(),
                fence_.fence().generation, memory.running ? ", recovering" : "");
   gang_.emplace(Settings(), memory);
   order_->Recorded(fence_.fence().generation);
-  BeginLeases(ours && memory.running ? &*previous : nullptr);
+  BeginLeases(terms);
   AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, fence_.term()));
   Carry(gang_->Begin());
   LeadWhenDurable();

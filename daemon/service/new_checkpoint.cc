@@ -63,7 +63,7 @@ Result<Fence> BeginNewCheckpoint(const std::shared_ptr<Store>& store, const std:
   const auto known = index->find(key);
   const nlohmann::json entry = {{"gang", ""}, {"job", 0}, {"step", 0}, {"created_ns", RealtimeNs()}};
   const Result<GangHead> mine =
-      catalog.TakeOver("", known == index->end() ? entry.dump() : known->second, head->fence);
+      catalog.TakeOver("", known == index->end() ? entry.dump() : known->second, &*head);
   if (!mine) return mine.error();
   return mine->fence;
 }

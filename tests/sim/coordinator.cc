@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/planted.h"
+#include "daemon/coordinator/record_of_gang.h"
 #include "daemon/gang/cause.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
@@ -26,8 +27,9 @@ Coordinator::Coordinator(Daemon& daemon, Origin origin)
     : daemon_(daemon),
       world_(daemon.world),
       origin_(std::move(origin)),
-      made_(daemon.world.now()),
-      deadline_(daemon.world.now() + daemon.sim.options.join_timeout),
+      take_over_(origin_, daemon.sim.options.gang_job, daemon.sim.options.gang_job.hosts[daemon.host.index()],
+                 {.successor = daemon.host.Local() + 2 * daemon.sim.options.times.silence,
+                  .refusal = daemon.host.Local() + daemon.sim.options.join_timeout}),
       terms_(
           static_cast<lease::NodeIndex>(daemon.host.index()), daemon.sim.options.candidates,
           {.after_loss = daemon.sim.options.times.silence, .to_grow = daemon.sim.options.times.reconnect}) {}
@@ -72,79 +74,69 @@ void Coordinator::RunQueue(Thread& thread) {
 // ---- taking over
 
 void Coordinator::TryTakeOver() {
-  // An answer that did not come says nothing: the next try finds that the term is this coordinator's already. One that an
-  // earlier life of this daemon has taken is not.
-  const bool awaits =
-      !origin_.fresh && !origin_.promised && world_.now() < made_ + 2 * daemon_.sim.options.times.silence;
-  const auto succeeded = [newest = awaits ? origin_.known_term : UINT64_MAX,
-                          self = daemon_.host.index()](const Store::Head& head) {
-    return head.exists && head.fence.term > newest && head.record.coordinator != self;
-  };
-  const auto change = [promised = origin_.promised, after = origin_.after_term, self = daemon_.host.index(),
-                       made = made_, record = MakeRecord(), here = Here(), succeeded,
-                       seen = daemon_.sim.store.head().fence](Store::Head& head) {
-    // What an earlier life of this daemon has asked for may come to the store late.
-    if (!promised && head.exists && head.fence != seen) return false;
-    if (succeeded(head)) return false;
-    if (promised && head.exists && head.fence.term == after + 1 && head.record.named == made) return true;
-    if (promised && (!head.exists || head.fence.term != after)) return false;
-    // It may be cut off, and still reach the store: the others go on without it, unless the gang is at its end.
-    const auto& lost = head.record.memory.lost;
-    if (!promised && head.exists && !head.record.finish &&
-        std::find(lost.begin(), lost.end(), self) != lost.end()) {
-      const auto w = lease::WitnessSet::Of(head.record.sets.witnesses);
-      const auto came = std::count_if(w.begin(), w.end(), [&](uint32_t node) { return here.contains(node); });
-      if (static_cast<size_t>(came) < w.Blocking()) return false;
-    }
-    if (!head.exists) head.record = record;
-    head.exists = true;
-    head.record.coordinator = self;
-    head.record.named = made;
-    if (!MUSTER_PLANTED(same_term)) ++head.fence.term;
-    return true;
-  };
-  Ask(change, [this, succeeded](Store::Answer answer, const Store::Head& head) {
-    if (answer == Store::Answer::kConflict && succeeded(head))
-      return StepDown(head.record.coordinator, head.fence.term);
-    TakenOver(answer, head);
+  asked_at_ = daemon_.host.Local();
+  Look([this, now = TakeOver::Try{asked_at_, Here()}, mine = Record()](Store::Answer answer,
+                                                                       const Store::Head& head) {
+    if (answer == Store::Answer::kNone) return NotTaken({Errc::kUnavailable, "the store does not answer"});
+    const TakeOver::Decision decision = take_over_.Decide({head.fence, head.record.get()}, now, mine);
+    if (const auto* elsewhere = std::get_if<TakeOver::Elsewhere>(&decision))
+      return StepDown(daemon_.sim.NodeOf(elsewhere->coordinator), elsewhere->term);
+    if (const auto* why = std::get_if<Error>(&decision)) return NotTaken(*why);
+    Swap(std::get<TakeOver::Swap>(decision), head);
   });
 }
 
-void Coordinator::TakenOver(Store::Answer answer, const Store::Head& head) {
-  if (answer != Store::Answer::kDone) {
-    if (origin_.promised && answer == Store::Answer::kNone && ++tries_ < 4) {
-      return Post(kRetry, [this] { TryTakeOver(); });
-    }
-    origin_.taken(false);
-    if (origin_.promised) return StepDown(std::nullopt);
-    if (world_.now() > deadline_) return StepDown(std::nullopt);
-    return Post(kRetry, [this] { TryTakeOver(); });
-  }
+// As Coordinator::LookAndSwap.
+void Coordinator::Swap(const TakeOver::Swap& swap, const Store::Head& head) {
+  const auto go_on = [this, end = daemon_.host.Local() + TakeOver::kSwapFor] {
+    return take_over_.ForSure() && daemon_.host.Local() <= end;
+  };
+  const auto swapped = [this, after = swap.after](Store::Answer answer, Nanos /*asked*/,
+                                                  const Store::Head& now) {
+    if (answer == Store::Answer::kNone) return NotTaken({Errc::kUnavailable, "the store does not answer"});
+    if (answer == Store::Answer::kConflict) return NotTaken({Errc::kConflict, "somebody else was faster"});
+    Taken(now, after);
+  };
+  AdvanceForSure({swap.from, swap.to, std::make_shared<GangRecord>(*swap.record), head.record}, go_on,
+                 swapped);
+}
+
+void Coordinator::NotTaken(const Error& why) {
+  world_.Log("n{}: {}", daemon_.host.index(), why.message);
+  origin_.taken(false);
+  // Here who is refused looks further, too.
+  if (take_over_.NotTaken(why, daemon_.host.Local()) != TakeOver::Next::kAgain) return StepDown(std::nullopt);
+  Post(kRetry, [this] {
+    if (!TakeOver::StillAsked(Here())) return StepDown(std::nullopt);
+    TryTakeOver();
+  });
+}
+
+void Coordinator::Taken(const Store::Head& head, TakeOver::Swap::After after) {
   fence_.Take(head.fence);
   starts_.SetNewest(head.Latest());
   for (const auto& [step, fence] : head.checkpoints) {
     if (fence.generation == fence_.fence().generation) saves_.CommittedBefore(fence.generation, step);
   }
   origin_.taken(true);
-  if (head.record.finish) {
-    end_ = head.record.finish;
+  if (after == TakeOver::Swap::After::kEnd) {
+    end_ = Finish{head.record->succeeded};
     fence_.Lose();
     Broadcast(fence_.term(), *end_);
     return MaybeOver();
   }
-  gang::Memory memory = head.record.memory;
-  memory.running = head.record.state != gang::State::kJoining;
-  memory.generation = fence_.fence().generation;
-  memory.requeueing = head.record.state == gang::State::kRequeueing;
-  if (memory.running) {
-    starts_.SetFrom(head.record.restore);
-    starts_.Inherit(fence_.fence().generation, head.record.restore);
+  gang::Memory memory;
+  std::optional<Terms::Found> terms;
+  if (after == TakeOver::Swap::After::kGang) {
+    memory = MemoryOf(*head.record);
+    terms = TermsOf(*head.record);
+    Inherit(*head.record, &starts_);
   }
   world_.Log("n{} coordinates, term {}, generation {}{}", daemon_.host.index(), fence_.term(),
              fence_.fence().generation, memory.running ? ", recovering" : "");
   daemon_.sim.invariants.Coordinates(fence_.term(), origin_.promised);
   gang_.emplace(daemon_.sim.options.gang, memory);
-  BeginLeases(memory.running ? &head.record : nullptr);
+  BeginLeases(terms);
   Carry(gang_->Begin());
   // Behind the record that names the witnesses.
   Queue(records_, [this](const std::function<void()>& done) {
@@ -162,7 +154,8 @@ void Coordinator::TakenOver(Store::Answer answer, const Store::Head& head) {
 void Coordinator::Deposed() {
   if (!fence_.AskWhose()) return;
   Look([this](Store::Answer answer, const Store::Head& head) {
-    StepDown(answer == Store::Answer::kDone ? std::optional(head.record.coordinator) : std::nullopt);
+    StepDown(answer == Store::Answer::kDone ? std::optional(daemon_.sim.NodeOf(head.record->coordinator))
+                                            : std::nullopt);
   });
 }
 
@@ -206,7 +199,7 @@ void Coordinator::Attached(uint32_t node, const std::shared_ptr<Link>& link, con
     return Send(node, 0, Elsewhere{});
   }
   if (!gang_) {
-    origin_.known_term = std::max(origin_.known_term, registration.term);
+    take_over_.Asked(registration.term);
     std::erase_if(early_, [&](const auto& early) { return early.first == node; });
     early_.emplace_back(node, registration);
     return;

@@ -14,6 +14,7 @@
 #include "daemon/coordinator/pending_saves.h"
 #include "daemon/coordinator/record_fence.h"
 #include "daemon/coordinator/starts.h"
+#include "daemon/coordinator/take_over.h"
 #include "daemon/coordinator/terms.h"
 #include "daemon/gang/gang.h"
 #include "daemon/lease/coordinator_lease.h"
@@ -27,11 +28,7 @@ class Daemon;
 
 class Coordinator {
  public:
-  struct Origin {
-    bool fresh = false;        // nothing has run on the node that asks for it
-    uint64_t known_term = 0;   // that node's
-    bool promised = false;     // this node's agent has found that the coordinator before is dead
-    uint64_t after_term = 0;   // with `promised`: only if the record still has this term
+  struct Origin : TakeOver::Origin {
     lease::WitnessSet closed;  // with `promised`: nodes whose musterd had gone
     std::function<void(bool)> taken = [](bool) {};
   };
@@ -59,9 +56,18 @@ class Coordinator {
     std::deque<Work> queue;
     bool working = false;
   };
+  struct Advance {
+    Fence from;
+    Fence to;
+    std::shared_ptr<const GangRecord> record;
+    std::optional<std::shared_ptr<const GangRecord>> seen = {};  // that it was made from
+    bool unknown = false;  // whether an earlier try may have been carried out
+  };
 
   void TryTakeOver();
-  void TakenOver(Store::Answer answer, const Store::Head& head);
+  void Swap(const TakeOver::Swap& swap, const Store::Head& head);
+  void Taken(const Store::Head& head, TakeOver::Swap::After after);
+  void NotTaken(const Error& why);
   void Registered(uint32_t node, const Register& registration);
   void Deposed();
   void StepDown(std::optional<uint32_t> successor, uint64_t term = 0);
@@ -89,7 +95,7 @@ class Coordinator {
   void MaybeRequeue();
   void WaitForEndRecord();
   void AwaitCommits(Nanos until, const std::function<void()>& then);
-  void Persist(Fence from, Fence to, const Record& record, std::function<void()> done);
+  void Persisted(const GangRecord& record, uint64_t generation, Nanos asked);
 
   void OnShard(const ShardWritten& written);
   void CommitWaiting();
@@ -104,7 +110,7 @@ class Coordinator {
                    const std::function<void()>& done);
   void CommitDone(Store::Answer answer, const Fence& fence, uint64_t step);
 
-  void BeginLeases(const Record* previous);
+  void BeginLeases(const std::optional<Terms::Found>& found);
   void Lead();
   void Attend(uint32_t node);
   void Probe();
@@ -113,8 +119,6 @@ class Coordinator {
   void ConfirmInStore();
   void MaybeRaise();
   void RaiseTerm();
-  void AskToRaise(Fence from, Fence to, const Record& record, bool unknown,
-                  const std::function<void()>& done);
   void TermRaised(bool raised);
   [[nodiscard]] std::set<uint32_t> Here() const;  // nodes that have a link
 
@@ -124,10 +128,13 @@ class Coordinator {
   void Ask(std::function<bool(Store::Head&)> change,
            std::function<void(Store::Answer, const Store::Head&)> then);
   void Look(std::function<void(Store::Answer, const Store::Head&)> then);  // changes nothing
+  // As Catalog::AdvanceForSure. `then` hears when the last try began, and what the store has after it.
+  void AdvanceForSure(Advance advance, std::function<bool()> go_on,
+                      std::function<void(Store::Answer, Nanos asked, const Store::Head&)> then);
   void Queue(Thread& thread, Work work);
   void RunQueue(Thread& thread);
   void Post(Nanos delay, World::Task task);
-  [[nodiscard]] Record MakeRecord() const;
+  [[nodiscard]] GangRecord Record() const;
 
   Daemon& daemon_;
   World& world_;
@@ -138,9 +145,8 @@ class Coordinator {
   std::set<uint32_t> registered_;
   std::vector<std::pair<uint32_t, AgentMessage>> early_;
   std::optional<Finish> end_;
-  const Nanos made_;
-  int tries_ = 0;
-  Nanos deadline_;
+  TakeOver take_over_;
+  Nanos asked_at_ = 0;
 
   RecordFence fence_;
   Starts starts_;

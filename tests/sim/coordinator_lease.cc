@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/planted.h"
+#include "daemon/coordinator/record_of_gang.h"
 #include "tests/sim/coordinator.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
@@ -11,14 +12,14 @@ namespace muster::sim {
 namespace {
 
 constexpr Nanos kAbsent = 2'200 * kMs;
-constexpr Nanos kRaiseRetry = 300 * kMs;
 
 }  // namespace
 
-void Coordinator::BeginLeases(const Record* previous) {
-  std::optional<Terms::Found> found;
-  if (previous != nullptr) found = {previous->sets, previous->memory.away};
-  terms_.Take({.promised = origin_.promised, .closed = origin_.closed, .taken_at = daemon_.host.Local()},
+void Coordinator::BeginLeases(const std::optional<Terms::Found>& found) {
+  terms_.Take({.promised = origin_.promised,
+               .closed = origin_.closed,
+               .asked_at = asked_at_,
+               .taken_at = daemon_.host.Local()},
               found, *gang_, Here());
 }
 
@@ -170,33 +171,17 @@ void Coordinator::MaybeRaise() {
 void Coordinator::RaiseTerm() {
   const auto advance = fence_.Raise();
   if (!advance) return;
-  Record record = MakeRecord();
-  record.sets = terms_.Next(*gang_);
+  asked_at_ = daemon_.host.Local();
+  auto record = std::make_shared<GangRecord>(Record());
+  record->term = advance->to.term;
+  SetWitnesses(terms_.Next(*gang_), record.get());
   Queue(records_, [this, from = advance->from, to = advance->to, record](const std::function<void()>& done) {
-    AskToRaise(from, to, record, false, done);
-  });
-}
-
-// Until the outcome is known. `unknown`: an earlier try may have been carried out.
-void Coordinator::AskToRaise(Fence from, Fence to, const Record& record, bool unknown,
-                             const std::function<void()>& done) {
-  const auto change = [&sim = daemon_.sim, from, to, record, unknown](Store::Head& head) {
-    if (unknown && head.fence == to && head.record.coordinator == record.coordinator) return true;
-    if (head.fence != from) return false;
-    sim.invariants.Written(head.fence, to, to.term);
-    head.fence = to;
-    head.record = record;
-    return true;
-  };
-  Ask(change, [this, from, to, record, done](Store::Answer answer, const Store::Head& /*head*/) {
-    if (answer == Store::Answer::kNone && !MUSTER_PLANTED(raise_asked_once)) {
-      return Post(kRaiseRetry, [this, from, to, record, done] {
-        if (fence_.lost()) return done();
-        AskToRaise(from, to, record, true, done);
-      });
-    }
-    TermRaised(answer == Store::Answer::kDone);
-    done();
+    AdvanceForSure(
+        {from, to, record}, [this] { return !fence_.lost() && !MUSTER_PLANTED(raise_asked_once); },
+        [this, done](Store::Answer answer, Nanos /*asked*/, const Store::Head& /*head*/) {
+          TermRaised(answer == Store::Answer::kDone);
+          done();
+        });
   });
 }
 
@@ -212,7 +197,7 @@ void Coordinator::TermRaised(bool raised) {
   if (what.overtaken) return Deposed();
   world_.Log("n{}: term {} begins", daemon_.host.index(), fence_.term());
   daemon_.sim.invariants.Coordinates(fence_.term(), origin_.promised);
-  terms_.Raised(0, daemon_.host.Local(), *gang_);
+  terms_.Raised(asked_at_, daemon_.host.Local(), *gang_);
   Lead();
   Do(gang::Persist{});
   Carry(gang_->SayAgain());

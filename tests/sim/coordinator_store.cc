@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/planted.h"
+#include "daemon/coordinator/record_of_gang.h"
 #include "tests/sim/coordinator.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
@@ -18,24 +19,25 @@ constexpr Nanos kLook = 10 * kMs;
 
 // ---- the record
 
-Record Coordinator::MakeRecord() const {
-  Record record;
-  record.coordinator = daemon_.host.index();
-  record.restore = starts_.from();
-  record.sets = terms_.sets();
-  if (!gang_) return record;
-  record.state = gang_->state();
-  record.memory = gang_->Remember();
-  if (gang_->state() == gang::State::kFinished) record.finish = Finish{gang_->succeeded()};
-  return record;
+GangRecord Coordinator::Record() const {
+  return RecordOf({daemon_.sim.options.gang_job, daemon_.sim.options.gang_job.hosts[daemon_.host.index()],
+                   fence_, gang_ ? &*gang_ : nullptr, starts_, terms_});
 }
 
 void Coordinator::Do(const gang::Persist& /*action*/) {
   const auto advance = fence_.Write(gang_->generation());
   if (!advance) return;
   Queue(records_, [this, from = advance->from, to = advance->to,
-                   record = MakeRecord()](const std::function<void()>& done) {
-    const auto persist = [this, from, to, record, done] { Persist(from, to, record, done); };
+                   record = std::make_shared<GangRecord>(Record())](const std::function<void()>& done) {
+    const auto persist = [this, from, to, record, done] {
+      AdvanceForSure(
+          {from, to, record}, [this] { return !fence_.lost(); },
+          [this, record, to, done](Store::Answer answer, Nanos asked, const Store::Head& /*head*/) {
+            if (answer == Store::Answer::kConflict) Deposed();
+            if (answer == Store::Answer::kDone) Persisted(*record, to.generation, asked);
+            done();
+          });
+    };
     if (to.generation == from.generation) return persist();
     AwaitCommits(world_.now() + kForCommits, persist);
   });
@@ -47,38 +49,40 @@ void Coordinator::AwaitCommits(Nanos until, const std::function<void()>& then) {
   Post(kLook, [this, until, then] { AwaitCommits(until, then); });
 }
 
-// An answer that did not come says nothing: the next try finds either fence.
-void Coordinator::Persist(Fence from, Fence to, const Record& record, std::function<void()> done) {
+void Coordinator::Persisted(const GangRecord& record, uint64_t generation, Nanos asked) {
+  fence_.Durable(generation);
+  if (daemon_.lead() != nullptr) {
+    lease::Output out;
+    daemon_.lead()->StoreConfirmed(asked, daemon_.host.Local(), &out);
+    daemon_.Pump(&out);
+  }
+  ending_.Recorded(Is(record, gang::State::kFinished), Is(record, gang::State::kRequeueing));
+  if (Leads()) MaybeSendStarts();
+  if (Leads()) MaybeSendFinish();
+  if (Leads()) MaybeRequeue();
+}
+
+void Coordinator::AdvanceForSure(Advance advance, std::function<bool()> go_on,
+                                 std::function<void(Store::Answer, Nanos asked, const Store::Head&)> then) {
   const Nanos asked = daemon_.host.Local();
-  const auto change = [&sim = daemon_.sim, from, to, record](Store::Head& head) {
-    if (head.fence != from && head.fence != to && !MUSTER_PLANTED(written_unseen)) return false;
-    sim.invariants.Written(head.fence, to, to.term);
-    head.fence = to;
-    head.record = record;
+  const auto change = [&sim = daemon_.sim, advance](Store::Head& head) {
+    if (advance.unknown && head.fence == advance.to && head.record == advance.record) return true;
+    if (head.fence != advance.from && !MUSTER_PLANTED(written_unseen)) return false;
+    if (advance.seen && head.record != *advance.seen) return false;
+    sim.invariants.Written(head.fence, advance.to, advance.to.term);
+    head.fence = advance.to;
+    head.record = advance.record;
     return true;
   };
-  Ask(change, [this, from, to, record, done, asked](Store::Answer answer, const Store::Head& /*head*/) {
-    if (answer == Store::Answer::kConflict) {
-      Deposed();
-      return done();
-    }
-    if (answer == Store::Answer::kNone) {
-      return Post(kStoreRetry, [this, from, to, record, done] {
-        if (fence_.lost()) return done();
-        Persist(from, to, record, done);
-      });
-    }
-    fence_.Durable(to.generation);
-    if (daemon_.lead() != nullptr) {
-      lease::Output out;
-      daemon_.lead()->StoreConfirmed(asked, daemon_.host.Local(), &out);
-      daemon_.Pump(&out);
-    }
-    ending_.Recorded(record.finish.has_value(), record.state == gang::State::kRequeueing);
-    if (Leads()) MaybeSendStarts();
-    if (Leads()) MaybeSendFinish();
-    if (Leads()) MaybeRequeue();
-    done();
+  Ask(change, [this, advance = std::move(advance), go_on = std::move(go_on), then = std::move(then), asked](
+                  Store::Answer answer, const Store::Head& head) mutable {
+    if (answer != Store::Answer::kNone || !go_on()) return then(answer, asked, head);
+    Post(kStoreRetry, [this, advance = std::move(advance), go_on = std::move(go_on), then = std::move(then),
+                       asked]() mutable {
+      if (!go_on()) return then(Store::Answer::kNone, asked, {});
+      advance.unknown = true;
+      AdvanceForSure(std::move(advance), std::move(go_on), std::move(then));
+    });
   });
 }
 

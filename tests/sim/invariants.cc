@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/coordinator/record_of_gang.h"
 #include "tests/sim/host.h"
 #include "tests/sim/simulation.h"
 
@@ -45,8 +46,9 @@ void Invariants::Rejected(const std::string& manifest) {
 }
 
 void Invariants::Ends() {
-  const Record& record = sim_.store.head().record;
-  over_ |= !unrecorded_ || sim_.job_over || record.finish || record.state == gang::State::kRequeueing;
+  const GangRecord& record = *sim_.store.head().record;
+  over_ |= !unrecorded_ || sim_.job_over || Is(record, gang::State::kFinished) ||
+           Is(record, gang::State::kRequeueing);
 }
 
 // ---- generations
@@ -130,7 +132,8 @@ void Invariants::Starts(const gang::Gang& gang, uint64_t term, bool durable, uin
   }
   // Nobody carries out what one orders that another has taken the record from. A newer term may be this coordinator's own, which
   // it has not heard of yet: the generation is looked at now, and not when the start is said again in that term.
-  const bool superseded = Superseded(term) && sim_.store.head().record.coordinator != coordinator;
+  const bool superseded =
+      Superseded(term) && sim_.NodeOf(sim_.store.head().record->coordinator) != coordinator;
   if (gang.generation() <= seen_generation_ || superseded) return;
   seen_generation_ = gang.generation();
   for (uint32_t node = 0; node < gang.nodes().size(); ++node) {
@@ -318,7 +321,7 @@ bool Invariants::Excused(const Host& host) const {
 void Invariants::Silent(uint32_t node, uint64_t term, const Host& coordinator) {
   sim_.world.Log("n{} is silent", node);
   // One that another has taken the record from can start nothing by what it concludes.
-  if (Superseded(term) && sim_.store.head().record.coordinator != coordinator.index()) return;
+  if (Superseded(term) && sim_.NodeOf(sim_.store.head().record->coordinator) != coordinator.index()) return;
   Cause(seen_generation_);
   const Host& host = *sim_.hosts[node];
   if (!over_ && Well(host) && Well(coordinator))

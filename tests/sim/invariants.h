@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/gang/gang.h"
+#include "daemon/lease/witnesses.h"
 #include "tests/sim/store.h"
 
 namespace muster::sim {

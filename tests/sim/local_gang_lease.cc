@@ -128,13 +128,14 @@ void LocalGang::LearnFromStore() {
       daemon_.Run([this, done, head] {
         if (done != Store::Answer::kDone) return LearnFromStore();
         if (head.fence.term < orders_.term() || finish_) return;
-        const bool news = head.fence.term > orders_.term() || head.record.coordinator != coordinator_;
+        const uint32_t recorded = daemon_.sim.NodeOf(head.record->coordinator);
+        const bool news = head.fence.term > orders_.term() || recorded != coordinator_;
         if (!news && MUSTER_PLANTED(known_term_not_followed)) return;
         AdoptTerm(head.fence.term);
         // Also when the term is known: the lease may not know it.
-        followed_ = head.record.coordinator;
-        daemon_.Follow(orders_.term(), followed_, lease::WitnessSet::Of(head.record.sets.witnesses));
-        if (news) Redial(head.record.coordinator);
+        followed_ = recorded;
+        daemon_.Follow(orders_.term(), followed_, lease::WitnessSet::Of(head.record->witnesses));
+        if (news) Redial(recorded);
       });
     };
     daemon_.sim.store.Ask(

@@ -79,6 +79,12 @@ inline constexpr std::array kPlantedBugs = {
     PlantedBug{"silent_keeps_link", Invariant::kComesToEnd},
     // A lost witness is not replaced while the gang runs on.
     PlantedBug{"lost_witness_kept", Invariant::kWitnessesLive},
+    // A record of a gang that runs is taken for one of a gang that joins.
+    PlantedBug{"running_forgotten", Invariant::kNotGivenUp},
+    // Who takes over does not know which nodes make up the generation.
+    PlantedBug{"active_forgotten", Invariant::kRestartHasCause},
+    // The record of a new term names the coordinator of the one before.
+    PlantedBug{"unnamed", Invariant::kOwnRecordKept},
     // What a coordinator before has had stopped the next one cannot start.
     PlantedBug{"old_stops_bind", Invariant::kComesToEnd},
 };

@@ -45,6 +45,9 @@ Options MakeOptions(World& world) {
   gang.test_timeout_ms = 1'500;
   if (nodes == 10 && options.tasks_per_host == 2) gang.last_words_ms = 700;  // nor this
   for (uint32_t i = 0; i < nodes; ++i) gang.node_switches.push_back({"spine", fmt::format("leaf{}", i % 3)});
+  options.gang_job = {.job_id = 1, .submission = 1, .launched_ns = 1, .task_count = gang.task_count};
+  options.gang_job.hosts = gang.node_names;
+  options.gang_job.options.restarts = gang.restarts;
   return options;
 }
 
@@ -92,6 +95,11 @@ Coordinator* Simulation::Leader() const {
       leader = here;
   }
   return leader;
+}
+
+uint32_t Simulation::NodeOf(const std::string& name) const {
+  const std::vector<std::string>& hosts = options.gang_job.hosts;
+  return static_cast<uint32_t>(std::find(hosts.begin(), hosts.end(), name) - hosts.begin());
 }
 
 void Simulation::Requeue(std::function<void(const std::string&)> failed) {
@@ -158,7 +166,7 @@ std::string Simulation::Run() {
                     leader == nullptr ? "nobody leads" : gang::ToString(leader->gang().state()), left));
   }
   coverage.Schedule(world.events(), store.head().fence.generation,
-                    store.head().record.finish && store.head().record.finish->succeeded);
+                    store.head().record && store.head().record->succeeded);
   return world.failure();
 }
 

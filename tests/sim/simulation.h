@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/gang/gang.h"
+#include "daemon/gang_job/gang_job.h"
 #include "daemon/lease/types.h"
 #include "tests/sim/coverage.h"
 #include "tests/sim/host.h"
@@ -24,6 +25,7 @@ struct Options {
   lease::Times times;
   gang::Settings gang;
   gang::JobFacts job;
+  GangJob gang_job;
   std::vector<uint32_t> candidates;
   size_t tasks_per_host = 1;
   Nanos join_timeout = 4'000 * kMs;
@@ -46,6 +48,8 @@ class Simulation {
   void Dial(const std::shared_ptr<Link>& link);
   // The coordinator with the highest term that believes that it leads; null: none.
   [[nodiscard]] Coordinator* Leader() const;
+  // The host of this name.
+  [[nodiscard]] uint32_t NodeOf(const std::string& name) const;
 
   World world;
   Options options;

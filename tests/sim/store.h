@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,9 +12,7 @@
 #include <vector>
 
 #include "ceph/catalog/fence.h"
-#include "daemon/coordinator/terms.h"
-#include "daemon/gang/gang.h"
-#include "tests/sim/messages.h"
+#include "daemon/coordinator/record.h"
 #include "tests/sim/world.h"
 
 namespace muster::sim {
@@ -29,25 +28,14 @@ struct Checkpoint {
 // Which of a step's checkpoints it is.
 std::string ManifestOf(uint64_t step, const Fence& fence);
 
-struct Record {
-  gang::State state = gang::State::kJoining;
-  gang::Memory memory;
-  std::optional<uint64_t> restore;
-  std::optional<Finish> finish;
-  uint32_t coordinator = 0;
-  Nanos named = 0;  // when the coordinator came to be that has taken the term; no two are made at one time
-  Terms::Sets sets;
-};
-
 class Store {
  public:
   enum class Answer { kDone, kConflict, kNone };
 
   struct Head {
-    bool exists = false;
     Fence fence;
-    Record record;
-    std::map<uint64_t, Fence> checkpoints;  // good ones, by step
+    std::shared_ptr<const GangRecord> record;  // null: there is no head
+    std::map<uint64_t, Fence> checkpoints;     // good ones, by step
     [[nodiscard]] std::optional<uint64_t> Latest() const {
       return checkpoints.empty() ? std::nullopt : std::optional(checkpoints.rbegin()->first);
     }

@@ -49,14 +49,31 @@ TEST_F(CatalogTest, TheIndexListsEveryKey) {
 }
 
 TEST_F(CatalogTest, ATakeOverMadeFromAnOlderRecordIsRefused) {
-  const Fence old = Start(catalog_);
-  ASSERT_TRUE(catalog_.Advance(old, {old.term, old.generation + 1}, "record 2"));
-  EXPECT_EQ(catalog_.TakeOver("from record 1", "entry", old).error().code, Errc::kConflict);
-  EXPECT_EQ(catalog_.Load()->record, "record 2");
-  const Fence now = catalog_.Load()->fence;
-  ASSERT_TRUE(catalog_.TakeOver("from record 2", "entry", now));
+  const Fence fence = Start(catalog_);
+  const GangHead old = *catalog_.Load();
+  ASSERT_TRUE(catalog_.Advance(fence, fence, "record 2"));
+  EXPECT_EQ(catalog_.TakeOver("from record 1", "entry", &old).error().code, Errc::kConflict);
+  EXPECT_EQ(catalog_
+                .AdvanceForSure(
+                    fence, {fence.term + 1, fence.generation}, "from record 1",
+                    [](const Error& /*error*/) { return false; }, old.record)
+                .error()
+                .code,
+            Errc::kConflict);
+  ASSERT_TRUE(catalog_.Advance(fence, {fence.term, fence.generation + 1}, "record 1"));
+  EXPECT_EQ(catalog_.TakeOver("from record 1", "entry", &old).error().code, Errc::kConflict);
+  EXPECT_EQ(catalog_.Load()->record, "record 1");
+  const GangHead now = *catalog_.Load();
+  ASSERT_TRUE(catalog_.TakeOver("from record 2", "entry", &now));
   EXPECT_EQ(catalog_.Load()->record, "from record 2");
-  EXPECT_EQ(Catalog(store_, "u1", "none").TakeOver("x", "entry", now).error().code, Errc::kConflict);
+  EXPECT_EQ(Catalog(store_, "u1", "none").TakeOver("x", "entry", &now).error().code, Errc::kConflict);
+}
+
+TEST_F(CatalogTest, OfTwoWhoHaveFoundNoHeadOneMakesIt) {
+  const GangHead none;
+  ASSERT_TRUE(catalog_.TakeOver("the first's", "entry", &none));
+  EXPECT_EQ(catalog_copy_.TakeOver("the second's", "entry", &none).error().code, Errc::kConflict);
+  EXPECT_EQ(catalog_.Load()->record, "the first's");
 }
 
 TEST_F(CatalogTest, OfTwoCoordinatorsWhoTakeOverOneIsObeyed) {

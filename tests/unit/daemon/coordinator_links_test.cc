@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -25,6 +26,7 @@
 #include "daemon/service/coordinators.h"
 #include "tests/support/virtual_clock.h"
 #include "tests/unit/ceph/memory_store.h"
+#include "tests/unit/ceph/sample_manifest.h"
 #include "tests/unit/daemon/link_net.h"
 #include "tests/unit/daemon/link_peer.h"
 
@@ -138,11 +140,26 @@ class CoordinatorLinks : public ::testing::Test {
       return coordinator ? coordinator->Record().state : std::string("not there");
     });
   }
+  static GangRecord RecordIn(gang::State state) {
+    GangRecord record;
+    record.gang = kGang;
+    record.key = "job-12.0";
+    record.job_id = 12;
+    record.uid = 1000;
+    record.state = gang::ToString(state);
+    record.term = 1;
+    record.coordinator = "n1";
+    record.task_count = 2;
+    record.nodes = {"n1", kSelf};
+    return record;
+  }
+
   VirtualClock clock_;
   LinkNet net_;
   Loop loop_{clock_};
   Config config_;
   std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+  Catalog catalog_{store_, SpaceOf(1000), "job-12.0"};  // as another coordinator has it
   Worker reader_;
   std::unique_ptr<Coordinators> coordinators_;
   std::shared_ptr<void> listener_;
@@ -231,22 +248,13 @@ TEST_F(CoordinatorLinks, ANodeThatIsNotOfTheStepIsRefusedAndTheOthersStart) {
 
 // The others have left, so it will never be in company.
 TEST_F(CoordinatorLinks, ANodeThatTheOthersEndedWithoutHearsTheEnd) {
-  GangRecord record;
-  record.gang = kGang;
-  record.key = "job-12.0";
-  record.job_id = 12;
-  record.uid = 1000;
-  record.state = gang::ToString(gang::State::kFinished);
+  GangRecord record = RecordIn(gang::State::kFinished);
   record.succeeded = true;
-  record.term = 1;
-  record.generation = 1;
-  record.coordinator = "n1";
   record.task_count = 3;
   record.nodes = {"n1", kSelf, "n3"};
   record.lost = {1};
   record.witnesses = {0, 1, 2};
-  ASSERT_TRUE(Catalog(store_, SpaceOf(record.uid), record.key)
-                  .TakeOver(record.Encode(), record.IndexEntry(), std::nullopt));
+  ASSERT_TRUE(catalog_.TakeOver(record.Encode(), record.IndexEntry()));
   auto registration = Registration(1);
   registration.mutable_register_()->set_node_count(3);
   registration.mutable_register_()->set_task_count(3);
@@ -257,6 +265,47 @@ TEST_F(CoordinatorLinks, ANodeThatTheOthersEndedWithoutHearsTheEnd) {
   const auto finish = Take(1, CoordinatorKind::kFinish);
   ASSERT_TRUE(finish);
   EXPECT_TRUE(finish->finish().succeeded());
+}
+
+TEST_F(CoordinatorLinks, WhatIsCommittedWhileTheRecordIsTakenOverIsWhatTheGangStartsFrom) {
+  const GangRecord record = RecordIn(gang::State::kRunning);
+  const auto head = catalog_.TakeOver(record.Encode(), record.IndexEntry());
+  ASSERT_TRUE(head);
+  std::atomic<bool> looked = false;
+  store_->SetFault([&](const std::string& operation, const std::string& /*name*/) {
+    // The takeover's look is over, and its swap has not been made.
+    if (operation == "update_head" && !looked.exchange(true)) {
+      EXPECT_TRUE(catalog_.Commit(SampleManifest(record.key, 7, head->fence, 2), 2));
+    }
+    return Status();
+  });
+  Join();
+  const auto start = Take(0, CoordinatorKind::kStart);
+  ASSERT_TRUE(start);
+  EXPECT_TRUE(start->start().restore());
+  EXPECT_EQ(start->start().restore_step(), 7U);
+}
+
+TEST_F(CoordinatorLinks, AnEndThatIsRecordedWhileTheRecordIsTakenOverIsNotOverwritten) {
+  GangRecord record = RecordIn(gang::State::kRunning);
+  const auto head = catalog_.TakeOver(record.Encode(), record.IndexEntry());
+  ASSERT_TRUE(head);
+  record.state = gang::ToString(gang::State::kFinished);
+  record.succeeded = true;
+  std::atomic<bool> looked = false;
+  store_->SetFault([&](const std::string& operation, const std::string& /*name*/) {
+    if (operation == "update_head" && !looked.exchange(true)) {
+      EXPECT_TRUE(catalog_.Advance(head->fence, head->fence, record.Encode()));
+    }
+    return Status();
+  });
+  Join();
+  auto finish = std::async(std::launch::async, [this] { return Take(0, CoordinatorKind::kFinish); });
+  while (finish.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready)
+    clock_.Move(std::chrono::milliseconds(100));
+  const auto message = finish.get();
+  ASSERT_TRUE(message);
+  EXPECT_TRUE(message->finish().succeeded());
 }
 
 TEST_F(CoordinatorLinks, WhatLinksBringWhileTheDaemonEndsComesToNothing) {

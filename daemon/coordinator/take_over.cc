@@ -1,0 +1,101 @@
+#include "daemon/coordinator/take_over.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/planted.h"
+#include "daemon/coordinator/record_of_gang.h"
+#include "daemon/lease/witnesses.h"
+
+namespace muster {
+
+TakeOver::TakeOver(const Origin& origin, GangJob job, std::string self, const Until& until)
+    : origin_(origin), job_(std::move(job)), self_(std::move(self)), until_(until) {}
+
+TakeOver::Decision TakeOver::Decide(const Found& found, const Try& now, const GangRecord& mine) const {
+  const uint64_t term = found.fence.term;
+  if (origin_.promised && term != origin_.after_term) {
+    return Error{Errc::kConflict, fmt::format("the record has term {} and not {}", term, origin_.after_term)};
+  }
+  Swap swap{.from = found.fence, .to = {term + (MUSTER_PLANTED(same_term) ? 0 : 1), found.fence.generation}};
+  if (found.record == nullptr) {
+    swap.record = Named(mine, swap.to.term);
+    return swap;
+  }
+  const GangRecord& record = *found.record;
+  if (Status may = MayTake(record); !may) return may.error();
+  if (!record.IsOf(job_)) return swap;
+  if (AwaitsSuccessor(now.now) && term > origin_.known_term) {
+    if (record.term != term) {
+      return Error{
+          Errc::kConflict,
+          fmt::format("gang {}: term {} has begun, of which those who ask have not heard", job_.Id(), term)};
+    }
+    // An earlier life of this daemon is no successor.
+    if (record.coordinator != self_) return Elsewhere{record.coordinator, term};
+  }
+  if (Status may = MayReturn(record, now.here); !may) return may.error();
+  swap.record = Named(record, swap.to.term);
+  swap.after = Is(record, gang::State::kFinished) ? Swap::After::kEnd : Swap::After::kGang;
+  return swap;
+}
+
+TakeOver::Next TakeOver::NotTaken(const Error& why, Nanos now) const {
+  // The agents look further: another candidate, or this one again.
+  if (origin_.promised) return Next::kStepDown;
+  // A gang that runs is not ended because the store is away, or full.
+  if (MayPass(why) && !origin_.fresh) return Next::kAgain;
+  const bool again = MayPass(why) || why.code == Errc::kConflict;
+  return again && now <= until_.refusal ? Next::kAgain : Next::kRefuse;
+}
+
+// What an earlier incarnation of a requeued job left running on a node that was cut off must not end the newer one.
+Status TakeOver::MayTake(const GangRecord& record) const {
+  if (record.IsOf(job_)) {
+    // Of a run that is over: what is left of its launch somewhere has come too late.
+    if (origin_.fresh && Is(record, gang::State::kRequeueing))
+      return Error{Errc::kInvalid, "the job is being requeued"};
+    return {};
+  }
+  if (record.job_id == job_.job_id && record.step_id == job_.step_id &&
+      record.submission == job_.submission) {
+    if (record.restart_count > job_.restart_count)
+      return Error{Errc::kDenied, fmt::format("the job was requeued; its gang is {} now", record.gang)};
+    if (record.restart_count == job_.restart_count && record.launched_ns > job_.launched_ns)
+      return Error{Errc::kInvalid, "Slurm has given the step's number again"};
+  }
+  if (!origin_.fresh) return Error{Errc::kInvalid, fmt::format("gang {} has the record now", record.gang)};
+  return {};
+}
+
+// A node that is cut off from the others may still reach the store. Once they have gone on without it, it does not take
+// their record: not before so many of the witnesses are here that the rest is no majority. The record of an end may be taken by
+// whoever has not heard of it.
+Status TakeOver::MayReturn(const GangRecord& record, const std::set<uint32_t>& here) const {
+  if (origin_.promised) return {};
+  const auto witnesses = lease::WitnessSet::Of(record.witnesses);
+  const bool lost = std::any_of(record.lost.begin(), record.lost.end(),
+                                [&](uint32_t node) { return record.nodes[node] == self_; });
+  if (!lost || Is(record, gang::State::kFinished) || witnesses.empty()) return {};
+  const auto came =
+      std::count_if(witnesses.begin(), witnesses.end(), [&](uint32_t node) { return here.contains(node); });
+  if (static_cast<size_t>(came) >= witnesses.Blocking()) return {};
+  return Error{Errc::kConflict, fmt::format("gang {}: it goes on without {}, and {} of {} witnesses are here",
+                                            job_.Id(), self_, came, witnesses.size())};
+}
+
+// A musterd that comes back finds its agents, who know it as their coordinator, before the successor that has taken over
+// meanwhile has announced itself to them. Taking over once more would make two who are obeyed by a part of the nodes.
+bool TakeOver::AwaitsSuccessor(Nanos now) const {
+  return !origin_.fresh && !origin_.promised && now < until_.successor;
+}
+
+GangRecord TakeOver::Named(GangRecord record, uint64_t term) const {
+  record.term = term;
+  if (!MUSTER_PLANTED(unnamed)) record.coordinator = self_;
+  return record;
+}
+
+}  // namespace muster
