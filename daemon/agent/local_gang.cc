@@ -36,7 +36,7 @@ LocalGang::LocalGang(AgentContext& context, GangJob job, uint32_t node, uint32_t
       local_tasks_(local_tasks),
       token_(std::move(token)),
       over_(std::move(over)),
-      coordinator_(job_.CandidateNodes().front()),
+      search_(job_.CandidateNodes(), {}),
       steps_(MakeStepHooks()) {
   if (context_.partners != nullptr)
     partner_ = std::make_unique<GangPartner>(*context_.partners, job_.Unique());
@@ -46,8 +46,8 @@ LocalGang::~LocalGang() {
   if (end_timer_ != 0) EndJob();
   attendance_.reset();
   StopWriting(UINT64_MAX);
-  for (const Loop::TimerId timer : {connect_timer_, answer_timer_, start_timer_, learn_timer_,
-                                    reconnect_timer_, left_timer_, join_timer_}) {
+  for (const Loop::TimerId timer :
+       {link_timer_, start_timer_, learn_timer_, reconnect_timer_, left_timer_, join_timer_}) {
     context_.loop.Cancel(timer);
   }
   Let(held_.End());

@@ -20,6 +20,7 @@
 #include "base/exiting.h"
 #include "daemon/agent/agent_context.h"
 #include "daemon/agent/asker.h"
+#include "daemon/agent/coordinator_search.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/held_shards.h"
 #include "daemon/agent/local_socket.h"
@@ -86,9 +87,9 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   [[nodiscard]] const std::string& token() const { return token_; }
   // Whether a hello is of this gang's step, and of a task that may be here.
   [[nodiscard]] bool Fits(const wire::SupervisorHello& hello) const;
-  [[nodiscard]] std::string CoordinatorHost() const { return job_.hosts[coordinator_]; }
+  [[nodiscard]] std::string CoordinatorHost() const { return job_.hosts[search_.coordinator()]; }
   [[nodiscard]] KnownCoordinator Coordinator() const {
-    return {coordinator_, orders_.term(), attended_, beat_key_};
+    return {search_.coordinator(), orders_.term(), search_.attended(), beat_key_};
   }
   // This node coordinates, because another node has asked. Registers here, unless a coordinator hears this agent.
   void CoordinatedHere();
@@ -156,8 +157,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void Connect();
   void Hang(const std::string& why);
   void Disconnected(const std::string& why);
-  void Rotate();
-  void Redial(uint32_t coordinator);
+  void AwaitLink();
+  void Redial();
   void Register();
   void Up(v1::AgentMessage message);
   void FromCoordinator(const v1::CoordinatorMessage& message);
@@ -314,11 +315,9 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   ClusterSpec spec_;
   World world_;  // this node's members' in it
 
-  uint32_t coordinator_ = 0;  // node
+  CoordinatorSearch search_;
   std::string beat_key_;
   std::unique_ptr<Attendance> attendance_;
-  bool attended_ = false;  // the lease runs
-  uint32_t followed_ = 0;  // the node that coordinates, to the lease
   bool taking_over_ = false;
   lease::Nanos grace_until_ = 0;
   std::unique_ptr<hang::Sampler> sampler_;
@@ -330,13 +329,8 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   std::string drained_;                        // by an operator: why
   std::optional<v1::Terminating> terminated_;  // by Slurm
 
-  std::shared_ptr<Link> link_;
-  uint64_t link_number_ = 0;              // callbacks of an older link are dropped
-  std::optional<Loop::Time> registered_;  // with the coordinator
-  int64_t unattended_since_ = 0;
-  int backoff_ms_ = 50;
-  Loop::TimerId connect_timer_ = 0;
-  Loop::TimerId answer_timer_ = 0;
+  std::shared_ptr<Link> link_;    // registered on
+  Loop::TimerId link_timer_ = 0;  // until the link must have been heard, or the next one is dialled
   Loop::TimerId start_timer_ = 0;
   Loop::TimerId learn_timer_ = 0;
   Loop::TimerId reconnect_timer_ = 0;  // while a supervisor is awaited

@@ -234,7 +234,8 @@ Status LocalGang::HasRoom(uint64_t shard_bytes) const {
 
 // Whether what this member saves comes to checkpoints.
 Status LocalGang::OthersSave(uint32_t rank) const {
-  const bool waits = registered_ && context_.loop.Now() - *registered_ > kToDecide;
+  const auto since = search_.linked_at();
+  const bool waits = since && context_.loop.Now() - Loop::Time(std::chrono::nanoseconds(*since)) > kToDecide;
   if (!waits || reports_.Undecided(rank) < ShardReports::kMostOfRank) return {};
   return Error{Errc::kInvalid,
                fmt::format("{} saves of rank {} wait for other members', which have not come: a checkpoint "

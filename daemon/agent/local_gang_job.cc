@@ -41,7 +41,7 @@ void LocalGang::ConfirmJob() {
 void LocalGang::Confirmed() {
   checking_ = false;
   confirmed_ = !finish_;
-  if (!link_ && connect_timer_ == 0) Connect();
+  if (search_.Idle()) Connect();
   MaybeOver();  // its supervisors may all have gone meanwhile: the registration says so
 }
 

@@ -40,7 +40,7 @@ void LocalGang::BeginAttendance() {
   AttendOptions options;
   options.gang = job_.Unique();
   options.self = node_;
-  options.coordinator = coordinator_;
+  options.coordinator = search_.coordinator();
   for (const uint32_t node : job_.CandidateNodes())
     options.candidates.push_back(static_cast<lease::NodeIndex>(node));
   options.grace_until = grace_until_;
@@ -62,10 +62,10 @@ void LocalGang::OnAttended(const v1::Attended& attended) {
     return;
   }
   beat_key_ = *std::move(key);
-  coordinator_ = followed_ = attended.coordinator();
-  unattended_since_ = 0;
+  search_.TakenIn(attended.coordinator());
   SaveState();
-  attendance_->Follow(orders_.term(), coordinator_, beat_key_, lease::WitnessSet::Of(attended.witnesses()));
+  attendance_->Follow(orders_.term(), attended.coordinator(), beat_key_,
+                      lease::WitnessSet::Of(attended.witnesses()));
 }
 
 void LocalGang::BeatSupervisor(Member& member) {
@@ -89,9 +89,7 @@ AgentEvents LocalGang::MakeAgentEvents() {
     if (term < orders_.term() || node >= job_.hosts.size()) return;
     spdlog::info("gang {}: {} coordinates, term {}", job_.Id(), job_.hosts[node], term);
     AdoptTerm(term);
-    followed_ = node;
-    // One that has raised its own term says so over the link, too.
-    if (!link_ || !registered_ || coordinator_ != node) Redial(node);
+    if (search_.Announced(node)) Redial();
   };
   events.stop_ordered = [this](uint64_t term, uint64_t generation) {
     if (term < orders_.term() || !orders_.MayRun(generation)) return;
@@ -104,10 +102,8 @@ AgentEvents LocalGang::MakeAgentEvents() {
 }
 
 void LocalGang::LeaseBegins() {
-  attended_ = true;
   grace_until_ = 0;
-  // Who was not attended may have looked for another coordinator meanwhile, in vain.
-  if (coordinator_ != followed_) return Redial(followed_);
+  if (search_.LeaseBegins()) return Redial();
   StartWaiting();
 }
 
@@ -123,7 +119,7 @@ void LocalGang::StartWaiting() {
 
 // The right to run has ended: this node is cut off, or the coordinator is and nobody has taken its place.
 void LocalGang::FenceMembers() {
-  attended_ = false;
+  search_.LeaseEnds();
   KillFenced();
   // The other end may be gone long since without a word: a new link finds out who coordinates now, and what became of
   // the gang, as soon as the network is back.
@@ -182,8 +178,8 @@ void LocalGang::TakeOver(uint64_t term, const lease::WitnessSet& closed, bool cl
     if (claim && self->attendance_) self->attendance_->Claimed(term, taken);
     // Its announcement will come through the beats too; this is sooner.
     if (taken) {
-      self->followed_ = self->node_;
-      return self->Redial(self->node_);
+      self->search_.TookOver(self->node_);
+      return self->Redial();
     }
     self->LearnCoordinator();
   };
@@ -207,14 +203,13 @@ void LocalGang::Learned(const std::optional<RecordedCoordinator>& found) {
   const auto host = std::find(job_.hosts.begin(), job_.hosts.end(), found->host);
   if (found->term < orders_.term() || host == job_.hosts.end()) return;
   const auto node = static_cast<uint32_t>(host - job_.hosts.begin());
-  const bool news = found->term > orders_.term() || node != coordinator_;
+  const bool news = search_.Recorded(node, found->term > orders_.term());
   AdoptTerm(found->term);
   // Also when the term is known: the lease may not know it.
-  followed_ = node;
   attendance_->Follow(orders_.term(), node, beat_key_, found->witnesses);
   if (!news) return;
   spdlog::info("gang {}: {} coordinates by the record, term {}", job_.Id(), found->host, found->term);
-  Redial(node);
+  Redial();
 }
 
 // ---- the node

@@ -26,7 +26,7 @@ void LocalGang::ExpectReconnects(const GangState& state) {
     member.supervisor = supervisor != state.supervisors.end() ? supervisor->second : 0;
     member.awaited = Awaited{until};
   }
-  coordinator_ = state.coordinator;
+  search_.Restore(state.coordinator);
   orders_.Restore(state.term, state.started_generation, state.started_restore);
   beat_key_ = state.beat_key;
   generation_before_ = state.started_generation;
@@ -100,7 +100,8 @@ void LocalGang::MaybeAllBack() {
   context_.loop.Cancel(std::exchange(reconnect_timer_, 0));
   if (!std::exchange(presumed_, false)) return;
   if (start_ && orders_.MayRun(start_->generation())) WatchMembers();
-  Redial(coordinator_);
+  search_.Anew();
+  Redial();
 }
 
 // Slurm has suspended the job while this node's musterd was away: the time of its supervisors begins again when it goes on.

@@ -20,16 +20,15 @@
 namespace muster {
 namespace {
 
-constexpr int kFirstBackoffMs = 50;
-constexpr int kMaxBackoffMs = 1000;
-// For the first answer; a coordinator that is taking the record over of a slow store gives none yet.
-constexpr auto kAnswer = std::chrono::seconds(10);
 constexpr auto kStartRetry = std::chrono::milliseconds(50);
 constexpr auto kEndJob = std::chrono::seconds(10);               // for what SIGKILL does not remove at once
 constexpr auto kSlurmEndsIt = std::chrono::milliseconds(3'000);  // for slurmctld's word to arrive at slurmd
+constexpr auto kNextTellsSlurm = std::chrono::seconds(10);       // where no coordinator is heard
 constexpr auto kSlurmdCounts = std::chrono::milliseconds(100);
-// Without a coordinator for so long, other candidates are asked.
-constexpr int64_t kRotateNs = 5'000'000'000;
+
+CoordinatorSearch::Nanos Nanoseconds(Loop::Time time) {
+  return std::chrono::nanoseconds(time.time_since_epoch()).count();
+}
 
 // Bytes that shards of dead programs may keep.
 uint64_t RecoveryMemory(const Config& config) {
@@ -49,7 +48,7 @@ bool LocalGang::KnowsMembers() const {
 void LocalGang::MaybeRegister() {
   if (!KnowsMembers()) return;
   SaveState();
-  if (link_ || connect_timer_ != 0) return;
+  if (!search_.Idle()) return;
   TakePorts();
   if (std::exchange(checked_, true)) return Connect();
   // A sick node is not to become part of the gang at all.
@@ -70,7 +69,7 @@ bool LocalGang::SaveState(bool again) {
                   token_,
                   {},
                   {},
-                  coordinator_,
+                  search_.coordinator(),
                   orders_.term(),
                   beat_key_,
                   orders_.started(),
@@ -93,13 +92,9 @@ bool LocalGang::SaveState(bool again) {
 // Not before there is something to register: MaybeRegister comes back to it.
 void LocalGang::Connect() {
   if (!confirmed_ || !KnowsMembers()) return;
-  const uint64_t number = ++link_number_;
+  const uint64_t number = search_.Dial(Nanoseconds(context_.loop.Now()));
+  AwaitLink();
   const std::string host = CoordinatorHost();
-  context_.loop.Cancel(answer_timer_);
-  answer_timer_ = context_.loop.After(kAnswer, [this] {
-    answer_timer_ = 0;
-    if (link_) Hang(fmt::format("musterd on {} does not answer", CoordinatorHost()));
-  });
   const std::weak_ptr<LocalGang> weak = weak_from_this();
   // A link may end after the loop has.
   const std::shared_ptr<Mailbox> mailbox = context_.loop.mailbox();
@@ -108,14 +103,14 @@ void LocalGang::Connect() {
     mailbox->Post([weak, number, payload = std::move(payload)] {
       const auto self = weak.lock();
       v1::CoordinatorMessage message;
-      if (self && self->link_number_ == number && message.ParseFromString(payload))
+      if (self && self->search_.IsNewest(number) && message.ParseFromString(payload))
         self->FromCoordinator(message);
     });
   };
   events.closed = [weak, number, mailbox](const std::string& why) {
     mailbox->Post([weak, number, why] {
       const auto self = weak.lock();
-      if (self && self->link_number_ == number) self->Disconnected(why);
+      if (self && self->search_.IsNewest(number)) self->Disconnected(why);
     });
   };
   link_ = context_.dial(host, fmt::format("{}:{}", host, context_.config.port), std::move(events),
@@ -132,7 +127,7 @@ void LocalGang::LimitJoining() {
     if (members_.size() < local_tasks_) {
       Dismiss(fmt::format("gang {}: after {} s only {} of the {} tasks of {} are here", job_.Id(), seconds,
                           members_.size(), local_tasks_, context_.self));
-    } else if (attended_) {
+    } else if (search_.attended()) {
       LimitJoining();
     } else {
       Dismiss(fmt::format("gang {}: after {} s no coordinator has started it{}{}", job_.Id(), seconds,
@@ -143,7 +138,6 @@ void LocalGang::LimitJoining() {
 
 // Gives up on a link that does not say that it has ended.
 void LocalGang::Hang(const std::string& why) {
-  ++link_number_;
   link_->Close(why);
   Disconnected(why);
 }
@@ -151,51 +145,41 @@ void LocalGang::Hang(const std::string& why) {
 void LocalGang::Disconnected(const std::string& why) {
   link_.reset();
   why_not_connected_ = why;
-  registered_.reset();
   waiting_start_.reset();  // the registration will say that nothing was started
-  context_.loop.Cancel(std::exchange(answer_timer_, 0));
-  context_.loop.Cancel(std::exchange(connect_timer_, 0));
-  if (over_called_) return;
-  // Beats say when a coordinator that was obeyed is dead. Who has none looks for one.
-  const int64_t now = BoottimeNs();
-  if (attended_) unattended_since_ = 0;
-  if (!attended_ && unattended_since_ == 0) unattended_since_ = now;
-  if (!attended_ && now - unattended_since_ > kRotateNs) Rotate();
-  spdlog::log(backoff_ms_ == kFirstBackoffMs ? spdlog::level::info : spdlog::level::debug,
-              "gang {}: no link to the coordinator: {}", job_.Id(), why);
-  connect_timer_ = context_.loop.After(std::chrono::milliseconds(backoff_ms_), [this] {
-    connect_timer_ = 0;
-    Connect();
+  const auto level = search_.FirstWait() ? spdlog::level::info : spdlog::level::debug;
+  if (over_called_) {
+    search_.Close();
+  } else {
+    search_.Lost(Nanoseconds(context_.loop.Now()));
+    spdlog::log(level, "gang {}: no link to the coordinator: {}", job_.Id(), why);
+  }
+  AwaitLink();
+}
+
+// Dials, or hangs up, when it is time.
+void LocalGang::AwaitLink() {
+  context_.loop.Cancel(std::exchange(link_timer_, 0));
+  const auto due = search_.due();
+  if (!due) return;
+  const std::chrono::nanoseconds wait(*due - Nanoseconds(context_.loop.Now()));
+  link_timer_ = context_.loop.After(std::chrono::ceil<std::chrono::milliseconds>(wait), [this] {
+    link_timer_ = 0;
+    if (search_.Due() == CoordinatorSearch::Step::kDial) return Connect();
+    Hang(fmt::format("musterd on {} does not answer", CoordinatorHost()));
   });
-  backoff_ms_ = std::min(backoff_ms_ * 2, kMaxBackoffMs);
 }
 
-// The next candidate after the one that does not answer.
-void LocalGang::Rotate() {
-  const std::vector<uint32_t> candidates = job_.CandidateNodes();
-  const auto now = std::find(candidates.begin(), candidates.end(), coordinator_);
-  coordinator_ = now == candidates.end() || now + 1 == candidates.end() ? candidates.front() : *(now + 1);
-}
-
-// To another node, at once.
-void LocalGang::Redial(uint32_t coordinator) {
-  coordinator_ = coordinator;
-  ++link_number_;
+// The search has turned to another node.
+void LocalGang::Redial() {
   if (link_) link_->Close("another node coordinates");
   link_.reset();
-  registered_.reset();
   waiting_start_.reset();  // of another coordinator, which will be told that nothing was started
-  context_.loop.Cancel(std::exchange(connect_timer_, 0));
-  backoff_ms_ = kFirstBackoffMs;
+  AwaitLink();
   Connect();
 }
 
-// An agent that a coordinator hears learns of this coordinator by its beats. Another agent may be dialling a dead host, for longer than
-// a coordinator waits for a node.
 void LocalGang::CoordinatedHere() {
-  if (attended_ || coordinator_ == node_) return;
-  followed_ = node_;
-  Redial(node_);
+  if (search_.CoordinatedHere(node_)) Redial();
 }
 
 void LocalGang::Register() {
@@ -216,7 +200,7 @@ void LocalGang::Register() {
   r->set_options(job_.options_text);
   r->set_components(job_.components_text);
   r->set_term(orders_.term());
-  r->set_coordinator(coordinator_);
+  r->set_coordinator(search_.coordinator());
   r->set_sick(sick_);
   if (const auto links = context_.good_links.find(job_.uid); links != context_.good_links.end()) {
     r->set_links_test(links->second.test);
@@ -245,7 +229,6 @@ void LocalGang::Register() {
     m->set_unkillable(member.unkillable);
     if (member.exit) *m->mutable_exited() = *member.exit;
   }
-  registered_ = context_.loop.Now();
   Up(std::move(message));
   if (!drained_.empty()) Wish(true, drained_);
   if (terminated_) {
@@ -263,13 +246,13 @@ void LocalGang::Register() {
 
 // What is said while there is no link is in the next Register: members' states, shards not acknowledged.
 void LocalGang::Up(v1::AgentMessage message) {
-  if (link_ && registered_) link_->Send(message.SerializeAsString());
+  if (link_) link_->Send(message.SerializeAsString());
 }
 
 void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
-  context_.loop.Cancel(std::exchange(answer_timer_, 0));
+  search_.Heard();
+  AwaitLink();
   if (!message.has_elsewhere() && !std::exchange(told_, true)) MaybeOver();
-  backoff_ms_ = kFirstBackoffMs;
   // A coordinator that has been replaced and does not know it yet is not obeyed.
   if (!orders_.Obeys(message.term())) return;
   AdoptTerm(message.term());
@@ -464,7 +447,7 @@ void LocalGang::OnRefused(const v1::Refused& refused) {
   why_ended_ = refused.text();
   if (!refused.slurm_ends_it()) return EndJob();
   // slurmd's SIGTERM to the tasks says that it has heard (SupervisorPacket).
-  if (end_timer_ == 0) EndJobAfter(kSlurmEndsIt, kAnswer);
+  if (end_timer_ == 0) EndJobAfter(kSlurmEndsIt, kNextTellsSlurm);
 }
 
 // While the coordinator is heard: one that has died may not have told Slurm yet, and the next one does so first.
@@ -492,8 +475,8 @@ void LocalGang::EndJob() {
 }
 
 void LocalGang::OnElsewhere(const v1::Elsewhere& elsewhere) {
-  if (elsewhere.known() && elsewhere.node() < job_.hosts.size() && elsewhere.node() != coordinator_)
-    return Redial(elsewhere.node());
+  const bool known = elsewhere.known() && elsewhere.node() < job_.hosts.size();
+  if (search_.Elsewhere(known ? std::optional(elsewhere.node()) : std::nullopt)) return Redial();
   Hang(fmt::format("musterd on {} does not coordinate this gang", CoordinatorHost()));
 }
 

@@ -13,10 +13,9 @@ namespace {
 
 using gang::MemberState;
 
-constexpr Nanos kFirstBackoff = 50 * kMs;
-constexpr Nanos kMaxBackoff = 400 * kMs;
-constexpr Nanos kAnswer = 2'000 * kMs;
-constexpr Nanos kRotate = 1'500 * kMs;
+// As much shorter than the product's as Options::times.reconnect is: a coordinator waits that long for nodes that look for it.
+constexpr CoordinatorSearch::Times kTimes{
+    .longest_wait = 400 * kMs, .answer = 2'000 * kMs, .rotate = 1'500 * kMs};
 
 // Of a member whose supervisor is dead: what is left of its program is to be killed.
 MemberState Ended(MemberState before) {
@@ -31,10 +30,9 @@ LocalGang::LocalGang(Daemon& daemon, const Host::Saved& saved)
       host_(daemon.host),
       world_(daemon.world),
       members_(daemon.host.supervisors.size()),
-      coordinator_(daemon.sim.options.candidates.front()),
-      backoff_(kFirstBackoff) {
+      search_(daemon.sim.options.candidates, kTimes) {
   if (!saved.known) return;
-  coordinator_ = saved.coordinator;
+  search_.Restore(saved.coordinator);
   orders_.Restore(saved.term, saved.started_generation, saved.started_restore);
   if (orders_.term() > 0) grace_until_ = saved.last_alive + daemon.sim.options.times.reconnect;
 }
@@ -47,7 +45,7 @@ uint32_t LocalGang::TaskOf(size_t local) const {
 
 void LocalGang::Remember() {
   host_.saved.known = true;
-  host_.saved.coordinator = coordinator_;
+  host_.saved.coordinator = search_.coordinator();
   host_.saved.term = orders_.term();
   host_.saved.started_generation = orders_.started();
   host_.saved.started_restore = orders_.from();
@@ -74,7 +72,7 @@ void LocalGang::SupervisorsConnect() {
   }
   Remember();
   knows_members_ = true;
-  if (!link_) Connect();
+  if (search_.Idle()) Connect();
 }
 
 void LocalGang::SupervisorExecuted(size_t local, const Supervisor& says) {
@@ -126,12 +124,11 @@ void LocalGang::SupervisorClosed(size_t local) {
 // The gang is over on this node: nothing of it is left here.
 void LocalGang::MaybeOver() {
   if (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.connected; })) return;
-  knows_members_ = registered_ = false;
-  ++link_number_;
-  ++connect_number_;
+  knows_members_ = false;
+  search_.Close();
+  search_.LeaseEnds();
   if (link_) link_->Close(kAgentEnd);
   link_.reset();
-  attended_ = false;
   orders_ = Orders();
   daemon_.EndAttendance();
 }
@@ -159,72 +156,64 @@ void LocalGang::Saved(size_t local, uint64_t generation, uint64_t step) {
 
 void LocalGang::Connect() {
   if (!knows_members_) return;
-  const uint64_t number = ++link_number_;
-  ++connect_number_;
-  world_.Log("n{} registers with n{}, term {}", host_.index(), coordinator_, orders_.term());
-  answered_ = false;
-  link_ = daemon_.sim.network.Connect(host_.index(), coordinator_);
+  const uint64_t number = search_.Dial(world_.now());
+  world_.Log("n{} registers with n{}, term {}", host_.index(), coordinator(), orders_.term());
+  link_ = daemon_.sim.network.Connect(host_.index(), coordinator());
   Link::End& end = link_->ends[kAgentEnd];
   end.open = true;
   end.message = [this, alive = daemon_.alive(), number](Message message) {
     if (alive.expired()) return;
     daemon_.Run([this, number, message = std::get<CoordinatorMessage>(std::move(message))] {
-      if (link_number_ == number || MUSTER_PLANTED(stale_term)) FromCoordinator(message);
+      if (search_.IsNewest(number) || MUSTER_PLANTED(stale_term)) FromCoordinator(message);
     });
   };
   end.closed = [this, alive = daemon_.alive(), number] {
     if (alive.expired()) return;
     daemon_.Run([this, number] {
-      if (link_number_ == number) Disconnected();
+      if (search_.IsNewest(number)) Disconnected();
     });
   };
   daemon_.sim.Dial(link_);
-  daemon_.Post(kAnswer, [this, number] {
-    if (link_number_ != number || answered_ || !link_) return;
-    ++link_number_;
-    link_->Close(kAgentEnd);
-    Disconnected();
-  });
+  AwaitLink();
   Register();
+}
+
+void LocalGang::AwaitLink() {
+  const auto due = search_.due();
+  if (!due) return;
+  daemon_.Post(*due - world_.now(), [this, due] {
+    if (search_.due() != due) return;
+    if (search_.Due() == CoordinatorSearch::Step::kDial) return Connect();
+    HangUp();
+  });
+}
+
+void LocalGang::HangUp() {
+  if (link_) link_->Close(kAgentEnd);
+  Disconnected();
 }
 
 void LocalGang::Disconnected() {
   link_.reset();
-  registered_ = false;
   waiting_start_.reset();  // the registration will say that nothing was started
-  if (attended_) unattended_since_ = -1;
-  if (!attended_ && unattended_since_ < 0) unattended_since_ = world_.now();
-  if (!attended_ && world_.now() - unattended_since_ > kRotate) Rotate();
-  const uint64_t number = ++connect_number_;
-  daemon_.Post(backoff_, [this, number] {
-    if (connect_number_ == number) Connect();
-  });
-  backoff_ = std::min(backoff_ * 2, kMaxBackoff);
+  search_.Lost(world_.now());
+  AwaitLink();
 }
 
-void LocalGang::Rotate() {
-  const auto& candidates = daemon_.sim.options.candidates;
-  const auto now = std::find(candidates.begin(), candidates.end(), coordinator_);
-  coordinator_ = now == candidates.end() || now + 1 == candidates.end() ? candidates.front() : *(now + 1);
-}
-
-void LocalGang::Redial(uint32_t coordinator) {
-  coordinator_ = coordinator;
-  ++link_number_;
+// The search has turned to another node.
+void LocalGang::Redial() {
   if (link_ && MUSTER_PLANTED(stale_term)) {
     old_links_.push_back(link_);
   } else if (link_) {
     link_->Close(kAgentEnd);
   }
   link_.reset();
-  registered_ = false;
   waiting_start_.reset();  // of another coordinator, which will be told that nothing was started
-  backoff_ = kFirstBackoff;
   Connect();
 }
 
 void LocalGang::CoordinatedHere() {
-  if (!attended_ && coordinator_ != host_.index()) Redial(host_.index());
+  if (search_.CoordinatedHere(host_.index())) Redial();
 }
 
 bool LocalGang::FoundBad(size_t local, gang::CheckpointBad bad) {
@@ -240,7 +229,7 @@ void LocalGang::Register() {
   sim::Register message;
   message.node = host_.index();
   message.term = orders_.term();
-  message.coordinator = coordinator_;
+  message.coordinator = coordinator();
   message.started_generation = orders_.started();
   message.started_restore = orders_.from();
   message.checkpoint_bad = host_.saved.checkpoint_bad;
@@ -253,18 +242,16 @@ void LocalGang::Register() {
                                .unkillable = member.unkillable,
                                .exit = member.exit});
   }
-  registered_ = true;
   Up(std::move(message));
   for (const auto& [key, written] : unacknowledged_) Up(written);
 }
 
 void LocalGang::Up(AgentMessage message) {
-  if (link_ && registered_) link_->Send(kAgentEnd, std::move(message));
+  if (link_) link_->Send(kAgentEnd, std::move(message));
 }
 
 void LocalGang::FromCoordinator(const CoordinatorMessage& message) {
-  answered_ = true;
-  backoff_ = kFirstBackoff;
+  search_.Heard();
   if (!orders_.Obeys(message.term)) return;
   AdoptTerm(message.term);
   if (message.term != 0) daemon_.sim.invariants.Obeys(host_, message.term);
@@ -279,10 +266,8 @@ void LocalGang::AdoptTerm(uint64_t term) {
 }
 
 void LocalGang::On(const Elsewhere& elsewhere) {
-  if (elsewhere.node && *elsewhere.node != coordinator_) return Redial(*elsewhere.node);
-  ++link_number_;
-  if (link_) link_->Close(kAgentEnd);
-  Disconnected();
+  if (search_.Elsewhere(elsewhere.node)) return Redial();
+  HangUp();
 }
 
 // ---- orders
@@ -290,12 +275,12 @@ void LocalGang::On(const Elsewhere& elsewhere) {
 void LocalGang::On(const Start& start) {
   if (finish_ || !orders_.MayRun(start.generation)) return;
   // A daemon that has stood still may find an old order before it finds that its lease has ended.
-  if (!attended_ || !daemon_.MayStart()) {
+  if (!attended() || !daemon_.MayStart()) {
     world_.Log("n{}: generation {} waits for the lease", host_.index(), start.generation);
     waiting_start_ = start;
-    if (!attended_) return;
+    if (!attended()) return;
     return daemon_.Post(50 * kMs, [this, generation = start.generation] {
-      if (waiting_start_ && waiting_start_->generation == generation && attended_)
+      if (waiting_start_ && waiting_start_->generation == generation && attended())
         On(Start(*std::exchange(waiting_start_, std::nullopt)));
     });
   }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "daemon/agent/coordinator_search.h"
 #include "daemon/agent/member_stop.h"
 #include "daemon/agent/orders.h"
 #include "daemon/lease/types.h"
@@ -42,9 +43,9 @@ class LocalGang {
   // This node coordinates, because another node has asked.
   void CoordinatedHere();
 
-  [[nodiscard]] uint32_t coordinator() const { return coordinator_; }
+  [[nodiscard]] uint32_t coordinator() const { return search_.coordinator(); }
   [[nodiscard]] uint64_t term() const { return orders_.term(); }
-  [[nodiscard]] bool attended() const { return attended_; }
+  [[nodiscard]] bool attended() const { return search_.attended(); }
 
  private:
   struct Member {
@@ -59,8 +60,9 @@ class LocalGang {
 
   void Connect();
   void Disconnected();
-  void Redial(uint32_t coordinator);
-  void Rotate();
+  void AwaitLink();
+  void HangUp();
+  void Redial();
   void Register();
   void Up(AgentMessage message);
   void FromCoordinator(const CoordinatorMessage& message);
@@ -88,24 +90,16 @@ class LocalGang {
   Host& host_;
   World& world_;
   std::vector<Member> members_;
-  uint32_t coordinator_ = 0;
+  CoordinatorSearch search_;
   Orders orders_;
   lease::Nanos grace_until_ = 0;
-  bool attended_ = false;
-  uint32_t followed_ = 0;  // the coordinator of the lease
   std::optional<Start> start_;
   std::optional<Start> waiting_start_;
   bool finish_ = false;
   std::map<std::pair<uint32_t, uint64_t>, ShardWritten> unacknowledged_;  // by rank and step
 
   std::shared_ptr<Link> link_;
-  uint64_t link_number_ = 0;
-  uint64_t connect_number_ = 0;
   bool knows_members_ = false;  // the supervisors have said how their programs are
-  bool answered_ = false;
-  bool registered_ = false;
-  Nanos backoff_;
-  Nanos unattended_since_ = -1;
   bool taking_over_ = false;
   std::vector<std::shared_ptr<Link>> old_links_;  // Bug::kStaleTerm: still listened to
 };

@@ -15,11 +15,9 @@ using gang::MemberState;
 // ---- the lease
 
 void LocalGang::On(const Attended& attended) {
-  coordinator_ = attended.coordinator;
-  followed_ = coordinator_;
-  unattended_since_ = -1;
+  search_.TakenIn(attended.coordinator);
   Remember();
-  if (daemon_.Attending()) return daemon_.Follow(orders_.term(), coordinator_, attended.witnesses);
+  if (daemon_.Attending()) return daemon_.Follow(orders_.term(), coordinator(), attended.witnesses);
   lease::AgentSettings settings;
   settings.times = daemon_.sim.options.times;
   settings.gang = 1;
@@ -29,7 +27,7 @@ void LocalGang::On(const Attended& attended) {
   settings.first_sequence = static_cast<uint64_t>(world_.now()) + 1;
   settings.promised = host_.saved.promised;
   settings.grace_until = host_.Local() < grace_until_ ? grace_until_ : 0;
-  daemon_.Attend(std::move(settings), orders_.term(), coordinator_, attended.witnesses);
+  daemon_.Attend(std::move(settings), orders_.term(), coordinator(), attended.witnesses);
   if (orders_.said_stopped()) daemon_.SetStopped(*orders_.said_stopped());
 }
 
@@ -38,10 +36,8 @@ void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& clos
     case lease::EventKind::kAttended:
       world_.Log("n{} is attended, term {}", host_.index(), event.term);
       host_.Attended();
-      attended_ = true;
       grace_until_ = 0;
-      // Who was not attended may have looked for another coordinator.
-      if (coordinator_ != followed_) return Redial(followed_);
+      if (search_.LeaseBegins()) return Redial();
       if (waiting_start_) On(Start(*std::exchange(waiting_start_, std::nullopt)));
       return;
     case lease::EventKind::kFence:
@@ -54,9 +50,7 @@ void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& clos
     case lease::EventKind::kSuccessor:
       if (event.term < orders_.term()) return;
       AdoptTerm(event.term);
-      followed_ = event.node;
-      // One that has raised its own term says so over the link, too.
-      if (!link_ || !registered_ || coordinator_ != event.node) Redial(event.node);
+      if (search_.Announced(event.node)) Redial();
       return;
     case lease::EventKind::kStopOrdered:
       if (event.term >= orders_.term() && orders_.MayRun(event.generation)) On(Stop{event.generation, true});
@@ -67,13 +61,10 @@ void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& clos
 }
 
 void LocalGang::Fence() {
-  attended_ = false;
+  search_.LeaseEnds();
   if (!MUSTER_PLANTED(no_fencing)) KillFenced();
   // The other end may be gone long since without a word.
-  if (!link_) return;
-  ++link_number_;
-  link_->Close(kAgentEnd);
-  Disconnected();
+  if (link_) HangUp();
 }
 
 void LocalGang::KillFenced() {
@@ -112,8 +103,8 @@ void LocalGang::TakeOver(uint64_t term, const lease::WitnessSet& closed, bool cl
     taking_over_ = false;
     if (claim) daemon_.Claimed(term, taken);
     if (taken) {
-      followed_ = host_.index();
-      return Redial(host_.index());
+      search_.TookOver(host_.index());
+      return Redial();
     }
     LearnFromStore();
   };
@@ -129,13 +120,13 @@ void LocalGang::LearnFromStore() {
         if (done != Store::Answer::kDone) return LearnFromStore();
         if (head.fence.term < orders_.term() || finish_) return;
         const uint32_t recorded = daemon_.sim.NodeOf(head.record->coordinator);
-        const bool news = head.fence.term > orders_.term() || recorded != coordinator_;
-        if (!news && MUSTER_PLANTED(known_term_not_followed)) return;
+        const bool newer = head.fence.term > orders_.term();
+        if (!newer && recorded == search_.coordinator() && MUSTER_PLANTED(known_term_not_followed)) return;
+        const bool news = search_.Recorded(recorded, newer);
         AdoptTerm(head.fence.term);
         // Also when the term is known: the lease may not know it.
-        followed_ = recorded;
-        daemon_.Follow(orders_.term(), followed_, lease::WitnessSet::Of(head.record->witnesses));
-        if (news) Redial(recorded);
+        daemon_.Follow(orders_.term(), recorded, lease::WitnessSet::Of(head.record->witnesses));
+        if (news) Redial();
       });
     };
     daemon_.sim.store.Ask(

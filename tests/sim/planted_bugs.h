@@ -23,6 +23,8 @@ inline constexpr std::array kPlantedBugs = {
     PlantedBug{"stale_term", Invariant::kHighestTerm},
     // Who takes over does so in the term that there was.
     PlantedBug{"same_term", Invariant::kOneCoordinator},
+    // An agent whose coordinator is dead before it has a lease dials that one for ever.
+    PlantedBug{"never_rotates", Invariant::kComesToEnd},
     // A part of the orders to stop is never sent.
     PlantedBug{"lost_stop", Invariant::kComesToEnd},
     // Nodes are taken for stopped when that has been ordered.
