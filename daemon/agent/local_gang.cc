@@ -5,13 +5,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "base/helper_program.h"
+#include "daemon/agent/end_message.h"
 #include "daemon/agent/environment_memory.h"
 #include "daemon/agent/fabric_environment.h"
 #include "daemon/agent/gang_state.h"
@@ -99,22 +99,13 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
   if (attendance_ && attendance_->page() >= 0)
     SendBody(connection, wire::Type::kBeatPage, wire::BeatPageHandover{}, {}, attendance_->page());
   if (hello.reconnecting != 0) {
-    member.state =
+    const auto state =
         static_cast<MemberState>(std::min(hello.state, static_cast<uint32_t>(MemberState::kStopped)));
-    member.generation = hello.generation;
-    if ((member.state == MemberState::kExited || member.state == MemberState::kStopped) && !member.exit) {
-      v1::MemberExited exit;
-      exit.set_task(hello.task_id);
-      exit.set_generation(hello.generation);
-      exit.set_status(hello.wait_status);
-      exit.set_pid(hello.child_pid);
-      member.exit = exit;
-    }
+    member.Returned(state, hello.generation, {.status = hello.wait_status, .pid = hello.child_pid});
     // What was ordered while it was away.
     if (finish_) {
       FinishMember(hello.task_id, member);
-    } else if (!orders_.MayRun(member.generation) && member.state != MemberState::kWaiting &&
-               member.state != MemberState::kStopped) {
+    } else if (!orders_.MayRun(member.generation) && member.HasProgram()) {
       // The order may have been lost with the connection.
       const bool last_words = std::exchange(member.stop, {}).last_words;
       StopMember(member, last_words);
@@ -148,33 +139,24 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
     case wire::Type::kExecuted: {
       const auto body = ReadPacket<wire::Executed>(bytes);
       if (!body) return malformed();
-      if (body->generation != member->generation) return;
-      member->executed_ns = body->realtime_ns;
-      MaybeNodeExecuted();
+      if (member->Executed(body->generation, body->realtime_ns)) MaybeNodeExecuted();
       return;
     }
     case wire::Type::kExited: {
       auto read = ReadExited(bytes);
       if (!read) return malformed();
       const wire::Exited& body = read->body;
-      if (body.generation != member->generation) return;
-      if (member->state == MemberState::kRunning) member->state = MemberState::kExited;
-      v1::MemberExited exit;
-      exit.set_task(task);
-      exit.set_generation(body.generation);
-      exit.set_status(body.wait_status);
-      exit.set_pid(body.pid);
-      exit.set_oom_killed(body.oom_killed != 0);
-      exit.set_time_ns(body.realtime_ns);
-      AddFacts(body.realtime_ns, body.pid, &exit);
-      exit.set_program(std::move(read->program));
-      exit.set_stderr_tail(std::string(read->stderr_tail));
-      member->exit = exit;
+      MemberEnd end{.status = body.wait_status,
+                    .pid = body.pid,
+                    .oom_killed = body.oom_killed != 0,
+                    .time_ns = body.realtime_ns,
+                    .program = std::move(read->program),
+                    .stderr_tail = std::string(read->stderr_tail),
+                    .facts = FactsAbout(body.realtime_ns, body.pid)};
+      if (!member->Exited(body.generation, std::move(end))) return;
       steps_.Ended(body.generation, member->rank);
       SayProgress();
-      auto message = Message();
-      *message.mutable_exited() = exit;
-      Up(std::move(message));
+      Up(EndMessage(job_.Id(), task, *member));
       MaybeNodeExecuted();
       if (sampler_ && body.wait_status == 0) sampler_->MemberExited(member->rank);
       if (body.wait_status != 0) CheckHealth();
@@ -183,29 +165,16 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
     case wire::Type::kStopped: {
       const auto body = ReadPacket<wire::Stopped>(bytes);
       if (!body) return malformed();
-      if (body->generation != member->generation) return;
-      member->state = MemberState::kStopped;
-      member->unkillable = body->unkillable;
-      member->stop.last_words_ms = body->last_words_ms;
-      if (orders_.MayRun(body->generation) && !member->exit) {
-        // The musterd before this one had ordered it: for the coordinator it is news.
-        member->exit.emplace();
-        member->exit->set_task(task);
-        member->exit->set_generation(body->generation);
-        member->exit->set_status(SIGKILL);
-        auto message = Message();
-        *message.mutable_exited() = *member->exit;
-        Up(std::move(message));
-      }
+      if (member->Stopped(body->generation, body->unkillable, body->last_words_ms, orders_))
+        Up(EndMessage(job_.Id(), task, *member));
       MaybeNodeStopped();
       return;
     }
     case wire::Type::kExiting: {
       const auto body = ReadPacket<wire::Exiting>(bytes);
       if (!body) return malformed();
-      if (body->generation != member->generation) return;
-      member->stop.exiting = true;
-      return MaybeNodeStopped();
+      if (member->Exiting(body->generation)) MaybeNodeStopped();
+      return;
     }
     case wire::Type::kWarm: {
       auto read = ReadWarm(bytes);
@@ -243,9 +212,7 @@ void LocalGang::SupervisorClosed(LocalConnection& connection) {
   // It leaves only when it is told to.
   if (!finish_) {
     SupervisorDied(task, *member);
-    auto message = Message();
-    *message.mutable_exited() = *member->exit;
-    Up(std::move(message));
+    Up(EndMessage(job_.Id(), task, *member));
     MaybeNodeStopped();
   }
   MaybeOver();
@@ -262,10 +229,10 @@ LocalGang::Member* LocalGang::Find(LocalConnection& connection, uint32_t* task) 
 }
 
 bool LocalGang::StartMember(uint32_t task, Member& member) {
-  if (member.connection == nullptr || member.generation >= start_->generation() || !place_) return false;
+  if (member.connection == nullptr || !place_) return false;
   const auto& tasks = start_->nodes(static_cast<int>(*place_)).tasks();
   const auto local = std::find(tasks.begin(), tasks.end(), task);
-  if (local == tasks.end()) return false;
+  if (local == tasks.end() || !member.Start(start_->generation())) return false;
   const auto index = static_cast<uint32_t>(local - tasks.begin());
   LocalFacts facts{HexEncode(token_), context_.config.socket, StatePath() + ".cluster", "", {}};
   if (context_.fabric_environment != nullptr) facts.defaults = context_.fabric_environment->Variables();
@@ -276,20 +243,13 @@ bool LocalGang::StartMember(uint32_t task, Member& member) {
   body.generation = start_->generation();
   body.rank = spec_.nodes[*place_].ranks[index];
   member.rank = body.rank;
-  member.state = MemberState::kRunning;
-  member.generation = body.generation;
-  member.stop = {};
-  member.unkillable = 0;
-  member.executed_ns = 0;
-  member.exit.reset();
   return SendBody(*member.connection, wire::Type::kStart, body, {}, memory.get());
 }
 
 void LocalGang::StopMember(Member& member, bool last_words) {
   if (member.connection == nullptr) return;
-  if (member.state == MemberState::kWaiting || member.state == MemberState::kStopped) return;
   last_words &= job_.options.last_words_seconds > 0;
-  if (!member.stop.Order(last_words)) return;
+  if (!member.Stop(last_words)) return;
   wire::Stop body{};
   body.generation = member.generation;
   body.last_words_ms = last_words ? job_.options.last_words_seconds * 1000 : 0;
@@ -315,52 +275,31 @@ void LocalGang::FinishMember(uint32_t task, Member& member) {
   SendBody(*member.connection, wire::Type::kFinish, body);
 }
 
-// One message for the node: a gang has many more members than nodes. What is lost with a link is in the next
-// Register, where a member that runs counts as exec'd.
 void LocalGang::MaybeNodeExecuted() {
-  if (!start_ || !place_ || !orders_.OwesExecuted(start_->generation())) return;
+  if (!start_ || !place_) return;
+  const auto said = SayExecuted(members_, start_->generation(), &orders_);
+  if (!said) return;
   auto message = Message();
   v1::MembersExecuted* executed = message.mutable_executed();
-  for (const auto& [task, member] : members_) {
-    if (member.generation != start_->generation()) return;
-    if (member.executed_ns == 0) {
-      if (member.state == MemberState::kRunning) return;
-      continue;
-    }
-    executed->add_tasks(task);
-    executed->set_time_ns(std::max(executed->time_ns(), member.executed_ns));
-  }
+  executed->mutable_tasks()->Assign(said->tasks.begin(), said->tasks.end());
+  executed->set_time_ns(said->time_ns);
   executed->set_generation(start_->generation());
-  orders_.SaidExecuted(start_->generation());
   Up(std::move(message));
 }
 
 void LocalGang::MaybeNodeStopped() {
-  if (!orders_.OwesStopped()) return;
-  uint32_t unkillable = 0;
-  uint32_t last_words_ms = 0;
-  bool exiting = false;
-  for (const auto& [task, member] : members_) {
-    if (orders_.MayRun(member.generation)) return;
-    const bool stopped = member.state == MemberState::kStopped || member.state == MemberState::kWaiting;
-    if (!stopped && !member.stop.exiting) return;
-    exiting |= !stopped;
-    unkillable += member.unkillable;
-    last_words_ms = std::max(last_words_ms, member.stop.last_words_ms);
-  }
-  if (members_.size() < local_tasks_) return;
+  const auto said = SayStopped(members_, local_tasks_, &orders_);
+  if (!said) return;
   auto message = Message();
-  if (exiting) {
+  if (said->exiting) {
     message.mutable_exiting()->set_generation(orders_.stopped());
-    if (orders_.SayExiting()) Up(std::move(message));
-    return;
+    return Up(std::move(message));
   }
-  orders_.SaidStopped();
   if (attendance_) attendance_->SetStopped(orders_.stopped());
   TakePorts();
   message.mutable_stopped()->set_generation(orders_.stopped());
-  message.mutable_stopped()->set_unkillable(unkillable);
-  message.mutable_stopped()->set_last_words_ms(last_words_ms);
+  message.mutable_stopped()->set_unkillable(said->unkillable);
+  message.mutable_stopped()->set_last_words_ms(said->last_words_ms);
   message.mutable_stopped()->set_lease_port(next_ports_ ? next_ports_->port() : 0);
   Up(std::move(message));
 }

@@ -26,8 +26,8 @@
 #include "daemon/agent/local_socket.h"
 #include "daemon/agent/manifest_cache.h"
 #include "daemon/agent/member_environment.h"
-#include "daemon/agent/member_stop.h"
 #include "daemon/agent/memory_grants.h"
+#include "daemon/agent/node_member.h"
 #include "daemon/agent/orders.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/port_lease.h"
@@ -108,19 +108,13 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
     bool was_suspended = false;  // when it was looked at last
     bool presumed = false;       // to be where it was: it is suspended
   };
-  struct Member {
+  struct Member : NodeMember {
     LocalConnection* connection = nullptr;
     uint32_t local_id = 0;
     uint32_t rank = 0;  // of `generation`
     uint64_t beat = 0;  // as the lease calls its connection; 0: not beaten
-    wire::MemberState state = wire::MemberState::kWaiting;
-    uint64_t generation = 0;
     bool known = false;
-    MemberStop stop;          // of this generation
-    int64_t executed_ns = 0;  // when its program was exec'd, 0: not yet
-    uint32_t unkillable = 0;
     uint64_t gets_on = 0;  // the generation of which its supervisor has been told that its program does
-    std::optional<v1::MemberExited> exit;
     pid_t supervisor = 0;
     std::optional<Awaited> awaited;  // not back yet since musterd has been restarted
   };
@@ -193,7 +187,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void LearnCoordinator();
   void Learned(const std::optional<RecordedCoordinator>& found);
   void CheckHealth();
-  void AddFacts(int64_t time_ns, pid_t pid, v1::MemberExited* exit) const;
+  [[nodiscard]] std::vector<MemberEnd::Fact> FactsAbout(int64_t time_ns, pid_t pid) const;
   void WatchMembers();
   void SendReports(const std::vector<hang::MemberReport>& reports);
   void SayProgress();

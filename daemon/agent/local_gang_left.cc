@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <utility>
 
 #include "base/clock.h"
@@ -27,20 +26,7 @@ int64_t Ms(Loop::Time time) {
 }  // namespace
 
 void LocalGang::SupervisorDied(uint32_t task, Member& member) {
-  // After a restart of musterd nobody has said what the member did.
-  const bool ran = member.state == wire::MemberState::kRunning ||
-                   member.state == wire::MemberState::kExited ||
-                   (member.generation == 0 && orders_.started() > 0);
-  member.state = ran ? wire::MemberState::kExited : wire::MemberState::kStopped;
-  if (!member.exit) {
-    v1::MemberExited exit;
-    exit.set_task(task);
-    exit.set_generation(member.generation);
-    exit.set_status(SIGKILL);
-    member.exit = exit;
-  }
-  member.exit->set_supervisor_lost(true);
-  if (!ran) return;
+  if (!member.SupervisorDied(orders_)) return;
   if (!left_) left_.emplace();
   left_->tasks.insert(task);
   left_->seen_ns = BoottimeNs();
@@ -98,9 +84,7 @@ void LocalGang::LeftKilled(StillThere found) {
   const std::set<uint32_t> tasks = std::move(left_->tasks);
   left_.reset();
   for (const uint32_t task : tasks) {
-    Member& member = members_[task];
-    member.state = wire::MemberState::kStopped;
-    member.unkillable = task == *tasks.begin() ? static_cast<uint32_t>(count) : 0;
+    members_[task].LeftKilled(task == *tasks.begin() ? static_cast<uint32_t>(count) : 0);
   }
   MaybeNodeStopped();
   MaybeOver();

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/helper_program.h"
+#include "daemon/agent/end_message.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/local_socket.h"
 #include "daemon/beat/key.h"
@@ -24,7 +24,7 @@ namespace {
 // Facts that have to do with a death: the kernel speaks before a process dies of it, or in the same moment.
 constexpr int64_t kFactsBeforeNs = 10'000'000'000;
 constexpr int64_t kFactsAfterNs = 1'000'000'000;
-constexpr int kMaxFacts = 8;
+constexpr size_t kMaxFacts = 8;
 constexpr size_t kMaxFabricFacts = 4;  // of them, so that the kernel's have room
 constexpr auto kAnnouncement = std::chrono::seconds(2);
 constexpr size_t kMaxStacksText = 16 * 1024;  // of one member, in a message
@@ -127,31 +127,14 @@ void LocalGang::FenceMembers() {
 }
 
 void LocalGang::KillFenced() {
-  uint64_t newest = 0;
-  for (auto& [task, member] : members_) {
-    if (member.state == wire::MemberState::kRunning || member.state == wire::MemberState::kExited)
-      newest = std::max(newest, member.generation);
-  }
+  const uint64_t newest = NewestWithProgram(members_);
   if (newest == 0) return;
   spdlog::warn(
       "gang {}: no word from {} or most of the gang for {} ms: the members of generation {} are killed",
       job_.Id(), CoordinatorHost(), context_.config.lease_ms, newest);
   if (sampler_) sampler_->Stop();
   for (auto& [task, member] : members_) {
-    if (member.state == wire::MemberState::kRunning && !member.exit) {
-      // Should the coordinator hear of it at all: it is news to it. From now on it has ended, whoever is told first, and
-      // by whichever registration.
-      member.state = wire::MemberState::kExited;
-      member.exit.emplace();
-      member.exit->set_task(task);
-      member.exit->set_generation(member.generation);
-      member.exit->set_status(SIGKILL);
-      member.exit->set_time_ns(RealtimeNs());
-      member.exit->set_program("fenced: cut off from the gang");
-      auto message = Message();
-      *message.mutable_exited() = *member.exit;
-      Up(std::move(message));
-    }
+    if (member.Fence(RealtimeNs())) Up(EndMessage(job_.Id(), task, member));
   }
   v1::Stop stop;
   stop.set_generation(newest);
@@ -240,23 +223,21 @@ void LocalGang::FabricSaid(const std::vector<std::string>& news, const std::stri
 }
 
 // What the kernel and the fabric's ports said about the time when a process ended.
-void LocalGang::AddFacts(int64_t time_ns, pid_t pid, v1::MemberExited* exit) const {
-  const auto add = [exit](FactClass fact_class, const std::string& text, const std::string& meaning) {
-    if (exit->facts_size() == kMaxFacts) return;
-    v1::KernelFact* said = exit->add_facts();
-    said->set_fact_class(static_cast<uint32_t>(fact_class));
-    said->set_text(text);
-    said->set_meaning(meaning);
+std::vector<MemberEnd::Fact> LocalGang::FactsAbout(int64_t time_ns, pid_t pid) const {
+  std::vector<MemberEnd::Fact> said;
+  const auto add = [&said](FactClass fact_class, const std::string& text, const std::string& meaning) {
+    if (said.size() < kMaxFacts) said.push_back({static_cast<uint32_t>(fact_class), text, meaning});
   };
   if (context_.fabric != nullptr) {
     const auto facts = context_.fabric->Before(time_ns);
     for (size_t i = 0; i < std::min<size_t>(facts.size(), kMaxFabricFacts); ++i)
       add(facts[i].hardware ? FactClass::kHardware : FactClass::kNeutral, facts[i].text, "");
   }
-  if (context_.kernel_log == nullptr) return;
+  if (context_.kernel_log == nullptr) return said;
   for (const KernelFact& fact : context_.kernel_log->Near(time_ns, kFactsBeforeNs, kFactsAfterNs)) {
     if (Concerns(fact, pid)) add(fact.fact_class, fact.text, fact.meaning);
   }
+  return said;
 }
 
 void LocalGang::Wish(bool drain, const std::string& reason) {

@@ -87,8 +87,6 @@ void LocalGang::SupervisorLost(uint32_t task, Member& member) {
   presumed_ |= member.awaited->presumed;
   member.awaited.reset();
   member.known = true;
-  member.exit.emplace();
-  member.exit->set_task(task);
   SupervisorDied(task, member);
 }
 

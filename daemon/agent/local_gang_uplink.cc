@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/clock.h"
+#include "daemon/agent/end_message.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/local_gang.h"
 #include "daemon/agent/send.h"
@@ -227,7 +227,7 @@ void LocalGang::Register() {
     m->set_state(static_cast<uint32_t>(member.state));
     m->set_generation(member.generation);
     m->set_unkillable(member.unkillable);
-    if (member.exit) *m->mutable_exited() = *member.exit;
+    if (member.end) *m->mutable_exited() = EndOf(task, member);
   }
   Up(std::move(message));
   if (!drained_.empty()) Wish(true, drained_);

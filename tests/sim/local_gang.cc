@@ -17,10 +17,18 @@ using gang::MemberState;
 constexpr CoordinatorSearch::Times kTimes{
     .longest_wait = 400 * kMs, .answer = 2'000 * kMs, .rotate = 1'500 * kMs};
 
-// Of a member whose supervisor is dead: what is left of its program is to be killed.
-MemberState Ended(MemberState before) {
-  const bool ran = before == MemberState::kRunning || before == MemberState::kExited;
-  return ran ? MemberState::kExited : MemberState::kStopped;
+// The same, in the supervisors' words and in the coordinator's.
+wire::MemberState Wire(MemberState state) {
+  return static_cast<wire::MemberState>(state);
+}
+
+gang::Exit ExitOf(const MemberEnd& end) {
+  return {
+      .status = end.status, .pid = end.pid, .supervisor_lost = end.supervisor_lost, .time_ns = end.time_ns};
+}
+
+MemberEnd EndOf(const std::optional<gang::Exit>& exit) {
+  return exit ? MemberEnd{.status = exit->status, .pid = exit->pid, .time_ns = exit->time_ns} : MemberEnd{};
 }
 
 }  // namespace
@@ -29,8 +37,8 @@ LocalGang::LocalGang(Daemon& daemon, const Host::Saved& saved)
     : daemon_(daemon),
       host_(daemon.host),
       world_(daemon.world),
-      members_(daemon.host.supervisors.size()),
       search_(daemon.sim.options.candidates, kTimes) {
+  for (size_t i = 0; i < host_.supervisors.size(); ++i) members_[TaskOf(i)];
   if (!saved.known) return;
   search_.Restore(saved.coordinator);
   orders_.Restore(saved.term, saved.started_generation, saved.started_restore);
@@ -40,7 +48,11 @@ LocalGang::LocalGang(Daemon& daemon, const Host::Saved& saved)
 LocalGang::~LocalGang() = default;
 
 uint32_t LocalGang::TaskOf(size_t local) const {
-  return static_cast<uint32_t>(host_.index() * members_.size() + local);
+  return static_cast<uint32_t>(host_.index() * host_.supervisors.size() + local);
+}
+
+size_t LocalGang::LocalOf(uint32_t task) const {
+  return task - TaskOf(0);
 }
 
 void LocalGang::Remember() {
@@ -54,21 +66,19 @@ void LocalGang::Remember() {
 // ---- supervisors
 
 void LocalGang::SupervisorsConnect() {
-  for (size_t i = 0; i < members_.size(); ++i) {
-    const Supervisor& s = host_.supervisors[i];
-    Member& member = members_[i];
+  for (auto& [task, member] : members_) {
+    const Supervisor& s = host_.supervisors[LocalOf(task)];
     member.connected = s.alive;
-    if (!s.alive) {
-      member.state = Ended(s.state);
-      member.exit = gang::Exit{.status = SIGKILL, .supervisor_lost = true};
-      continue;
+    if (s.alive) {
+      // A supervisor with processes that SIGKILL has not removed says that it has stopped only when it is asked again.
+      member.Returned(Wire(s.unkillable ? MemberState::kExited : s.state), s.generation, EndOf(s.exit));
+    } else if (member.SupervisorDied(orders_) && (s.state == MemberState::kStopped || s.generation == 0)) {
+      // musterd sees soon that nothing is left. Of what is left Host::Swept says when it has been killed.
+      daemon_.Post(20 * kMs, [this, &member, left = s.unkillable ? 1U : 0U] {
+        member.LeftKilled(left);
+        MaybeNodeStopped();
+      });
     }
-    member.state = s.state;
-    member.generation = s.generation;
-    if (s.state == MemberState::kExited || s.state == MemberState::kStopped) {
-      member.exit = s.exit.value_or(gang::Exit{.status = SIGKILL});
-    }
-    if (s.unkillable) member.unkillable = 1;
   }
   Remember();
   knows_members_ = true;
@@ -76,54 +86,47 @@ void LocalGang::SupervisorsConnect() {
 }
 
 void LocalGang::SupervisorExecuted(size_t local, const Supervisor& says) {
-  Member& member = members_[local];
-  if (says.generation != member.generation) return;
-  member.executed = true;
-  MaybeNodeExecuted();
+  if (Of(local).Executed(says.generation, world_.now())) MaybeNodeExecuted();
 }
 
 void LocalGang::SupervisorExited(size_t local, const Supervisor& says) {
-  Member& member = members_[local];
-  if (says.generation != member.generation || !says.exit) return;
-  if (member.state == MemberState::kRunning) member.state = MemberState::kExited;
-  member.exit = says.exit;
-  Up(gang::Event(gang::MemberExited{TaskOf(local), member.generation, *says.exit}));
+  if (!says.exit || !Of(local).Exited(says.generation, EndOf(says.exit))) return;
+  SayEnd(TaskOf(local), Of(local));
   MaybeNodeExecuted();
 }
 
 void LocalGang::SupervisorExiting(size_t local, const Supervisor& says) {
-  if (says.alive && says.generation != members_[local].generation) return;
-  members_[local].stop.exiting = true;
-  MaybeNodeStopped();
+  Member& member = Of(local);
+  if (member.Exiting(says.alive ? says.generation : member.generation)) MaybeNodeStopped();
 }
 
 void LocalGang::SupervisorStopped(size_t local, const Supervisor& says) {
-  Member& member = members_[local];
-  if (says.alive && says.generation != member.generation) return;
-  member.state = MemberState::kStopped;
-  member.unkillable = says.unkillable ? 1 : 0;
-  if (orders_.MayRun(member.generation) && !member.exit) {
-    // It was fenced, or the musterd before this one had ordered it: for the coordinator it is news.
-    member.exit = gang::Exit{.status = SIGKILL};
-    Up(gang::Event(gang::MemberExited{TaskOf(local), member.generation, *member.exit}));
+  Member& member = Of(local);
+  const uint32_t left = says.unkillable ? 1 : 0;
+  if (!says.alive) {
+    member.LeftKilled(left);
+  } else if (member.Stopped(says.generation, left, 0, orders_)) {
+    SayEnd(TaskOf(local), member);
   }
   MaybeNodeStopped();
 }
 
 void LocalGang::SupervisorClosed(size_t local) {
-  Member& member = members_[local];
+  Member& member = Of(local);
   member.connected = false;
   if (finish_) return MaybeOver();
-  member.state = Ended(member.state);
-  if (!member.exit) member.exit = gang::Exit{.status = SIGKILL};
-  member.exit->supervisor_lost = true;
-  Up(gang::Event(gang::MemberExited{TaskOf(local), member.generation, *member.exit}));
+  member.SupervisorDied(orders_);
+  SayEnd(TaskOf(local), member);
   MaybeNodeStopped();
+}
+
+void LocalGang::SayEnd(uint32_t task, const Member& member) {
+  Up(gang::Event(gang::MemberExited{task, member.generation, ExitOf(*member.end)}));
 }
 
 // The gang is over on this node: nothing of it is left here.
 void LocalGang::MaybeOver() {
-  if (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.connected; })) return;
+  if (std::ranges::any_of(members_, [](const auto& item) { return item.second.connected; })) return;
   knows_members_ = false;
   search_.Close();
   search_.LeaseEnds();
@@ -139,7 +142,7 @@ void LocalGang::SupervisorSignalled(size_t local) {
 
 void LocalGang::Saved(size_t local, uint64_t generation, uint64_t step) {
   const Supervisor& s = host_.supervisors[local];
-  if (s.generation != generation || members_[local].stop.ordered) return;
+  if (s.generation != generation || Of(local).stop.ordered) return;
   if (!start_ || s.generation != start_->generation) {
     // A musterd that was started again is told by libmuster when it knows the generation.
     if (s.executing && s.saving)
@@ -233,14 +236,14 @@ void LocalGang::Register() {
   message.started_generation = orders_.started();
   message.started_restore = orders_.from();
   message.checkpoint_bad = host_.saved.checkpoint_bad;
-  for (size_t i = 0; i < members_.size(); ++i) {
-    const Member& member = members_[i];
-    message.members.push_back({.task = TaskOf(i),
-                               .local_id = static_cast<uint32_t>(i),
-                               .state = member.state,
-                               .generation = member.generation,
-                               .unkillable = member.unkillable,
-                               .exit = member.exit});
+  for (const auto& [task, member] : members_) {
+    gang::MemberInfo& info = message.members.emplace_back();
+    info.task = task;
+    info.local_id = static_cast<uint32_t>(LocalOf(task));
+    info.state = static_cast<MemberState>(member.state);
+    info.generation = member.generation;
+    info.unkillable = member.unkillable;
+    if (member.end) info.exit = ExitOf(*member.end);
   }
   Up(std::move(message));
   for (const auto& [key, written] : unacknowledged_) Up(written);
@@ -287,44 +290,39 @@ void LocalGang::On(const Start& start) {
   if (!start_ || start_->generation != start.generation) unacknowledged_.clear();
   start_ = start;
   if (start.ranks[TaskOf(0)] && orders_.Start(start.generation, start.restore)) Remember();
-  for (size_t i = 0; i < members_.size(); ++i) StartMember(i);
+  for (auto& [task, member] : members_) StartMember(task, member);
 }
 
-void LocalGang::StartMember(size_t local) {
-  Member& member = members_[local];
-  const auto rank = start_->ranks[TaskOf(local)];
-  if (!member.connected || member.generation >= start_->generation || !rank) return;
-  member = Member{.connected = true, .state = MemberState::kRunning, .generation = start_->generation};
-  host_.StartMember(local, {.generation = start_->generation,
-                            .term = orders_.term(),
-                            .content = start_->content,
-                            .rank = *rank,
-                            .from = start_->restore});
+void LocalGang::StartMember(uint32_t task, Member& member) {
+  const auto rank = start_->ranks[task];
+  if (!member.connected || !rank || !member.Start(start_->generation)) return;
+  host_.StartMember(LocalOf(task), {.generation = start_->generation,
+                                    .term = orders_.term(),
+                                    .content = start_->content,
+                                    .rank = *rank,
+                                    .from = start_->restore});
 }
 
 void LocalGang::On(const Stop& stop) {
   if (!orders_.Stop(stop.generation)) return;
   if (waiting_start_ && !orders_.MayRun(waiting_start_->generation)) waiting_start_.reset();
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (!orders_.MayRun(members_[i].generation)) StopMember(i, stop.last_words);
+  for (auto& [task, member] : members_) {
+    if (!orders_.MayRun(member.generation)) StopMember(task, member, stop.last_words);
   }
   MaybeNodeStopped();
 }
 
-void LocalGang::StopMember(size_t local, bool last_words) {
-  Member& member = members_[local];
-  if (!member.connected) return;
-  if (member.state == MemberState::kWaiting || member.state == MemberState::kStopped) return;
+void LocalGang::StopMember(uint32_t task, Member& member, bool last_words) {
   last_words &= daemon_.sim.options.gang.last_words_ms > 0;
-  if (!member.stop.Order(last_words)) return;
-  host_.StopMember(local, member.generation, last_words);
+  if (member.connected && member.Stop(last_words))
+    host_.StopMember(LocalOf(task), member.generation, last_words);
 }
 
 void LocalGang::On(const Finish& /*finish*/) {
   daemon_.sim.invariants.Ends();
   finish_ = true;
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i].connected) host_.FinishMember(i);
+  for (const auto& [task, member] : members_) {
+    if (member.connected) host_.FinishMember(LocalOf(task));
   }
 }
 
@@ -340,36 +338,19 @@ void LocalGang::On(const Committed& committed) {
 void LocalGang::On(const Notify& /*notify*/) {}
 
 void LocalGang::MaybeNodeExecuted() {
-  if (!start_ || !start_->ranks[TaskOf(0)] || !orders_.OwesExecuted(start_->generation)) return;
-  for (const Member& member : members_) {
-    if (member.generation != start_->generation) return;
-    if (!member.executed && member.state == MemberState::kRunning) return;
-  }
-  orders_.SaidExecuted(start_->generation);
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i].executed)
-      Up(gang::Event(gang::MemberExecuted{TaskOf(i), start_->generation, world_.now()}));
-  }
+  if (!start_ || !start_->ranks[TaskOf(0)]) return;
+  const auto said = SayExecuted(members_, start_->generation, &orders_);
+  if (!said) return;
+  for (const uint32_t task : said->tasks)
+    Up(gang::Event(gang::MemberExecuted{task, start_->generation, said->time_ns}));
 }
 
 void LocalGang::MaybeNodeStopped() {
-  if (!orders_.OwesStopped()) return;
-  uint32_t unkillable = 0;
-  bool exiting = false;
-  for (const Member& member : members_) {
-    if (orders_.MayRun(member.generation)) return;
-    const bool stopped = member.state == MemberState::kStopped || member.state == MemberState::kWaiting;
-    if (!stopped && !member.stop.exiting) return;
-    exiting |= !stopped;
-    unkillable += member.unkillable;
-  }
-  if (exiting) {
-    if (orders_.SayExiting()) Up(gang::Event(gang::NodeExiting{host_.index(), orders_.stopped()}));
-    return;
-  }
-  orders_.SaidStopped();
+  const auto said = SayStopped(members_, members_.size(), &orders_);
+  if (!said) return;
+  if (said->exiting) return Up(gang::Event(gang::NodeExiting{host_.index(), orders_.stopped()}));
   daemon_.SetStopped(orders_.stopped());
-  Up(gang::Event(gang::NodeStopped{host_.index(), orders_.stopped(), 20000, unkillable}));
+  Up(gang::Event(gang::NodeStopped{host_.index(), orders_.stopped(), 20000, said->unkillable}));
 }
 
 }  // namespace muster::sim

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "daemon/agent/coordinator_search.h"
-#include "daemon/agent/member_stop.h"
+#include "daemon/agent/node_member.h"
 #include "daemon/agent/orders.h"
 #include "daemon/lease/types.h"
 #include "tests/sim/host.h"
@@ -48,14 +48,8 @@ class LocalGang {
   [[nodiscard]] bool attended() const { return search_.attended(); }
 
  private:
-  struct Member {
+  struct Member : NodeMember {
     bool connected = false;
-    gang::MemberState state = gang::MemberState::kWaiting;
-    uint64_t generation = 0;
-    MemberStop stop;
-    bool executed = false;
-    uint32_t unkillable = 0;
-    std::optional<gang::Exit> exit;
   };
 
   void Connect();
@@ -73,8 +67,8 @@ class LocalGang {
   void On(const Notify& notify);
   void On(const Attended& attended);
   void On(const Elsewhere& elsewhere);
-  void StartMember(size_t local);
-  void StopMember(size_t local, bool last_words);
+  void StartMember(uint32_t task, Member& member);
+  void StopMember(uint32_t task, Member& member, bool last_words);
   void MaybeNodeExecuted();
   void MaybeNodeStopped();
   void MaybeOver();
@@ -84,12 +78,15 @@ class LocalGang {
   void LearnFromStore();
   void AdoptTerm(uint64_t term);
   void Remember();
+  void SayEnd(uint32_t task, const Member& member);
   [[nodiscard]] uint32_t TaskOf(size_t local) const;
+  [[nodiscard]] size_t LocalOf(uint32_t task) const;
+  [[nodiscard]] Member& Of(size_t local) { return members_.at(TaskOf(local)); }
 
   Daemon& daemon_;
   Host& host_;
   World& world_;
-  std::vector<Member> members_;
+  std::map<uint32_t, Member> members_;  // by task
   CoordinatorSearch search_;
   Orders orders_;
   lease::Nanos grace_until_ = 0;

@@ -1,6 +1,4 @@
 // LocalGang's right to run members, and its turn to coordinate: daemon/agent/local_gang_life.cc.
-#include <algorithm>
-#include <csignal>
 #include <utility>
 
 #include "base/planted.h"
@@ -9,8 +7,6 @@
 #include "tests/sim/simulation.h"
 
 namespace muster::sim {
-
-using gang::MemberState;
 
 // ---- the lease
 
@@ -68,21 +64,12 @@ void LocalGang::Fence() {
 }
 
 void LocalGang::KillFenced() {
-  uint64_t newest = 0;
-  for (const Member& member : members_) {
-    if (member.state == MemberState::kRunning || member.state == MemberState::kExited)
-      newest = std::max(newest, member.generation);
-  }
+  const uint64_t newest = NewestWithProgram(members_);
   world_.Log("n{}: fenced", host_.index());
   if (newest == 0) return;
   daemon_.sim.invariants.Cause(newest);
-  for (size_t i = 0; i < members_.size(); ++i) {
-    Member& member = members_[i];
-    if (member.state != MemberState::kRunning || member.exit) continue;
-    // From now on it has ended, whoever is told first, and by whichever registration.
-    member.state = MemberState::kExited;
-    member.exit = gang::Exit{.status = SIGKILL, .time_ns = world_.now()};
-    Up(gang::Event(gang::MemberExited{TaskOf(i), member.generation, *member.exit}));
+  for (auto& [task, member] : members_) {
+    if (member.Fence(world_.now())) SayEnd(task, member);
   }
   On(Stop{newest});
 }

@@ -29,6 +29,10 @@ inline constexpr std::array kPlantedBugs = {
     PlantedBug{"lost_stop", Invariant::kComesToEnd},
     // Nodes are taken for stopped when that has been ordered.
     PlantedBug{"early_start", Invariant::kOneGeneration},
+    // A node says that nothing runs there any more when its members have been ordered to stop.
+    PlantedBug{"stopping_is_stopped", Invariant::kOneGeneration},
+    // A member that its supervisor has stopped by itself is not told as one that has ended.
+    PlantedBug{"own_stop_untold", Invariant::kComesToEnd},
     // A node whose processes have been killed and have not gone yet is used.
     PlantedBug{"exiting_used", Invariant::kOneGeneration},
     // A restart does not wait for such a node, though no other node can take its place.

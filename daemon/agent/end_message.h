@@ -1,0 +1,17 @@
+// How a member has ended, as the coordinator is told.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "daemon/agent/node_member.h"
+#include "daemon/proto/muster.pb.h"
+
+namespace muster {
+
+// In a registration. The member has ended.
+v1::MemberExited EndOf(uint32_t task, const NodeMember& member);
+// By itself.
+v1::AgentMessage EndMessage(const std::string& gang, uint32_t task, const NodeMember& member);
+
+}  // namespace muster
