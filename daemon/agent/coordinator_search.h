@@ -1,8 +1,9 @@
 // Which node an agent registers with, and when it dials. Pure: no I/O, clock or thread. Times are nanoseconds of any clock that
 // never goes back.
 //
-// There is one link at a time, or a wait before the next one is dialled, or neither: then the owner dials when it has
-// something to register. A rule that answers true has turned to another node: the owner closes its link and dials at once.
+// There is one link at a time, or a wait before the next link is dialled, or neither: then the owner dials when it has
+// something to register. A rule that answers true has turned to a node, and so have Announced and Anew: the owner closes the
+// link that it had, and dials that node at once.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +22,8 @@ class CoordinatorSearch {
   static constexpr Nanos kMillisecond = 1'000'000;
 
   struct Times {
-    Nanos first_wait =
-        50 * kMillisecond;  // before a lost link's node is dialled again; then twice as long each time, up to
+    // Before the first dial after a lost link; each wait after that is twice as long as the one before, up to the longest.
+    Nanos first_wait = 50 * kMillisecond;
     Nanos longest_wait = 1'000 * kMillisecond;
     // For the first word on a link: a coordinator that takes the record over of a slow store gives none yet.
     Nanos answer = 10'000 * kMillisecond;
@@ -109,7 +110,7 @@ class CoordinatorSearch {
     followed_ = self;
     Turn(self);
   }
-  // The record says so. `newer`: in a higher term than this node knew. The lease follows that node in any case.
+  // The record in the store names the coordinator. `newer`: in a higher term than this node knew. The lease follows that node in any case.
   [[nodiscard]] bool Recorded(uint32_t node, bool newer) {
     followed_ = node;
     return (newer || node != coordinator_) && Turn(node);
