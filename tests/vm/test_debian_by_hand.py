@@ -22,12 +22,16 @@ from vc.names import REPOSITORY  # noqa: E402
 
 PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
 ADDRESS = "10.78.0.1"  # in the network that ssh uses
+TIME_SERVER = "10.78.0.253"  # nobody answers there
 WAIT_S = 300.0
 VARIABLES = {
     "site_cluster_network": "10.77.0.0/16",
     "site_cluster_mtu": 9000,
     "site_management_network": "10.78.0.0/24",
     "roce_firmware_packages": [],
+    "base_hugepages": 4,
+    "base_sysctl": {"vm.swappiness": 2, "vm.dirty_ratio": 15},
+    "base_time_servers": [TIME_SERVER],
 }
 _NETWORK = "[Match]\nName={name}\n\n[Network]\nAddress={address}\nLinkLocalAddressing=no\n"
 # The soft device comes and goes with the interface, as one of an adapter's driver would. A stand-in of dcb has what an adapter has of DCB;
@@ -115,8 +119,8 @@ class DebianHost(unittest.TestCase):
         def states() -> dict[str, str]:
             return {name: knob["state"] for name, knob in self.fabric().items()}
 
-        wanted = dict.fromkeys(("mtu", "dcbx", "dscp", "pfc", "cma_tos", "cma_mode"), "is") | dict.fromkeys(
-            ("ecn", "cnp"), "unknown"
+        wanted = dict.fromkeys(("mtu", "subnet", "dcbx", "dscp", "pfc", "cma_tos", "cma_mode"), "is") | dict.fromkeys(
+            ("storm_prevention", "pause_storms", "ecn", "cnp"), "unknown"
         )
         wait_until(lambda: states() == wanted, WAIT_S, f"a fabric that is {wanted}", interval=1)
         self.assertEqual(self.guest.read("/sys/class/net/eth0/mtu"), "9000\n")
@@ -152,11 +156,17 @@ class DebianHost(unittest.TestCase):
 
     def test_the_kernel_has_what_base_says(self) -> None:
         for key, value in (
-            ("vm/swappiness", "1"),
+            ("vm/nr_hugepages", "4"),
+            ("vm/swappiness", "2"),
+            ("vm/dirty_ratio", "15"),
             ("net/ipv4/neigh/default/gc_thresh3", "4096"),
             ("net/ipv4/ip_local_reserved_ports", "20000-29999"),
         ):
             self.assertEqual(self.guest.read(f"/proc/sys/{key}").strip(), value, key)
+
+    def test_the_time_comes_from_where_base_says(self) -> None:
+        asked = self.guest.run(["chronyc", "-n", "sources"], check=True).stdout
+        self.assertIn(TIME_SERVER, asked.split())
 
     def test_the_fabric_is_set_after_a_reboot_a_pulled_cable_and_a_reset(self) -> None:
         self.assert_fabric_is_set()
