@@ -243,7 +243,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   RecordFence fence_;
   Starts starts_;
   Ending ending_;
-  std::optional<GangMetrics::Checkpoint> newest_;  // that was committed here
+  std::optional<GangMetrics::Checkpoint> newest_;  // that the gang has committed
   std::map<uint64_t, uint64_t> saved_in_;  // steps of checkpoints, and the generations that saved them
   std::optional<v1::Start> start_;         // of the current generation
   std::optional<v1::Finish> finish_;       // how the gang has ended

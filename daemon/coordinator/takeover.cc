@@ -139,6 +139,11 @@ void Coordinator::Begin(Taken taken) {
     cause_ = std::move(previous.first_cause);
     restart_cause_ = std::move(previous.restart_cause);
   }
+  for (const CheckpointInfo& checkpoint : head.checkpoints) {
+    // The age of a checkpoint that an earlier gang of the key has left is not what a fault would cost this gang.
+    if (checkpoint.step == head.latest && checkpoint.created_ns >= created_ns_)
+      newest_ = {checkpoint.step, checkpoint.bytes, static_cast<double>(checkpoint.created_ns) / 1e9, {}, {}};
+  }
   memory.generation = fence_.fence().generation;  // of a new gang: of the one that had its key before
   spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence_.term(),
                fence_.fence().generation, memory.running ? ", recovering" : "");

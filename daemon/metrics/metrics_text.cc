@@ -144,12 +144,14 @@ std::string MetricsText(const NodeMetrics& node, const std::vector<GangMetrics>&
   each("muster_gang_checkpoint_stall_seconds", "gauge",
        "How long the newest checkpoint that was committed held up a member, at most.",
        [](Family& family, const std::string& labels, const GangMetrics& gang) {
-         if (gang.checkpoint) family.Add(labels, gang.checkpoint->stall_seconds);
+         if (gang.checkpoint && gang.checkpoint->stall_seconds)
+           family.Add(labels, *gang.checkpoint->stall_seconds);
        });
   each("muster_gang_checkpoint_drain_seconds", "gauge",
        "How long a member's part of it took from there to the store, at most.",
        [](Family& family, const std::string& labels, const GangMetrics& gang) {
-         if (gang.checkpoint) family.Add(labels, gang.checkpoint->drain_seconds);
+         if (gang.checkpoint && gang.checkpoint->drain_seconds)
+           family.Add(labels, *gang.checkpoint->drain_seconds);
        });
   return text;
 }

@@ -31,11 +31,12 @@ struct GangMetrics {
   struct Checkpoint {
     uint64_t step = 0;
     uint64_t bytes = 0;
-    double at = 0;             // seconds since 1970
-    double stall_seconds = 0;  // of the member that it held up longest
-    double drain_seconds = 0;  // of the shard that took longest to become durable
+    double at = 0;                        // seconds since 1970
+    std::optional<double> stall_seconds;  // of the member that it held up longest
+    std::optional<double> drain_seconds;  // of the shard that took longest to become durable
   };
-  std::optional<Checkpoint> checkpoint;  // the newest that this coordinator has committed
+  // The newest that the gang has committed; how long it took is known to the coordinator alone that has committed it.
+  std::optional<Checkpoint> checkpoint;
 };
 
 // Operations on objects of checkpoints that the store has carried out.

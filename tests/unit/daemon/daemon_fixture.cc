@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace muster {
@@ -19,6 +21,26 @@ void DaemonFixture::StartDaemon(uint32_t node, const EngineOptions& engine) {
   daemons_[node] = std::make_unique<TestDaemon>(name, host, lease_->port(), directory_.path(), engine, store_,
                                                 LinksOf(name, fmt::format("{}:{}", host, lease_->port())),
                                                 std::nullopt, clock_);
+}
+
+GangMetrics DaemonFixture::Told(uint32_t job) {
+  using std::chrono::steady_clock;
+  const auto end = steady_clock::now() + std::chrono::seconds(30);
+  while (steady_clock::now() < end) {
+    for (const auto& daemon : daemons_) {
+      if (!daemon) continue;
+      const GangMetrics told = daemon->On([&]() -> GangMetrics {
+        for (const auto& [gang, coordinator] : daemon->coordinators().gangs()) {
+          if (gang.starts_with(fmt::format("{}.", job))) return coordinator->Metrics();
+        }
+        return {};
+      });
+      if (told.generation > 0) return told;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ADD_FAILURE() << "no coordinator has the record of job " << job;
+  return {};
 }
 
 void TwoDaemons::SetUp() {

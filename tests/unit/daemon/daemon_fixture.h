@@ -9,6 +9,7 @@
 #include <string>
 
 #include "daemon/agent/port_lease.h"
+#include "daemon/metrics/metrics_text.h"
 #include "tests/support/virtual_clock.h"
 #include "tests/unit/ceph/temporary_directory.h"
 #include "tests/unit/daemon/daemon_rig.h"
@@ -27,6 +28,8 @@ class DaemonFixture : public ::testing::Test {
   void SetUp() override;
   // Node 0 is n1, node 1 is n2. Where both are, the second coordinates: the batch host is the last candidate.
   void StartDaemon(uint32_t node, const EngineOptions& engine = {});
+  // What Prometheus is told of a job's gang, as soon as its coordinator has the record.
+  GangMetrics Told(uint32_t job);
 
   AheadClock clock_;  // of the daemons' timers
   TemporaryDirectory directory_;

@@ -61,6 +61,15 @@ TEST_F(Reshard, AGangOfOneReadsWhatAGangOfTwoSaved) {
   only.Succeed();
 }
 
+// The age of the newest checkpoint is what a fault would cost the gang.
+TEST_F(Reshard, TheCheckpointOfAnEarlierGangIsNotToldAsThisGangs) {
+  SaveWithTwo();
+  TestMember only(daemons_[0]->socket(), StepHello(32, 0, 1), "n1");
+  EXPECT_EQ(only.Run().restore_step, 10U);
+  EXPECT_FALSE(Told(32).checkpoint);
+  only.Succeed();
+}
+
 TEST_F(Reshard, AGangOfOneReadsPartsOfWhatAGangOfTwoSaved) {
   SaveWithTwo();
   TestMember only(daemons_[0]->socket(), StepHello(32, 0, 1), "n1");

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "base/clock.h"
 #include "ceph/catalog/catalog.h"
 #include "ceph/catalog/object_names.h"
 #include "client/muster.h"
@@ -64,6 +65,33 @@ class SaveOutcome : public TwoDaemons {
   std::unique_ptr<TestMember> first_;
   std::unique_ptr<TestMember> second_;
 };
+
+TEST_F(SaveOutcome, WhatPrometheusIsToldOfAGangTheNextCoordinatorKnowsToo) {
+  EXPECT_FALSE(Told(31).checkpoint);
+  const double began = static_cast<double>(RealtimeNs()) / 1e9;
+  Commit(7);
+  first_->Die();
+  first_->ExpectStop();
+  second_->ExpectStop();
+  first_->Run();
+  second_->Run();
+  const GangMetrics before = Told(31);
+  ASSERT_TRUE(before.checkpoint);
+  EXPECT_TRUE(before.checkpoint->stall_seconds && before.checkpoint->drain_seconds);
+  RestartBoth();
+  const GangMetrics after = Told(31);
+  EXPECT_EQ(after.generation, 2U);
+  EXPECT_EQ(after.restarts, before.restarts);
+  EXPECT_EQ(after.restarts.at("infrastructure"), 1U);
+  EXPECT_EQ(after.user_faults, before.user_faults);
+  ASSERT_TRUE(after.checkpoint);
+  EXPECT_EQ(after.checkpoint->step, 7U);
+  EXPECT_EQ(after.checkpoint->bytes, before.checkpoint->bytes);
+  EXPECT_GE(after.checkpoint->at, began) << "when the commit began";
+  EXPECT_LE(after.checkpoint->at, before.checkpoint->at) << "when it was over";
+  EXPECT_FALSE(after.checkpoint->stall_seconds || after.checkpoint->drain_seconds)
+      << "nobody knows how long it took";
+}
 
 // Else it would wait for the others for ever.
 TEST_F(SaveOutcome, FromTheOrderToStopOnNoSaveIsTaken) {
