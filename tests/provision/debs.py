@@ -18,15 +18,22 @@ def package(packages: Path, name: str) -> Path:
     return found[0]
 
 
-def stand_in(directory: Path, name: str, version: str, depends: str = "libc6") -> None:
-    """A package without files."""
+def stand_in(
+    directory: Path, name: str, version: str, depends: str = "libc6", conflicts: str = "", files: dict[str, bytes] | None = None
+) -> None:
+    """A package with these files, by their paths."""
     with tempfile.TemporaryDirectory() as temporary:
         control = Path(temporary) / "DEBIAN" / "control"
         control.parent.mkdir()
         control.write_text(
             f"Package: {name}\nVersion: {version}\nArchitecture: amd64\nDepends: {depends}\n"
-            "Maintainer: nobody <nobody@muster.invalid>\nDescription: stands in for another one\n"
+            + (f"Conflicts: {conflicts}\n" if conflicts else "")
+            + "Maintainer: nobody <nobody@muster.invalid>\nDescription: stands in for another one\n"
         )
+        for path, content in (files or {}).items():
+            file = Path(temporary) / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
         subprocess.run(["dpkg-deb", "--root-owner-group", "-b", temporary, directory], check=True, stdout=subprocess.DEVNULL)
 
 

@@ -57,6 +57,9 @@ class Contents(unittest.TestCase):
         depends = field(package(PACKAGES, PLUGIN), "Depends").split(", ")
         for bound in (">= 22.05~", "<< 22.06~"):
             self.assertIn(f"slurm-wlm-basic-plugins ({bound}) | slurm-smd ({bound})", depends)
+        # SchedMD's package has the library itself.
+        [library] = [one for one in depends if one.startswith("libslurm")]
+        self.assertRegex(library, r"^libslurm38 \(>= [0-9.]+\) \| slurm-smd \(>= 22\.05~\)$")
         # What a login node, which has no slurmd, has too.
         self.assertNotIn("slurmd", " ".join(depends))
 
@@ -223,6 +226,30 @@ class Installed(unittest.TestCase):
         for one in [*slurm, "slurm-wlm-basic-plugins", "slurm-spank-muster-24.11", "muster"]:
             self.assertRegex(said, rf"(?m)^Inst {re.escape(one)} ")
         self.assertEqual(re.findall(r"(?m)^Remv (\S+)", said), [PLUGIN])
+
+    def test_it_is_installed_beside_schedmds_packages_of_slurm(self) -> None:
+        """Their slurm-smd has libslurm's file, and conflicts with Debian's plugins."""
+        name = self.machine()
+        self.apt(name, "purge slurm-wlm-basic-plugins")
+        library = "/usr/lib/x86_64-linux-gnu/libslurm.so.38"  # libslurm-dev has it on this machine
+
+        def of_schedmd(directory: Path) -> None:
+            files = {library: Path(library).read_bytes()}
+            stand_in(directory, "slurm-smd", "22.05.11-1", conflicts="slurm-wlm-basic-plugins", files=files)
+            for one in ALL:
+                shutil.copy(package(PACKAGES, one), directory)
+
+        self.publish(of_schedmd)
+        self.apt(name, "install slurm-smd")
+        self.apt(name, "install --no-install-recommends muster")
+        installed = self.run_on(name, "dpkg-query -W -f '${Package} ${db:Status-Status}\\n' '*slurm*'").splitlines()
+        self.assertEqual(
+            sorted(one for one in installed if one.endswith(" installed")),
+            [f"{one} installed" for one in ("slurm-smd", "slurm-spank-muster", PLUGIN)],
+        )
+        self.assertNotIn("not found", self.run_on(name, "ldd /usr/libexec/muster/muster-slurm"))
+        # Where SchedMD's Slurm looks for plugins.
+        self.run_on(name, "test -e /usr/lib/x86_64-linux-gnu/slurm/spank_muster.so")
 
     def test_an_upgrade_restarts_musterd_under_a_gang_that_runs_on(self) -> None:
         hosts = ["ctl", "n1"]
