@@ -28,6 +28,9 @@ from blank_site import GROUPS, NODES  # noqa: E402
 from gang_job import GangJob  # noqa: E402
 from rack import Options, Rack  # noqa: E402
 
+# What is counted of the last provisioning/try.sh --all, and its key in the result.
+_FOUND = {"faults_named": "faults", "ceph_named": "ceph", "pairs_named": "pairs", "plays_killed": "kills", "false_findings": "false"}
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--packages", type=Path, metavar="DIR", help="Muster's packages (default: build them)")
@@ -103,10 +106,10 @@ def run(args: argparse.Namespace) -> Report:
     _muster_only(report, packages)
     found = result()
     if found:
-        report.numbers |= {"faults_named": len(found.get("faults", [])), "pairs_named": len(found.get("pairs", []))}
-        report.numbers["false_findings"] = len(found.get("false", []))
+        for name, kind in _FOUND.items():
+            report.numbers[name] = len(found.get(kind, []))
     else:
-        report.text("  faults_named, pairs_named, false_findings: provisioning/try.sh --all has not been run")
+        report.text(f"  {', '.join(_FOUND)}: provisioning/try.sh --all has not been run")
     for name, value in report.numbers.items():
         report.text(f"  {name:<30}{value:>10.1f}")
     return report

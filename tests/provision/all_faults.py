@@ -1,4 +1,4 @@
-"""What provisioning/try.sh --all has found: a JSON document {faults, pairs, kills, clean, false, seed}, of lists of texts."""
+"""What provisioning/try.sh --all has found: a JSON document {faults, ceph, pairs, kills, clean, false, seed}, of lists of texts."""
 
 import json
 import os

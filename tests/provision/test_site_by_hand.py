@@ -73,7 +73,7 @@ class ByHand(SiteTest):
             found = [one for one in result["findings"] if one["severity"] == "error"]
             self.assertEqual([(one["id"], one["host"]) for one in found], [(kind, "ceph1")], play.output)
             self.rack.run("ceph1", ["sh", "-c", found[0]["fix"]], check=True)
-            note("faults", f"{kind} on ceph1")
+            note("ceph", f"{kind} on ceph1")
             wait_until(lambda: self.rack.playbooks.play("validate").code == 0, 180, "its good health", interval=1)
 
     def test_z_a_node_with_an_osd_comes_back_with_new_disks(self) -> None:
