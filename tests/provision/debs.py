@@ -1,13 +1,22 @@
-"""Files of Debian packages, and others made of them."""
+"""Files of Debian packages, others made of them, and what of the tree is packaged as it is."""
 
 import subprocess
 import tempfile
 from pathlib import Path
 
+from vc.names import REPOSITORY
+
 
 def field(deb: Path, name: str) -> str:
     done = subprocess.run(["dpkg-deb", "-f", deb, name], check=True, capture_output=True, text=True)
     return done.stdout.strip()
+
+
+def collection() -> set[str]:
+    """The files of the Ansible collection, as paths below its directory."""
+    tree = REPOSITORY / "provisioning"
+    parts = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    return {part for part in parts if not part.startswith(("inventories/", ".")) and part not in ("try.sh", "check-inventory")}
 
 
 def package(packages: Path, name: str) -> Path:

@@ -15,10 +15,15 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
+
+from debs import collection  # noqa: E402
+from vc.names import REPOSITORY  # noqa: E402
+
 PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
 FILES = HERE / "package_files" / "rpm"
-NAMES = sorted(path.name for path in FILES.iterdir())
+LISTED = sorted(path.name for path in FILES.iterdir())
+NAMES = [*LISTED, "muster-provisioning"]
 
 
 def rpm(*words: str) -> str:
@@ -34,10 +39,20 @@ def package(name: str) -> str:
 
 class Contents(unittest.TestCase):
     def test_each_package_has_the_files_that_are_listed(self) -> None:
-        for name in NAMES:
+        for name in LISTED:
             with self.subTest(package=name):
                 listed = re.sub(r"(/licenses/[a-z0-9-]+?)-\d[.\d]*", r"\1-VERSION", rpm("-qlp", package(name)))
                 self.assertEqual("".join(line + "\n" for line in sorted(listed.splitlines())), (FILES / name).read_text())
+
+    def test_the_collection_is_where_ansible_looks_for_it(self) -> None:
+        here = "/usr/share/ansible/collections/ansible_collections/muster/appliance/"
+        listed = rpm("-qlp", package("muster-provisioning")).splitlines()
+        directories = {path.rpartition("/")[0] for path in listed}
+        self.assertEqual({path.partition(here)[2] for path in listed if here in path and path not in directories}, collection())
+
+    def test_no_other_package_is_built(self) -> None:
+        files = [str(file) for file in PACKAGES.glob("*.rpm") if not file.name.endswith(".src.rpm")]
+        self.assertEqual(sorted(rpm("-qp", "--qf", "%{NAME}\\n", *files).split()), sorted(NAMES))
 
     def test_the_plugin_asks_for_one_series_of_slurm(self) -> None:
         asked = rpm("-qp", "--requires", package("slurm-spank-muster")).splitlines()
