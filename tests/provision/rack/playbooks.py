@@ -18,6 +18,9 @@ from vc.wait import wait_until
 _TIMEOUT_S = 1800.0  # of a play beside others, which take the processors first
 _IDLE = str(REPOSITORY / "scripts" / "idle")  # Ansible has no deadline; the machines that it works on have
 _RECAP = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
+# What a task, or a handler, has said of a host; of a task that is delegated the host comes first.
+_TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(?:muster\.appliance\.)?(.+?)\] \*+$")
+_CHANGED = re.compile(r"^changed: \[([^] ]+)")
 _CONFIG = """\
 [defaults]
 collections_path = {directory}/collections
@@ -50,6 +53,18 @@ class Play:
     def changed(self) -> dict[str, int]:
         """How many tasks have changed something, for each host."""
         return {host: int(changed) for host, changed, _, _ in _RECAP.findall(self.output)}
+
+    @property
+    def changes(self) -> set[tuple[str, str]]:
+        """Each host with each task that has changed something there, as "ROLE : TASK"."""
+        found: set[tuple[str, str]] = set()
+        task = ""
+        for line in self.output.splitlines():
+            if named := _TASK.match(line):
+                task = named[1]
+            elif changed := _CHANGED.match(line):
+                found.add((changed[1], task))
+        return found
 
 
 class Playbooks:
