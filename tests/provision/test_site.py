@@ -2,8 +2,11 @@
 """The playbooks on blank machines, when the cluster grows, is upgraded, or is not as it should be. The packages are those of
 build/packages, or of the directory that MUSTER_PACKAGES names."""
 
+import base64
+import hashlib
 import json
 import os
+import secrets
 import signal
 import socket
 import stat
@@ -28,6 +31,7 @@ from vc.names import REPOSITORY  # noqa: E402
 
 PACKAGES = Path(os.environ.get("MUSTER_PACKAGES", REPOSITORY / "build" / "packages"))
 STORE = blank_site.STORE | blank_site.PATIENT
+_MUNGE_KEY = secrets.token_bytes(128)
 # What a driver with two GPUs shows.
 _GPUS = """
 mount -t tmpfs tmpfs /proc/driver
@@ -67,6 +71,7 @@ class SiteTest(unittest.TestCase):
         for host in cls.rack.hosts:  # a site without the internet
             cls.rack.run(host, ["sh", "-ec", "echo 'deb http://deb.debian.invalid/debian bookworm main' >/etc/apt/sources.list"], check=True)
         cls.configure()
+        cls.rack.playbooks.seal({"munge_key": base64.b64encode(_MUNGE_KEY).decode()})
         check = cls.rack.playbooks.play("site", "--check")
         if (check.code, check.output.count("has no chrony yet: --check tells what")) != (2, len(cls.rack.hosts)):
             raise AssertionError(check.output)
@@ -305,6 +310,15 @@ class Site(SiteTest):
         self.rack.wait_for_idle(NODES)
         Story(self.rack, blank_site.PATIENT).lose_and_replace_a_node()
         self.play("validate")
+
+    def test_z_munges_key_is_that_of_the_vault_and_nobody_has_logged_it(self) -> None:
+        hosts = [host for host in self.rack.hosts if host != "ceph1"]
+        keys = {host: self.rack.run(host, ["sha256sum", "/etc/munge/munge.key"], check=True).stdout.split()[0] for host in hosts}
+        self.assertEqual(keys, dict.fromkeys(hosts, hashlib.sha256(_MUNGE_KEY).hexdigest()))
+        journal = self.rack.run("n1", ["journalctl", "--boot", "--output=cat"], check=True).stdout
+        said = self.rack.playbooks.log.read_text() + journal
+        encoded = base64.b64encode(_MUNGE_KEY).decode()
+        self.assertEqual([part for i in range(0, len(encoded), 16) if (part := encoded[i : i + 16]) in said], [])
 
     def test_zz_uninstall_takes_muster_from_all_hosts_and_the_plugin_from_what_slurmctld_sends(self) -> None:
         """The last one: it leaves a cluster without Muster."""

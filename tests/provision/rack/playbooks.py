@@ -31,6 +31,7 @@ localhost_warning = false
 gathering = explicit
 internal_poll_interval = 0.02
 private_key_file = {key}
+vault_password_file = {directory}/vault_password
 
 [connection]
 pipelining = true
@@ -82,6 +83,11 @@ class Playbooks:
         return self._ssh / "key"
 
     @property
+    def log(self) -> Path:
+        """What all plays have said."""
+        return self._log
+
+    @property
     def known_hosts(self) -> Path:
         """The machines' own keys, for ssh."""
         return self._ssh / "known_hosts"
@@ -90,12 +96,13 @@ class Playbooks:
         """Installs the collection, and writes the inventory and the operator's file of variables."""
         inventory = self._directory / "inventory"
         if not inventory.exists():
-            (inventory / "group_vars").mkdir(parents=True)
+            (inventory / "group_vars" / "all").mkdir(parents=True)
+            host.write(self._directory / "vault_password", "of a test\n")
             settings = {"directory": self._directory, "key": self.key, "known_hosts": self.known_hosts}
             host.write(self._directory / "ansible.cfg", _CONFIG.format(sockets=self._ssh, **settings))
-            self._galaxy("build", str(REPOSITORY / "provisioning"), f"--output-path={self._directory}")
+            self._ansible("ansible-galaxy", "collection", "build", str(REPOSITORY / "provisioning"), f"--output-path={self._directory}")
             archive = next(self._directory.glob("muster-appliance-*.tar.gz"))
-            self._galaxy("install", "--offline", f"--collections-path={self._directory / 'collections'}", str(archive))
+            self._ansible("ansible-galaxy", "collection", "install", "--offline", f"--collections-path={self._directory / 'collections'}", str(archive))
         hosts = {name: {"ansible_host": self._address(name)} for names in groups.values() for name in names}
         tree = {
             "all": {
@@ -106,7 +113,13 @@ class Playbooks:
         }
         # Every JSON document is one of YAML.
         host.write(inventory / "hosts.yml", json.dumps(tree, indent=2) + "\n")
-        host.write(inventory / "group_vars" / "all.yml", json.dumps(variables, indent=2) + "\n")
+        host.write(inventory / "group_vars" / "all" / "site.yml", json.dumps(variables, indent=2) + "\n")
+
+    def seal(self, variables: dict[str, Any]) -> None:
+        """Adds variables to the prepared inventory, in a file that ansible-vault encrypts."""
+        vault = self._directory / "inventory" / "group_vars" / "all" / "vault.yml"
+        host.write(vault, json.dumps(variables) + "\n")
+        self._ansible("ansible-vault", "encrypt", str(vault))
 
     def play(self, name: str, *arguments: str, at: str = "", then: Callable[[], None] | None = None) -> Play:
         """Runs a playbook of the collection. Once it has said `at`, `then` is called; without `then` it is killed."""
@@ -166,8 +179,7 @@ class Playbooks:
             raise ClusterError(f"validate has found nothing out ({play.code}):\n{play.output}")
         return play, json.loads(file.read_text())
 
-    def _galaxy(self, *arguments: str) -> None:
-        command = ["ansible-galaxy", "collection", *arguments]
+    def _ansible(self, *command: str) -> None:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self._environment(), timeout=180, check=False
         )
