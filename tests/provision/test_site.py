@@ -247,6 +247,29 @@ class Site(SiteTest):
         job.cancel()
         self.check_record(job)
 
+    def test_a_login_host_shows_the_gangs_of_all_nodes_and_asks_the_servers_of_its_file(self) -> None:
+        self.rack.wait_for_idle(NODES)
+        gangs = []
+        for node in ("n1", "n2"):
+            step = ["srun", f"--nodelist={node}", "--gang", "/usr/bin/sleep", "4716"]
+            gangs.append(self.rack.popen("login1", step, user="trainer"))
+            self.addCleanup(gangs[-1].wait)
+            self.addCleanup(gangs[-1].kill)
+
+        def coordinators(*options: str, **env: str) -> list[str]:
+            said = self.rack.run("login1", ["/usr/bin/muster", *options, "--json", "status"], user="trainer", env=env, check=True).stdout
+            return sorted(gang["coordinator"] for gang in json.loads(said)["gangs"] if gang["state"] == "running")
+
+        wait_until(lambda: coordinators() == ["n1", "n2"], 180, "a gang on each of both nodes", interval=0.5)
+        no_slurm = {"PATH": "/nonexistent"}  # its programs name no node then
+        refused = self.rack.run("login1", ["/usr/bin/muster", "status"], user="trainer", env=no_slurm)
+        self.assertIn("say some as `servers` in muster.yaml", refused.stderr)
+        self.rack.run("login1", ["sh", "-c", "(cat /etc/muster/muster.yaml; echo 'servers: n2') >/tmp/servers.yaml"], check=True)
+        self.assertEqual(coordinators("--config=/tmp/servers.yaml", **no_slurm), ["n1", "n2"])
+        for gang in gangs:
+            gang.send_signal(signal.SIGTERM)
+            self.assertNotEqual(gang.wait(180), 0)
+
     def check_record(self, job: GangJob) -> None:
         """slurmdbd has the job, which was cancelled, with what Muster has said of its fault."""
         ask = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job.id}", "--format=state,account,admincomment"]
