@@ -191,10 +191,11 @@ class MusterOnly(unittest.TestCase):
         self.assertEqual(self.play("rolling_upgrade").changed, dict.fromkeys(self.rack.hosts, 0))
         # A host that is not well afterwards is the last one that is touched.
         self.upgrade_to("0.1.2")
-        self.shell("n2", "printf '#!/bin/sh\\nexit 3\\n' >/usr/local/bin/muster; chmod +x /usr/local/bin/muster")
-        self.addCleanup(self.shell, "n2", "rm -f /usr/local/bin/muster")
+        self.shell("n2", "echo 'Name=gpu File=/dev/nvidia0' >/etc/slurm/gres.conf")  # slurmd does not read it before it is restarted
+        self.addCleanup(self.shell, "n2", "rm /etc/slurm/gres.conf")
         failed = self.rack.playbooks.play("rolling_upgrade")
         self.assertNotEqual(failed.code, 0, failed.output)
+        self.assertRegex(failed.output, r"fatal: \[n2\]: .*gres: ")
         for name, version in (("ctl", "0.1.2"), ("n1", "0.1.2"), ("n2", "0.1.2"), ("n3", "0.1.1")):
             self.assertEqual(self.shell(name, "dpkg-query -W -f '${Version}' muster-client"), version, name)
         self.assertEqual({event["generation"] for event in job.events()} - {0}, {1})
