@@ -8,6 +8,8 @@ using Scope = Suspect::Scope;
 
 namespace {
 
+constexpr size_t kWitnesses = 2;
+
 // A pair has no other witness than itself: a host that is busy for a moment must not look like a bad way. Most of all not like a slow one.
 int TimesAgain(Trouble trouble) {
   return trouble == Trouble::kSlow || trouble == Trouble::kLossy ? 5 : 3;
@@ -55,12 +57,16 @@ std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& 
     }
   }
   if (inside.empty()) return ways;
-  // In the middle of the list are others than those that most nodes met first.
-  std::rotate(outside.begin(), outside.begin() + static_cast<std::ptrdiff_t>(outside.size() / 2),
-              outside.end());
+  // Each suspect begins at another place of the list: suspects with the same two witnesses would measure one after another. The first
+  // suspect begins in the middle, where others are than the nodes that most nodes met first.
+  const auto number = static_cast<size_t>(std::ranges::find(suspects, suspect) - suspects.begin());
+  if (!outside.empty()) {
+    const size_t first = (outside.size() / 2 + kWitnesses * number) % outside.size();
+    std::rotate(outside.begin(), outside.begin() + static_cast<std::ptrdiff_t>(first), outside.end());
+  }
   std::stable_partition(outside.begin(), outside.end(),
                         [&](uint32_t node) { return !shared.contains(node); });
-  for (size_t i = 0; i < 2 && i < outside.size(); ++i) add(inside[i % inside.size()], outside[i]);
+  for (size_t i = 0; i < kWitnesses && i < outside.size(); ++i) add(inside[i % inside.size()], outside[i]);
   return ways;
 }
 

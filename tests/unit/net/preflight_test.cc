@@ -237,6 +237,19 @@ TEST(Judge, NamesWhatIsBadInSimulatedFabricsAndNothingElse) {
   EXPECT_LE(other, kFabrics / 100);
 }
 
+TEST(Judge, NamesEachOfManyBadNodes) {
+  for (const auto& [trouble, bad] : {std::pair(Trouble::kUnreachable, 32U), std::pair(Trouble::kSlow, 24U)}) {
+    SimulatedFabric fabric(64, 1, TestSeed());
+    std::vector<Suspect> planted;
+    for (uint32_t node = 0; node < bad; ++node) {
+      planted.push_back({trouble, Scope::kNode, node, 0, Direction::kBoth});
+      fabric.Plant(planted.back());
+    }
+    const auto found = Sorted(fabric.Test());
+    EXPECT_EQ(found, Sorted(planted)) << Text(found);
+  }
+}
+
 TEST(Judge, AGoodFabricHasNoFindingThoughNodesAreBusyNowAndThen) {
   std::mt19937_64 random(TestSeed());
   int findings = 0;
@@ -331,6 +344,27 @@ TEST(Witnesses, AreOthersThanWhoIsSuspected) {
   EXPECT_FALSE(Confirmed(slow, {}, {{100, 100}, 0.75, 0.004}));
   // Those whose links others use come last.
   EXPECT_EQ(Witnesses(slow, {}, {0, 1, 2, 3, 4}, {3, 4}, {slow}), (std::vector<Way>{{1, 0}, {1, 2}}));
+}
+
+// A node measures one way at a time.
+TEST(Witnesses, OfManySuspectsAreSpreadOverTheNodesThatNobodySuspects) {
+  std::set<uint32_t> able;
+  std::vector<Suspect> suspects;
+  for (uint32_t node = 0; node < 64; ++node) {
+    able.insert(node);
+    if (node < 32) suspects.push_back({Trouble::kUnreachable, Scope::kNode, node, 0, Direction::kBoth});
+  }
+  std::array<int, 64> ways_of{};
+  for (const Suspect& suspect : suspects) {
+    const auto ways = Witnesses(suspect, {}, able, {}, suspects);
+    EXPECT_EQ(ways.size(), 4U);
+    for (const Way& way : ways) {
+      EXPECT_GE(std::max(way.from, way.to), 32U);
+      ++ways_of[way.from];
+      ++ways_of[way.to];
+    }
+  }
+  EXPECT_EQ(std::ranges::max(ways_of), 4);
 }
 
 TEST(Judge, OtherTrafficExplainsALowRateAndLostPackets) {
