@@ -33,7 +33,6 @@ using preflight::Rail;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMaxNodes = 65'536;
-constexpr std::ptrdiff_t kMostNamed = 64;  // of each kind: where all is bad, nobody reads it all
 
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
@@ -140,12 +139,7 @@ int Lead(const Common& common, AgentOptions agent, const preflight::TestOptions&
   auto verdict = RunTest(*listening, test);
   own.wait();
   if (!verdict) return Fail(verdict.error());
-  for (const char* list : {"findings", "passing", "over_tcp", "shared", "gone", "missing"}) {
-    json& all = verdict->at(list);
-    if (all.size() <= static_cast<size_t>(kMostNamed)) continue;
-    (*verdict)["left_out"][list] = all.size() - static_cast<size_t>(kMostNamed);
-    all.erase(all.begin() + kMostNamed, all.end());
-  }
+  Shorten(*verdict);
   return Print(common, Answered{*verdict, verdict->at("ok").get<bool>() ? kGood : kBadFinding}, VerdictText);
 }
 

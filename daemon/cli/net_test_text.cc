@@ -3,12 +3,19 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <vector>
+
+#include "wire/wire.h"
 
 namespace muster::cli {
 namespace {
 
 using nlohmann::json;
+
+static_assert(kMaxVerdict < wire::kMaxLinksText);
+constexpr size_t kMostNamed = 64;  // of each kind: where all is bad, nobody reads it all
+constexpr int kIndent = 2;         // of Print
 
 // Nothing where no measurement had a latency.
 std::string LatencyText(const json& verdict) {
@@ -28,7 +35,34 @@ std::string SharedText(const json& verdict) {
                      fmt::join(names, ", "));
 }
 
+// Nothing where all of it is there.
+std::string LeftOutText(const json& verdict) {
+  std::string text;
+  const json left_out = verdict.value("left_out", json::object());
+  for (const auto& [list, count] : left_out.items())
+    text += fmt::format("Left out of {}: {} more.\n", list, count.get<size_t>());
+  return text;
+}
+
 }  // namespace
+
+void Shorten(json& verdict) {
+  const auto leave_out = [&](const char* list) {
+    json& all = verdict.at(list);
+    all.erase(all.size() - 1);
+    json& count = verdict["left_out"][list];
+    count = (count.is_null() ? 0 : count.get<size_t>()) + 1;
+  };
+  constexpr std::array kLists{"passing", "shared", "over_tcp", "gone", "missing", "findings"};
+  for (const char* list : kLists) {
+    while (verdict.at(list).size() > kMostNamed) leave_out(list);
+  }
+  for (const char* list : kLists) {
+    while (!verdict.at(list).empty() &&
+           verdict.dump(kIndent, ' ', false, json::error_handler_t::replace).size() > kMaxVerdict)
+      leave_out(list);
+  }
+}
 
 std::string VerdictText(const json& verdict) {
   std::string text;
@@ -44,7 +78,7 @@ std::string VerdictText(const json& verdict) {
     text += fmt::format("Node {} of the gang did not come.\n", node.get<uint32_t>());
   for (const json& name : verdict.at("gone"))
     text += fmt::format("{} ended in the middle of the test.\n", name.get<std::string>());
-  text += SharedText(verdict) + LatencyText(verdict);
+  text += LeftOutText(verdict) + SharedText(verdict) + LatencyText(verdict);
   return text +
          fmt::format("{} nodes, {} measurements of {} in {:.1f} s: a good link carries {:.0f} Mbit/s. {}\n",
                      verdict.at("nodes").get<size_t>(), verdict.at("measurements").get<size_t>(),
