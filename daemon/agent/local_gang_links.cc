@@ -12,6 +12,7 @@
 #include "daemon/agent/packets.h"
 #include "daemon/agent/send.h"
 #include "daemon/link/link.h"
+#include "net/roce/settings.h"
 
 namespace muster {
 
@@ -36,9 +37,8 @@ void LocalGang::OnTestLinks(const v1::TestLinks& order) {
       fmt::format("GROUP_WORLD_SIZE={}", order.nodes()),
       fmt::format("MASTER_ADDR={}", order.host()),
       fmt::format("MASTER_PORT={}", order.port()),
-      fmt::format("SLURMD_NODENAME={}", job_.hosts[node_])};
-  if (const std::string& settings = context_.config.fabric_settings; !settings.empty())
-    environment.push_back(fmt::format("{}={}", wire::kLinksSettings, settings));
+      fmt::format("SLURMD_NODENAME={}", job_.hosts[node_]),
+      fmt::format("{}={}", wire::kLinksSettings, roce::SettingsFile(context_.config.fabric_settings))};
   const UniqueFd memory = EnvironmentMemory(environment, &body.environment_bytes);
   if (!SendBody(*first->second.connection, wire::Type::kTestLinks, body, {}, memory.get()))
     TellLinksTested(-1, "the task does not take the order");

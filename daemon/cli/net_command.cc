@@ -1,8 +1,10 @@
 #include "daemon/cli/net_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <iostream>
@@ -26,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLookAgain = std::chrono::milliseconds(200);
 
 struct NetOptions {
-  std::string settings = roce::kSettingsPath;
+  std::string settings;
   std::string root;
   std::string interface;
   int wait_seconds = 0;
@@ -34,6 +36,18 @@ struct NetOptions {
   std::string nccl;
   TestWords test;
 };
+
+// What --settings says, or else the file that musterd takes: then hosts, gangs and `muster doctor` have the same fabric. A host may have
+// no muster.yaml yet.
+Result<std::string> SettingsPath(const Common& common, const NetOptions& options) {
+  if (!options.settings.empty()) return options.settings;
+  const bool none = common.config_path == Common().config_path &&
+                    ::access(common.config_path.c_str(), F_OK) != 0 && errno == ENOENT;
+  if (none) return std::string(roce::kSettingsPath);
+  const auto config = LoadConfig(common.config_path);
+  if (!config) return Error{Errc::kInvalid, config.error().message};
+  return config->fabric_settings;
+}
 
 roce::Host HostOf(const NetOptions& options) {
   roce::Host host = roce::ThisHost();
@@ -118,8 +132,9 @@ std::string UnknownText(const json& knobs) {
 }
 
 std::string NoNetworksText(const json& document) {
-  return fmt::format("{} names no networks: this host has no fabric\n",
-                     document.at("settings").get<std::string>());
+  const std::string settings = document.at("settings");
+  return settings.empty() ? "fabric_settings in muster.yaml names no file: this host has no fabric\n"
+                          : fmt::format("{} names no networks: this host has no fabric\n", settings);
 }
 
 std::string KnobsText(const json& document) {
@@ -185,14 +200,13 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
   net->fallthrough();
   net->require_subcommand(1);
   const auto options = std::make_shared<NetOptions>();
-  net->add_option("--settings", options->settings, "The fabric's settings")
+  net->add_option("--settings", options->settings,
+                  "The fabric's settings; fabric_settings in muster.yaml otherwise")
       ->check(CLI::Validator(
           [](const std::string& path) {
-            return std::string(path.empty() ? "an empty name is no file; without --settings it is the default"
-                                            : "");
+            return std::string(path.empty() ? "an empty name is no file; leave --settings out" : "");
           },
-          "FILE"))
-      ->capture_default_str();
+          "FILE"));
   net->add_option("--root", options->root, "What /sys is below, as in a copy of another host's");
   net->add_option("--interface", options->interface, "This interface, and those above it, alone");
   net->add_option("--wait", options->wait_seconds, "How many seconds to wait for an address of the fabric")
@@ -200,7 +214,15 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
   const auto add = [=](const char* name, const char* about, std::function<void()> run) {
     CLI::App* command = net->add_subcommand(name, about);
     command->fallthrough();
-    command->callback(std::move(run));
+    command->callback([=, run = std::move(run)] {
+      auto path = SettingsPath(*common, *options);
+      if (!path) {
+        *result = Fail(path.error());
+        return;
+      }
+      options->settings = *std::move(path);
+      run();
+    });
     return command;
   };
   const auto show = [=](const auto& look, std::string (*text)(const json&)) {
@@ -249,8 +271,9 @@ void AddNetCommand(CLI::App* app, const Common* common, int* result) {
   test->add_option("--wait", options->test.wait_seconds, "How many seconds to wait for the other nodes")
       ->check(CLI::Range(1, 3'600))
       ->capture_default_str();
-  add("settings", "Print the settings, each with its default",
-      [] { std::cout << roce::DefaultSettingsText(); });
+  net->add_subcommand("settings", "Print the settings, each with its default")->fallthrough()->callback([] {
+    std::cout << roce::DefaultSettingsText();
+  });
 }
 
 }  // namespace muster::cli

@@ -168,11 +168,11 @@ std::vector<Key> Keys(Config& config) {
       NumberKey("preflight_age", KeyKind::kDuration, &config.preflight_age_ms, 0, 86'400'000,
                 "Links that have been found good so long ago, between the same nodes for the same user, are "
                 "not tested again (--gang=preflight)."),
-      TextKey(
-          "fabric_settings", &config.fabric_settings,
-          "The RoCE fabric's settings, roce.yaml(5): where they name networks, members are told what NCCL "
-          "needs. Empty: they are told nothing.",
-          IsPathOrNothing),
+      TextKey("fabric_settings", &config.fabric_settings,
+              "The RoCE fabric's settings, roce.yaml(5), for musterd, `muster net` and `muster doctor`: "
+              "where they "
+              "name networks, members are told what NCCL needs. Empty: this host has no fabric.",
+              IsPathOrNothing),
       TextKey("metrics_file", &config.metrics_file,
               "Figures for Prometheus, in the directory of node exporter's textfile collector; where that is "
               "missing nothing is written. Empty: none.",

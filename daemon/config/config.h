@@ -48,7 +48,7 @@ struct Config {
   int64_t hang_report_ms = 900;
   int64_t loop_stall_ms = 10'000;
   int64_t preflight_age_ms = 900'000;
-  std::string fabric_settings = "/etc/muster/roce.yaml";  // "": members are told nothing of the fabric
+  std::string fabric_settings = "/etc/muster/roce.yaml";                       // "": this host has no fabric
   std::string metrics_file = "/var/lib/prometheus/node-exporter/muster.prom";  // "": none
   int64_t metrics_port = 0;                                                    // 0: none
   std::string metrics_address = "127.0.0.1";

@@ -127,10 +127,13 @@ Result<Settings> ParseSettings(const std::string& text, const std::string& name)
   return settings;
 }
 
-Result<Settings> LoadSettings(const std::string& path) {
+std::string SettingsFile(const std::string& path) {
   const bool none = path == kSettingsPath && ::access(kSettingsPath, F_OK) != 0 && errno == ENOENT;
-  if (none || path.empty()) return Settings{};
-  const auto text = ReadKeyFile(path);
+  return none || path.empty() ? "/dev/null" : path;
+}
+
+Result<Settings> LoadSettings(const std::string& path) {
+  const auto text = ReadKeyFile(SettingsFile(path));
   if (!text) return text.error();
   return ParseSettings(*text, path);
 }

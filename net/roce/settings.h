@@ -45,7 +45,9 @@ struct Settings {
 };
 
 Result<Settings> ParseSettings(const std::string& text, const std::string& name_for_errors);
-// A host without kSettingsPath, or with "" for a path, has no fabric: no networks. Another file must be there.
+// The file that LoadSettings reads for a path: /dev/null, which names no networks, where the host has no fabric. That is a host without
+// kSettingsPath, and one with "" for a path. Another file must be there.
+std::string SettingsFile(const std::string& path);
 Result<Settings> LoadSettings(const std::string& path);
 // A commented file with every key and its default.
 std::string DefaultSettingsText();

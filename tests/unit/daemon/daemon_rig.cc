@@ -289,6 +289,8 @@ std::optional<TestSupervisor::Message> TestSupervisor::Read() {
   message.type = static_cast<wire::Type>(checked.type);
   if (message.type == wire::Type::kStart) {
     message.environment = ReadEnvironment(fd.get(), message.As<wire::Start>().environment_bytes);
+  } else if (message.type == wire::Type::kTestLinks) {
+    message.environment = ReadEnvironment(fd.get(), message.As<wire::TestLinks>().environment_bytes);
   }
   return message;
 }

@@ -106,7 +106,7 @@ class TestSupervisor {
   struct Message {
     wire::Type type{};
     std::string packet;
-    std::map<std::string, std::string> environment;  // of a Start
+    std::map<std::string, std::string> environment;  // of a Start or a TestLinks
     template <typename Body>
     [[nodiscard]] Body As() const {
       Body body{};

@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 
+#include "net/roce/settings.h"
 #include "tests/unit/daemon/daemon_fixture.h"
 
 namespace muster {
@@ -62,6 +63,8 @@ class DaemonTest : public TwoDaemons {
       const auto order = member.Next(Type::kTestLinks);
       if (!order) return {};
       test = order->As<wire::TestLinks>().test;
+      // /dev/null where the host has no roce.yaml: the program would look for that in vain.
+      EXPECT_EQ(order->environment.at(wire::kLinksSettings), roce::SettingsFile(roce::kSettingsPath));
     }
     members_[0].LinksTested(test, wait_status, verdict);
     ExpectStart(1);

@@ -476,6 +476,30 @@ esac
             self.assertEqual((done.returncode, done.stdout), (0, "/etc/muster/roce.yaml names no networks: this host has no fabric\n"), done.stderr)
         self.assertEqual(Path("/sys/class/net/roce0/mtu").read_text(), "1500\n")
 
+    def test_without_settings_of_its_own_a_command_takes_those_that_musterd_takes(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        config = self.directory / "muster.yaml"
+
+        def check(code: int) -> str:
+            done = subprocess.run([str(BUILD / "bin" / "muster"), "--config", str(config), "net", "check"], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+            return done.stdout + done.stderr
+
+        def doctor() -> list[str]:
+            done = subprocess.run([str(BUILD / "bin" / "muster"), "--config", str(config), "doctor", "--json"], capture_output=True, text=True, timeout=120, check=False)
+            return [found["is"] for found in json.loads(done.stdout)["findings"] if found["id"] in ("mtu", "fabric")]
+
+        config.write_text(f"fabric_settings: {self.settings}\n")
+        self.assertRegex(check(1), r"(?m)^roce0 .* mtu +differs +1500 +9000")
+        self.assertEqual(doctor(), ["mtu of roce0 is 1500"])
+        config.write_text("fabric_settings:\n")
+        self.assertEqual(doctor(), [])
+        self.assertEqual(check(0), "fabric_settings in muster.yaml names no file: this host has no fabric\n")
+        config.write_text(f"fabric_settings: {self.directory}/nowhere.yaml\n")
+        self.assertIn("nowhere.yaml: cannot be read: No such file", check(1))
+        config.write_text("fabric_setting: no\n")
+        self.assertIn("unknown key 'fabric_setting'", check(2))
+
     def test_what_switches_must_have_follows_from_the_settings(self) -> None:
         def switch() -> dict[str, str]:
             done = self.run_net("switch", "--json")
