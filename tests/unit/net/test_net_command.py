@@ -189,6 +189,17 @@ class NetCommandTest(unittest.TestCase):
         self.net("set", code=0)
         self.assertEqual([(net / "ecn" / file).read_text().strip() for file in ("roce_np/enable/3", "roce_np/cnp_dscp")], ["1", "48"])
 
+    def test_a_fabric_without_marks_asks_no_host_for_them(self) -> None:
+        """As it has switches mark nothing."""
+        self.settings.write_text("networks: 10.77.0.0/16\necn_bits: 0\n")
+        self.interface("roce0", "10.77.0.1/16")
+        self.adapter("roce0")
+        self.with_dcb("roce0", host=True)
+        firmware = self.with_firmware(ROCE_CC_PRIO_MASK_P1=0, CNP_DSCP_P1=0, CNP_802P_PRIO_P1=0)
+        self.assertLessEqual({"dscp", "pfc"}, set(self.states(self.net("set", code=0))))
+        self.assertFalse({"ecn", "cnp"} & set(self.states(self.net("check", code=0))))
+        self.assertEqual(set(json.loads(firmware.read_text()).values()), {0})
+
     def test_the_kernels_driver_has_cnp_in_debugfs_and_ecn_in_its_firmware(self) -> None:
         self.interface("roce0", "10.77.0.1/16")
         self.adapter("roce0", pci="0000:3b:00.1")
