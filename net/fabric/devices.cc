@@ -87,7 +87,21 @@ std::string Lanes(const std::string& device, const char* prefix) {
   return speed.substr(0, unit) + " x" + width;
 }
 
-Device LookAtDevice(const roce::Host& host, const roce::Settings& settings, const std::string& name) {
+// Bridges on the device's way to the place where what it sends to some GPU turns around, below the CPU. Where no GPU is below a bridge of
+// the device's, all of it passes the CPU anyway.
+std::vector<std::string> BridgesToGpus(const PciPlace& place, const std::vector<PciPlace>& gpus) {
+  size_t first = place.path.size();
+  for (const PciPlace& gpu : gpus) {
+    const size_t shared = SharedBridges(place, gpu);
+    if (shared >= 2) first = std::min(first, shared);
+  }
+  std::vector<std::string> bridges;
+  for (size_t i = first; i + 1 < place.path.size(); ++i) bridges.push_back(place.path[i]);
+  return bridges;
+}
+
+Device LookAtDevice(const roce::Host& host, const roce::Settings& settings, const std::vector<PciPlace>& gpus,
+                    const std::string& name) {
   const std::string directory = host.root + "/sys/class/infiniband/" + name;
   const std::string below = directory + "/device";
   Device device;
@@ -106,8 +120,7 @@ Device LookAtDevice(const roce::Host& host, const roce::Settings& settings, cons
     const std::string group = roce::LinkName(below + "/iommu_group");
     if (!group.empty()) device.iommu = ReadLine(host.root + "/sys/kernel/iommu_groups/" + group + "/type");
     device.acs_known = true;
-    for (const std::string& bridge : device.place.path) {
-      if (bridge.starts_with("pci") || bridge == address) continue;
+    for (const std::string& bridge : BridgesToGpus(device.place, gpus)) {
       const auto redirects = Redirects(host.root, bridge);
       device.acs_known = device.acs_known && redirects.has_value();
       if (redirects.value_or(false)) device.acs.push_back(bridge);
@@ -178,8 +191,9 @@ HostDevices LookAtDevices(const roce::Host& host, const roce::Settings& settings
   HostDevices found;
   auto names = ListDirectory(host.root + "/sys/class/infiniband");
   std::ranges::sort(names, ByNumbers);
-  for (const std::string& name : names) found.devices.push_back(LookAtDevice(host, settings, name));
   found.gpus = LookAtGpus(host.root);
+  for (const std::string& name : names)
+    found.devices.push_back(LookAtDevice(host, settings, found.gpus, name));
   if (!found.gpus.empty()) found.gpudirect = GpuDirect(host.root);
   found.nccl_conf = roce::ReadNcclConf(host);
   found.memlock = Memlock(host.root);

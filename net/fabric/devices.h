@@ -50,7 +50,7 @@ struct Device {
   std::optional<bool> relaxed_ordering;
   std::string iommu;  // "identity", "DMA", ...; "": none
   std::vector<std::string>
-      acs;                 // bridges above it that send what goes from device to device to the CPU first
+      acs;                 // bridges between it and a GPU that send what goes to that GPU to the CPU first
   bool acs_known = false;  // root alone sees that
   std::vector<Port> ports;
 };

@@ -81,10 +81,13 @@ PciPlace LookAtPlace(const std::string& root, const std::string& address) {
   return place;
 }
 
+size_t SharedBridges(const PciPlace& one, const PciPlace& other) {
+  return static_cast<size_t>(std::ranges::mismatch(one.path, other.path).in1 - one.path.begin());
+}
+
 std::string Distance(const PciPlace& one, const PciPlace& other) {
   if (one.path.empty() || other.path.empty()) return "";
-  const auto [a, b] = std::ranges::mismatch(one.path, other.path);
-  const auto shared = static_cast<size_t>(a - one.path.begin());
+  const size_t shared = SharedBridges(one, other);
   if (shared >= 2) {
     // What is below the last bridge that both have: a port of its switch and the device, where they are on one switch.
     const size_t below = std::max(one.path.size() - shared, other.path.size() - shared);

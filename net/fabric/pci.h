@@ -1,6 +1,7 @@
 // Where PCI devices are, and how far from each other.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,9 @@ struct PciPlace {
 };
 
 PciPlace LookAtPlace(const std::string& root, const std::string& address);
+
+// How many parts of their paths two devices share: the host bridge, and bridges below it.
+size_t SharedBridges(const PciPlace& one, const PciPlace& other);
 
 // How far two devices are apart, in the words of `nvidia-smi topo`: PIX, the same switch; PXB, several switches; PHB, through
 // the CPU; NODE, between host bridges of a NUMA node; SYS, between NUMA nodes. "": one of them is no PCI device.

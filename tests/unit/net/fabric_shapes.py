@@ -214,7 +214,8 @@ def mixed(shape: Shape) -> None:
 
 def slow_slot(shape: Shape) -> None:
     """A PCIe switch that sends everything through the CPU (ACS), an adapter in half a slot, relaxed ordering off, and an IOMMU that
-    translates: registers as the PCI Express specification has them, and NVIDIA's GPUDirect guide warns of."""
+    translates: registers as the PCI Express specification has them, and NVIDIA's GPUDirect guide warns of. With an IOMMU Linux turns ACS
+    on at all root ports. A second adapter has no GPU below a root port of its own."""
     bridges = "pci0000:20/0000:20:01.0/0000:21:00.0/0000:22:00.0"
     speed = {"current_link_speed": "16.0 GT/s PCIe", "max_link_speed": "32.0 GT/s PCIe", "current_link_width": "8", "max_link_width": "16"}
     place = shape.pci(bridges, "0000:23:00.0", 0, **speed)
@@ -223,13 +224,15 @@ def slow_slot(shape: Shape) -> None:
     space[0x34] = 0x60
     space[0x60:0x62] = bytes((0x10, 0))
     (place / "config").write_bytes(space)
-    for number, bridge in enumerate(("0000:20:01.0", "0000:21:00.0", "0000:22:00.0")):
+    alone = shape.pci("pci0000:40/0000:40:01.0", "0000:41:00.0", 0)
+    for bridge in ("0000:20:01.0", "0000:21:00.0", "0000:22:00.0", "0000:40:01.0"):
         space = bytearray(4096)
         space[0x100:0x104] = (0x000D | 1 << 16).to_bytes(4, "little")
-        space[0x106:0x108] = (0x1C if number == 2 else 0x00).to_bytes(2, "little")
+        space[0x106:0x108] = (0x00 if bridge == "0000:21:00.0" else 0x1C).to_bytes(2, "little")
         (shape.root / "sys/bus/pci/devices" / bridge / "config").write_bytes(space)
     (place / "iommu_group").symlink_to("../../kernel/iommu_groups/7")
     shape.write("sys/kernel/iommu_groups/7/type", "DMA-FQ")
     shape.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build")
     shape.write("proc/self/limits", "Limit                     Soft Limit           Hard Limit           Units     \nMax locked memory         8388608              8388608              bytes     ")
     shape.device("mlx5_0", [Port("roce0", pair(2, "10.1.0.5"))], place, "mlx5_core")
+    shape.device("mlx5_1", [Port("roce1", pair(2, "10.1.0.6"))], alone, "mlx5_core")

@@ -200,6 +200,7 @@ class NetShowTest(unittest.TestCase):
         self.assertEqual((device["pcie"], device["pcie_max"]), ("16.0 GT/s x8", "32.0 GT/s x16"))
         self.assertEqual((device["relaxed_ordering"], device["iommu"], device["acs"]), (False, "DMA-FQ", ["0000:22:00.0"]))
         self.assertEqual((document["gpudirect"], device["gpus"]), ("dma-buf", {"0000:27:00.0": "PIX"}))
+        self.assertEqual(document["devices"][1].get("acs", []), [])
         text = " ".join(document["notes"])
         for part in ("could have 32.0 GT/s x16", "relaxed ordering is off", "iommu=pt", "ACS of 0000:22:00.0", "may lock 8388608 bytes"):
             self.assertIn(part, text)
