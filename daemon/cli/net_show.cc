@@ -107,7 +107,8 @@ std::vector<std::string> Notes(const HostDevices& host) {
       notes.push_back(fmt::format("{}: ACS of {} sends what goes from it to a GPU through the CPU.", name,
                                   fmt::join(device.acs, ", ")));
   }
-  if (!host.devices.empty() && !host.gpus.empty() && host.gpudirect.empty())
+  const bool nvidia = std::ranges::find(host.gpus, fabric::kNvidia, &PciPlace::vendor) != host.gpus.end();
+  if (!host.devices.empty() && nvidia && host.gpudirect.empty())
     notes.emplace_back(
         "No adapter reaches the memory of a GPU: load nvidia_peermem, or use NVIDIA's open kernel modules.");
   if (!host.devices.empty() && !host.memlock.empty() && host.memlock != "unlimited")

@@ -132,10 +132,15 @@ Device LookAtDevice(const roce::Host& host, const roce::Settings& settings, cons
   return device;
 }
 
-std::string GpuDirect(const std::string& root) {
-  for (const char* module : {"nvidia_peermem", "nv_peer_mem"}) {
+std::string GpuDirect(const std::string& root, const std::vector<PciPlace>& gpus) {
+  const auto loaded = [&](const char* module) {
     std::error_code ignored;
-    if (fs::exists(root + "/sys/module/" + module, ignored)) return "nvidia_peermem";
+    return fs::exists(root + "/sys/module/" + module, ignored);
+  };
+  if (std::ranges::find(gpus, kNvidia, &PciPlace::vendor) == gpus.end())
+    return loaded("amdgpu") ? "dma-buf" : "";
+  for (const char* module : {"nvidia_peermem", "nv_peer_mem"}) {
+    if (loaded(module)) return "nvidia_peermem";
   }
   // NVIDIA's open modules give a GPU's memory as a dma-buf, which drivers of RDMA take from Linux 5.12 on.
   const auto version = ReadSmallFile(root + "/proc/driver/nvidia/version");
@@ -194,7 +199,7 @@ HostDevices LookAtDevices(const roce::Host& host, const roce::Settings& settings
   found.gpus = LookAtGpus(host.root);
   for (const std::string& name : names)
     found.devices.push_back(LookAtDevice(host, settings, found.gpus, name));
-  if (!found.gpus.empty()) found.gpudirect = GpuDirect(host.root);
+  if (!found.gpus.empty()) found.gpudirect = GpuDirect(host.root, found.gpus);
   found.nccl_conf = roce::ReadNcclConf(host);
   found.memlock = Memlock(host.root);
   return found;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "base/small_files.h"
 
@@ -78,6 +79,7 @@ PciPlace LookAtPlace(const std::string& root, const std::string& address) {
   if (const auto number = ParseDecimal(numa))
     place.numa = static_cast<int>(std::min<uint64_t>(*number, 4096));
   place.cpus = ReadLine(directory + "/local_cpulist");
+  place.vendor = ReadLine(directory + "/vendor");
   return place;
 }
 
@@ -107,12 +109,12 @@ std::vector<PciPlace> LookAtGpus(const std::string& root) {
   for (const std::string& address : ListDirectory(root + "/sys/bus/pci/devices")) {
     const std::string directory = PciDirectory(root, address);
     const std::string kind = ReadLine(directory + "/class");
-    const std::string vendor = ReadLine(directory + "/vendor");
     const bool display =
         kind.starts_with("0x0300") || kind.starts_with("0x0302") || kind.starts_with("0x0380");
-    // NVIDIA's and AMD's; a server's own display is somebody else's.
-    if ((display || kind.starts_with("0x1200")) && (vendor == "0x10de" || vendor == "0x1002"))
-      gpus.push_back(LookAtPlace(root, address));
+    if (!display && !kind.starts_with("0x1200")) continue;
+    // A server's own display is somebody else's.
+    PciPlace place = LookAtPlace(root, address);
+    if (place.vendor == kNvidia || place.vendor == kAmd) gpus.push_back(std::move(place));
   }
   return gpus;
 }

@@ -8,12 +8,16 @@
 
 namespace muster::fabric {
 
+inline constexpr char kNvidia[] = "0x10de";
+inline constexpr char kAmd[] = "0x1002";
+
 struct PciPlace {
   std::string address;  // "0000:3b:00.0"; "": no PCI device
   std::vector<std::string>
-      path;          // from the root complex to the device itself: "pci0000:3a", "0000:3a:01.0", ...
-  int numa = -1;     // -1: the kernel does not say
-  std::string cpus;  // next to it, as Linux lists them: "0-31"
+      path;            // from the root complex to the device itself: "pci0000:3a", "0000:3a:01.0", ...
+  int numa = -1;       // -1: the kernel does not say
+  std::string cpus;    // next to it, as Linux lists them: "0-31"
+  std::string vendor;  // "0x10de"
 };
 
 PciPlace LookAtPlace(const std::string& root, const std::string& address);

@@ -203,6 +203,15 @@ def spark(shape: Shape) -> None:
         shape.device(name[:-1] + "0", [without], down, "mlx5_core")
 
 
+def amd(shape: Shape) -> None:
+    """A GPU of AMD's beside an adapter: the kernel's amdgpu gives a GPU's memory as a dma-buf (ROCm's guide to RDMA)."""
+    bridges = "pci0000:20/0000:20:01.0/0000:21:00.0"
+    shape.pci(bridges, "0000:22:00.0", 0, **{"class": "0x120000", "vendor": "0x1002"})
+    place = shape.pci("pci0000:60/0000:60:01.0", "0000:61:00.0", 0)
+    shape.device("mlx5_0", [Port("roce0", pair(2, "10.1.0.5"))], place, "mlx5_core")
+    shape.write("sys/module/amdgpu/initstate", "live")
+
+
 def mixed(shape: Shape) -> None:
     """InfiniBand for training and RoCE for storage in one host, as DGX A100 systems have it."""
     place = shape.pci("pci0000:1a/0000:1a:00.0", "0000:1b:00.0", 0)

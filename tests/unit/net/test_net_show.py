@@ -205,6 +205,13 @@ class NetShowTest(unittest.TestCase):
         for part in ("could have 32.0 GT/s x16", "relaxed ordering is off", "iommu=pt", "ACS of 0000:22:00.0", "may lock 8388608 bytes"):
             self.assertIn(part, text)
 
+    def test_memory_of_amds_gpus_needs_no_module_of_nvidias(self) -> None:
+        self.host(fabric_shapes.amd, "10.1.0.0/16")
+        document = self.document("show")
+        self.assertEqual((document["gpudirect"], len(document["gpus"]), document["notes"]), ("dma-buf", 1, []))
+        (self.root / "sys/bus/pci/devices/0000:22:00.0/vendor").write_text("0x10de\n")
+        self.assertIn("No adapter reaches the memory of a GPU: load nvidia_peermem", self.document("show")["notes"][0])
+
     def test_a_host_without_rdma_says_so(self) -> None:
         self.root.mkdir()
         self.assertEqual(self.document("show")["devices"], [])
