@@ -55,8 +55,9 @@ class DaemonTest : public TwoDaemons {
   }
 
   // What a second gang of the same user's is told first, on both nodes. Only the node that leads the first gang's test of the
-  // links has ended it.
-  Type FirstOrderAfterATest(int wait_status, const std::string& verdict) {
+  // links has ended it. `fabric_news`: what the watch of the first node's ports has said in between.
+  Type FirstOrderAfterATest(int wait_status, const std::string& verdict,
+                            const std::vector<std::string>& fabric_news = {}) {
     Join("preflight=quick");
     uint64_t test = 0;
     for (TestSupervisor& member : members_) {
@@ -68,6 +69,8 @@ class DaemonTest : public TwoDaemons {
     }
     members_[0].LinksTested(test, wait_status, verdict);
     ExpectStart(1);
+    TestDaemon& daemon = *daemons_[0];
+    daemon.On([&] { daemon.agent().FabricSaid(fabric_news, ""); });
     TestSupervisor again[2] = {TestSupervisor(StepHello(13, 0, 2)), TestSupervisor(StepHello(13, 1, 2))};
     for (const uint32_t node : {0, 1})
       EXPECT_TRUE(again[node].Join(daemons_[node]->socket(), "n[1-2]", "preflight=quick"));
@@ -129,6 +132,10 @@ TEST_F(DaemonTest, LinksThatANodeHasFoundGoodAreKnownOnTheOthers) {
 TEST_F(DaemonTest, LinksWithAFindingAreTestedAgain) {
   EXPECT_EQ(FirstOrderAfterATest(1 << 8, R"({"findings": [{"node": "n1", "text": "slow"}]})"),
             Type::kTestLinks);
+}
+
+TEST_F(DaemonTest, LinksOfANodeWhosePortHasChangedSinceAreTestedAgain) {
+  EXPECT_EQ(FirstOrderAfterATest(0, R"({"findings": []})", {"roce0 lost its link"}), Type::kTestLinks);
 }
 
 TEST_F(DaemonTest, ANodeWhoseFabricIsSickIsNotHealthyUntilTheFabricIsWell) {
