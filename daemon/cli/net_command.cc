@@ -1,6 +1,8 @@
 #include "daemon/cli/net_command.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "daemon/cli/net_show.h"
 #include "daemon/cli/net_test.h"
 #include "daemon/cli/table.h"
@@ -75,6 +78,15 @@ std::vector<roce::Interface> Chosen(const roce::Host& host, const roce::Settings
   }
 }
 
+// Held while this process sets something on its host. At boot the units of several interfaces begin together, and each sets all ports of
+// a bond, but an adapter's firmware answers one program at a time. An ordinary user has no lock, and cannot set anything either.
+UniqueFd LockOfSet() {
+  UniqueFd lock(::open("/run/muster-net-set.lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  while (lock.valid() && ::flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
+  }
+  return lock;
+}
+
 json KnobJson(const roce::Knob& knob) {
   json entry{{"interface", knob.interface},
              {"driver", knob.driver},
@@ -99,6 +111,7 @@ Result<Answered> Look(const NetOptions& options, bool set) {
   json knobs = json::array();
   bool ok = true;
   const auto interfaces = Chosen(host, *settings, options);
+  const UniqueFd lock = set && options.root.empty() ? LockOfSet() : UniqueFd();
   for (const roce::Knob& knob : (set ? roce::Set : roce::Check)(host, *settings, interfaces)) {
     ok = ok && knob.state != roce::State::kDiffers;
     knobs.push_back(KnobJson(knob));

@@ -511,6 +511,20 @@ esac
         config.write_text("fabric_setting: no\n")
         self.assertIn("unknown key 'fabric_setting'", check(2))
 
+    def test_two_that_set_at_once_take_turns(self) -> None:
+        """As the units of a bond's ports at boot: an adapter's firmware answers one program at a time."""
+        self.interface("roce0", "10.77.0.1/16")
+        for program in ("dcb", "ethtool"):
+            tool = self.tools / program
+            tool.write_text(f'#!/bin/sh\necho >>{self.directory}/calls\nmkdir {self.directory}/busy || echo >>{self.directory}/met\nsleep 0.2\nrmdir {self.directory}/busy\nexit 1\n')
+            tool.chmod(0o755)
+        command = [str(BUILD / "bin" / "muster"), "net", "set", f"--settings={self.settings}"]
+        environment = os.environ | {"PATH": f"{self.tools}:{os.environ['PATH']}"}
+        both = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) for _ in range(2)]
+        self.assertEqual([one.wait(timeout=60) for one in both], [0, 0])
+        self.assertGreater(len((self.directory / "calls").read_text()), 3)
+        self.assertFalse((self.directory / "met").exists())
+
     def test_what_switches_must_have_follows_from_the_settings(self) -> None:
         def switch() -> dict[str, str]:
             done = self.run_net("switch", "--json")
