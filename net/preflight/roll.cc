@@ -18,9 +18,19 @@ using std::chrono::milliseconds;
 
 constexpr uint32_t kMaxRails = 16;
 constexpr size_t kMaxName = 64;  // bytes
-constexpr size_t kMaxWhy = 250;  // bytes
+constexpr size_t kMaxNetworks = 64;
+constexpr size_t kMaxCarriers = 32;  // names of a rail's ports
+constexpr size_t kMaxWhy = 250;      // bytes
 constexpr milliseconds kHello{500};
 constexpr milliseconds kRefusalSent{5'000};
+
+// The names of a list, no more than `most` of them.
+std::vector<std::string> Names(const json& message, const char* key, size_t most) {
+  auto names = message.value(key, std::vector<std::string>());
+  names.resize(std::min(names.size(), most));
+  for (std::string& name : names) name.resize(std::min(name.size(), kMaxName));
+  return names;
+}
 
 std::optional<Node> ParseHello(const json& message, const std::string& run, std::string& refused) {
   try {
@@ -32,7 +42,7 @@ std::optional<Node> ParseHello(const json& message, const std::string& run, std:
       refused = "this node belongs to another test";
       return std::nullopt;
     }
-    node.networks = message.value("networks", std::vector<std::string>());
+    node.networks = Names(message, "networks", kMaxNetworks);
     for (const json& one : message.at("rails")) {
       RailOf& rail = node.rails.emplace_back();
       rail.interface = one.value("interface", "").substr(0, kMaxName);
@@ -41,7 +51,7 @@ std::optional<Node> ParseHello(const json& message, const std::string& run, std:
       rail.mtu = one.value("mtu", int64_t{0});
       rail.rate_mbit_s = std::max<int64_t>(0, one.value("rate", int64_t{0}));
       rail.network = one.value("network", "").substr(0, kMaxName);
-      rail.carriers = one.value("carriers", std::vector<std::string>());
+      rail.carriers = Names(one, "carriers", kMaxCarriers);
       rail.own = node.rails.size() - 1;
       rail.verbs = one.value("verbs", false);
       rail.device = !one.value("device", "").empty();

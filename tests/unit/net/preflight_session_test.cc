@@ -22,6 +22,7 @@
 #include "net/preflight/line_stream.h"
 #include "net/preflight/probe_agent.h"
 #include "net/preflight/referee.h"
+#include "net/preflight/roll.h"
 #include "net/preflight/verbs_probe.h"
 #include "net/rendezvous/socket.h"
 
@@ -135,6 +136,22 @@ TEST_F(Session, WhoDoesNotBelongToTheTestIsRefusedByNameAndDisturbsNobody) {
   ASSERT_TRUE(one.ok() && other.ok());
   EXPECT_EQ(*one, said->at("ok"));
   EXPECT_EQ(*other, said->at("ok"));
+}
+
+// Each pair of rails has its carriers compared, on each node.
+TEST_F(Session, OfANodesListsNoMoreIsTakenThanAHostCanHave) {
+  LineStream guest = Guest();
+  const std::vector<std::string> many(200, std::string(100, 'x'));
+  const json rail{{"address", "127.0.0.1"}, {"port", 1}, {"carriers", many}};
+  ASSERT_TRUE(
+      guest
+          .Send({{"hello", "8.0/1"}, {"node", 0}, {"name", "n0"}, {"networks", many}, {"rails", {rail}}},
+                Soon())
+          .ok());
+  const auto nodes = CallRoll(listening_, "8.0/1", 1, Soon());
+  ASSERT_EQ(nodes.size(), 1U);
+  EXPECT_EQ(nodes[0].rails[0].carriers, std::vector<std::string>(32, std::string(64, 'x')));
+  EXPECT_EQ(nodes[0].networks, std::vector<std::string>(64, std::string(64, 'x')));
 }
 
 TEST_F(Session, ANodeThatEndsInTheMiddleIsNamedAndTheOthersHaveTheirVerdict) {
