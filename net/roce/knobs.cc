@@ -554,7 +554,8 @@ Way PauseStorms(const Host& host, const PhysicalPort& on) {
             if (!storms) return ShowsNothing(on);
             return *storms == 0 ? "none" : fmt::format("{} counted", *storms);
           },
-          fmt::format("ethtool -S {} | grep storm", on.name)};
+          on.pci.empty() ? fmt::format("ethtool -S {} | grep storm", on.name)
+                         : fmt::format("devlink dev reload pci/{}", on.pci)};
 }
 
 // ---- all of them

@@ -369,6 +369,7 @@ class NetCommandTest(unittest.TestCase):
 
     def test_storms_of_pauses_and_their_prevention(self) -> None:
         self.interface("roce0", "10.77.0.1/16")
+        self.adapter("roce0")
         self.settings.write_text("networks: 10.77.0.0/16\nmtu: 1500\n")
         state = self.tools / "tout"
         counted = self.tools / "counted"
@@ -388,7 +389,8 @@ esac
         self.assertEqual(self.states(self.net("set", code=0))["storm_prevention"], "set")
         self.net("check", code=0)
         counted.write_text("2\n")
-        self.assertEqual(self.of(self.net("check", code=1), "roce0")["pause_storms"]["is"], "2 counted")
+        storms = self.of(self.net("check", code=1), "roce0")["pause_storms"]
+        self.assertEqual((storms["is"], storms["fix"]), ("2 counted", "devlink dev reload pci/0000:3b:00.0"))
         self.net("set", code=0)
 
     def test_rings_are_as_large_as_the_settings_say_and_the_adapter_has(self) -> None:
