@@ -19,17 +19,45 @@ constexpr int kFindsGidMinor = 21;
 constexpr int kTimeoutExponent = 18;
 constexpr int kRetries = 7;
 
+bool IsSix(const roce::Gid& gid) {
+  return gid.address.find(':') != std::string::npos;
+}
+
+const roce::Gid& ChosenGid(const Port& port) {
+  return *std::ranges::find(port.gids, *port.gid_index, &roce::Gid::index);
+}
+
+// The GID that NCCL finds itself: the first one of RoCE v2 with an address of the family, in whichever network.
+const roce::Gid* NcclsOwnGid(const Port& port, bool six) {
+  const auto found = std::ranges::find_if(port.gids, [&](const roce::Gid& gid) {
+    return gid.type == "RoCE v2" && IsSix(gid) == six && !gid.LinkLocal();
+  });
+  return found == port.gids.end() ? nullptr : &*found;
+}
+
+// What such an NCCL needs to find the GIDs of the fabric: one family and one prefix for all ports.
+void AddGidSearch(const std::vector<const Port*>& ports, const roce::Settings& settings,
+                  std::vector<Variable>& variables) {
+  const bool six = std::ranges::all_of(ports, [](const Port* port) { return IsSix(ChosenGid(*port)); });
+  if (six) variables.push_back({"NCCL_IB_ADDR_FAMILY", "AF_INET6", "NCCL looks for GIDs of IPv4 otherwise"});
+  const bool finds = std::ranges::all_of(
+      ports, [&](const Port* port) { return NcclsOwnGid(*port, six) == &ChosenGid(*port); });
+  if (finds || settings.networks.size() != 1) return;
+  variables.push_back({"NCCL_IB_ADDR_RANGE", Words(settings.networks_text, ", ").front(),
+                       "a port has a GID of RoCE v2 outside of it, which NCCL would find first"});
+}
+
 std::vector<Variable> Wanted(const HostDevices& devices, const std::vector<std::string>& interfaces,
                              const roce::Settings& settings, std::optional<NcclVersion> version) {
   std::vector<Variable> variables;
   if (settings.networks.empty() || interfaces.empty()) return variables;
   std::vector<std::string> adapters;
-  std::vector<int> indices;
+  std::vector<const Port*> ports;
   for (const Device& device : devices.devices) {
     for (const Port& port : device.ports) {
       if (!port.of_fabric || !port.Active() || !port.gid_index) continue;
       adapters.push_back(fmt::format("{}:{}", device.name, port.number));
-      indices.push_back(*port.gid_index);
+      ports.push_back(&port);
     }
   }
   variables.push_back({"NCCL_SOCKET_IFNAME", fmt::format("={}", fmt::join(interfaces, ",")),
@@ -44,10 +72,12 @@ std::vector<Variable> Wanted(const HostDevices& devices, const std::vector<std::
       {"NCCL_IB_TIMEOUT", std::to_string(kTimeoutExponent),
        "a path that is dead ends an operation after 9 s, a port that is away for 5 s ends none"});
   variables.push_back({"NCCL_IB_RETRY_CNT", std::to_string(kRetries), "NCCL's own, which that time needs"});
-  if (version && version->Before(kFindsGidMajor, kFindsGidMinor) &&
-      std::ranges::all_of(indices, [&](int index) { return index == indices.front(); })) {
+  const int index = *ports.front()->gid_index;
+  if (!version || !version->Before(kFindsGidMajor, kFindsGidMinor)) {
+    AddGidSearch(ports, settings, variables);
+  } else if (std::ranges::all_of(ports, [&](const Port* port) { return port->gid_index == index; })) {
     variables.push_back(
-        {"NCCL_IB_GID_INDEX", std::to_string(indices.front()),
+        {"NCCL_IB_GID_INDEX", std::to_string(index),
          fmt::format("NCCL {}.{} does not look for the GID of RoCE v2, and all ports have it there",
                      version->major, version->minor)});
   }

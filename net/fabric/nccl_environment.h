@@ -29,7 +29,8 @@ struct Variable {
 };
 
 // `interfaces`: roce::FabricNames. Nothing where the settings name no networks, or no interface of this host has an address in one:
-// there NCCL chooses. An index of GIDs is given only to a version that does not find one itself, and only where all ports agree.
+// there NCCL chooses. An index of GIDs is given only to a version that does not find one itself, and only where all ports agree. Other
+// versions are told where to look, where that is not where they look first.
 std::vector<Variable> NcclEnvironment(const HostDevices& devices, const std::vector<std::string>& interfaces,
                                       const roce::Settings& settings, std::optional<NcclVersion> version);
 

@@ -184,6 +184,23 @@ class NetShowTest(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (2, ""), wrong)
             self.assertIn("is no version of NCCL: give it as in 2.19.3", done.stderr)
 
+    def test_nccl_is_told_the_network_where_it_would_find_another_ones_gid_first(self) -> None:
+        """As ncclIbGetGidIndex looks, from 2.21 on: the first of RoCE v2 and IPv4."""
+        self.vlan_beside_its_port()
+        self.assertFalse({key for key in self.variables() if key.startswith("NCCL_IB_ADDR")}, "one prefix does not say two networks")
+        self.settings.write_text("networks: 10.78.0.0/16\n")
+        self.assertEqual(self.variables()["NCCL_IB_ADDR_RANGE"], "10.78.0.0/16")
+        self.assertNotIn("NCCL_IB_ADDR_RANGE", self.variables("--nccl=2.20.5"))
+        self.settings.write_text("networks: 10.77.0.0/16\n")
+        self.assertNotIn("NCCL_IB_ADDR_RANGE", self.variables())
+
+    def test_nccl_is_told_that_all_gids_of_the_fabric_are_of_ipv6(self) -> None:
+        self.host(fabric_shapes.bnxt, "fd93:16d3:59b6::/48")
+        self.address("enp65s0np0", "fd93:16d3:59b6:12d::5/64")
+        variables = self.variables()
+        self.assertEqual(variables["NCCL_IB_ADDR_FAMILY"], "AF_INET6")
+        self.assertNotIn("NCCL_IB_ADDR_RANGE", variables)
+
     def test_ports_without_a_cable_are_named_and_not_used(self) -> None:
         self.host(fabric_shapes.spark, "10.100.216.0/24")
         self.address("enp1s0f1np1", "10.100.216.2/24")
