@@ -6,6 +6,7 @@
 extern "C" {
 __attribute__((weak)) extern char opt;
 __attribute__((weak)) bool slurm_option_isset(void* options, const char* name);
+__attribute__((weak)) bool slurm_option_set_by_cli(void* options, int letter);
 __attribute__((weak)) char* slurm_option_get(void* options, const char* name);
 __attribute__((weak)) int slurm_option_set(void* options, const char* name, const char* value, bool early);
 }
@@ -19,6 +20,10 @@ bool Readable() {
 
 bool IsSet(const char* name) {
   return Readable() && slurm_option_isset(&opt, name);
+}
+
+bool IsGiven(char letter) {
+  return Readable() && slurm_option_set_by_cli != nullptr && slurm_option_set_by_cli(&opt, letter);
 }
 
 const char* Get(const char* name) {

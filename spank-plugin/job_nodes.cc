@@ -3,6 +3,9 @@
 #include <slurm/slurm_version.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include <initializer_list>
 
 #include "spank-plugin/spank_header.h"
 
@@ -14,6 +17,10 @@ __attribute__((weak)) int slurm_load_job(job_info_msg_t** jobs, slurm_step_id_t 
 __attribute__((weak)) int slurm_load_job(job_info_msg_t** jobs, uint32_t id, uint16_t flags);
 #endif
 __attribute__((weak)) void slurm_free_job_info_msg(job_info_msg_t* jobs);
+__attribute__((weak)) decltype(slurm_hostlist_create) slurm_hostlist_create;
+__attribute__((weak)) decltype(slurm_hostlist_shift) slurm_hostlist_shift;
+__attribute__((weak)) decltype(slurm_hostlist_find) slurm_hostlist_find;
+__attribute__((weak)) decltype(slurm_hostlist_destroy) slurm_hostlist_destroy;
 }
 
 namespace muster::plugin {
@@ -50,8 +57,8 @@ uint32_t NodesAtFirst(uint32_t job_id) {
   }
 }
 
-// 0 when slurmctld does not answer.
-uint32_t NodesNow(uint32_t job_id) {
+// 0 when slurmctld does not answer. `list`, where it is wanted, becomes the nodes' names, which are never freed.
+uint32_t NodesNow(uint32_t job_id, const char** list = nullptr) {
   if (slurm_load_job == nullptr || slurm_free_job_info_msg == nullptr) return 0;
   job_info_msg_t* jobs = nullptr;
   // Without SHOW_LOCAL the other clusters of a federation are asked too.
@@ -59,11 +66,82 @@ uint32_t NodesNow(uint32_t job_id) {
   uint32_t nodes = 0;
   // The first component of a heterogeneous job brings all of them.
   for (uint32_t i = 0; i < jobs->record_count; ++i) {
-    if (jobs->job_array[i].job_id == job_id) nodes = jobs->job_array[i].num_nodes;
+    const slurm_job_info_t& job = jobs->job_array[i];
+    if (job.job_id != job_id) continue;
+    nodes = job.num_nodes;
+    if (list != nullptr) *list = job.nodes != nullptr ? strdup(job.nodes) : nullptr;
   }
   slurm_free_job_info_msg(jobs);
   return nodes;
 }
+
+// Goes through the tasks of each node as Slurm writes them: "2(x3),1".
+class TasksPerNode {
+ public:
+  explicit TasksPerNode(const char* text) : at_(text) {}
+  // 0 when there is no more, or the text is none.
+  uint32_t Next() {
+    if (times_ == 0) {
+      char* end = nullptr;
+      tasks_ = static_cast<uint32_t>(strtoul(at_, &end, 10));
+      if (end == at_ || tasks_ > UINT16_MAX) return 0;
+      times_ = 1;
+      if (strncmp(end, "(x", 2) == 0) {
+        times_ = static_cast<uint32_t>(strtoul(end + 2, &end, 10));
+        if (times_ == 0 || *end++ != ')') return 0;
+      }
+      at_ = *end == ',' ? end + 1 : end;
+    }
+    --times_;
+    return tasks_;
+  }
+
+ private:
+  const char* at_;
+  uint32_t tasks_ = 0;
+  uint32_t times_ = 0;
+};
+
+bool HasHostLists() {
+  return slurm_hostlist_create != nullptr && slurm_hostlist_shift != nullptr &&
+         slurm_hostlist_find != nullptr && slurm_hostlist_destroy != nullptr;
+}
+
+// The tasks that the job had on those of its nodes that are left, node by node in `each`; 0 when that is not known.
+uint32_t TasksOf(const char* nodes_left, char* each, size_t size) {
+  const char* nodes = getenv("SLURM_JOB_NODELIST");
+  const char* tasks_per_node = getenv("SLURM_TASKS_PER_NODE");
+  if (nodes == nullptr || tasks_per_node == nullptr || !HasHostLists()) return 0;
+  auto* const left = slurm_hostlist_create(nodes_left);
+  auto* const before = slurm_hostlist_create(nodes);
+  TasksPerNode counts(tasks_per_node);
+  uint32_t sum = 0;
+  size_t written = 0;
+  bool known = true;
+  for (char* node = slurm_hostlist_shift(before); node != nullptr; node = slurm_hostlist_shift(before)) {
+    const uint32_t tasks = counts.Next();
+    known &= tasks > 0 && written < size;
+    if (known && slurm_hostlist_find(left, node) >= 0) {
+      sum += tasks;
+      written += static_cast<size_t>(
+          snprintf(each + written, size - written, "%s%u", written > 0 ? "," : "", tasks));
+    }
+    free(node);
+  }
+  slurm_hostlist_destroy(before);
+  slurm_hostlist_destroy(left);
+  return known && written < size ? sum : 0;
+}
+
+// A lower number in the variable is the user's wish.
+void Lower(const char* variable, uint32_t number) {
+  if (number == 0 || NumberOf(variable) <= number) return;
+  char text[16];
+  snprintf(text, sizeof(text), "%u", number);
+  setenv(variable, text, 1);
+}
+
+constinit Left left_to_the_job;
 
 }  // namespace
 
@@ -71,6 +149,44 @@ uint32_t NodesLeft(uint32_t job_id) {
   const uint32_t nodes = NodesNow(job_id);
   // With 0 a head node's srun would be taken for a gang, and refused. Few jobs have lost a node while slurmctld is silent.
   return nodes > 0 ? nodes : NodesAtFirst(job_id);
+}
+
+void ForgetLostNodes() {
+  const uint32_t job = NumberOf("SLURM_JOB_ID");
+  const uint32_t before = NumberOf("SLURM_JOB_NUM_NODES");
+  // Any other job would have ended with its first lost node.
+  if (getenv("SLURM_NO_KILL") == nullptr || job == 0 || before < 2 || getenv("SLURM_HET_SIZE") != nullptr)
+    return;
+  const char* list = nullptr;
+  const uint32_t nodes = NodesNow(job, &list);
+  if (nodes == 0 || nodes >= before || list == nullptr) return;
+  static char each[16 * 1024];  // up to 4,096 nodes of three digits
+  const uint32_t tasks = TasksOf(list, each, sizeof(each));
+  left_to_the_job = {nodes, before, tasks, list};
+  for (const char* variable : {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) Lower(variable, nodes);
+  for (const char* variable : {"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) setenv(variable, list, 1);
+  if (tasks == 0) return;
+  for (const char* variable : {"SLURM_NTASKS", "SLURM_NPROCS"}) Lower(variable, tasks);
+  setenv("SLURM_TASKS_PER_NODE", each, 1);
+}
+
+const Left& LeftToTheJob() {
+  return left_to_the_job;
+}
+
+bool AllLeft(const char* list) {
+  if (left_to_the_job.nodes == 0 || !HasHostLists()) return true;
+  auto* const left = slurm_hostlist_create(left_to_the_job.list);
+  auto* const asked_for = slurm_hostlist_create(list);
+  bool all = true;
+  for (char* node = slurm_hostlist_shift(asked_for); node != nullptr;
+       node = slurm_hostlist_shift(asked_for)) {
+    all &= slurm_hostlist_find(left, node) >= 0;
+    free(node);
+  }
+  slurm_hostlist_destroy(asked_for);
+  slurm_hostlist_destroy(left);
+  return all;
 }
 
 }  // namespace muster::plugin

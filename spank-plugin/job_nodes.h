@@ -9,4 +9,19 @@ namespace muster::plugin {
 // job's environment still has the number of before, which counts when slurmctld does not answer; 0 when nobody has a number.
 uint32_t NodesLeft(uint32_t job_id);
 
+// What is left to a job that has lost nodes and goes on (--no-kill, which --gang brings with it).
+struct Left {
+  uint32_t nodes = 0;  // 0: the job has lost none, or nobody knows
+  uint32_t nodes_before = 0;
+  uint32_t tasks = 0;     // that were on the nodes that are left; 0: not known
+  const char* list = "";  // of the nodes, as Slurm writes it
+};
+
+// In srun within such a job, before srun reads the environment: what the script's environment says of nodes and tasks becomes that of
+// the nodes that are left, since Slurm refuses a step with as many tasks as the job had at first. A heterogeneous job is left alone.
+void ForgetLostNodes();
+const Left& LeftToTheJob();  // as ForgetLostNodes has found it
+// Whether the job has all of these nodes still; true when that is not known.
+bool AllLeft(const char* list);
+
 }  // namespace muster::plugin

@@ -64,6 +64,23 @@ const char* WhyPlain(uint32_t job, uint32_t tasks) {
   return nodes > 1 ? why : nullptr;
 }
 
+// Says what can be had where srun's own flags ask for nodes that the job has lost: Slurm's errors do not speak of a loss.
+void NameLostNodes() {
+  const Left& left = LeftToTheJob();
+  if (left.nodes == 0) return;
+  const char* nodes = front_end::IsGiven('N') ? front_end::Get("nodes") : nullptr;  // "4" or "2-4"
+  const char* tasks = front_end::IsGiven('n') ? front_end::Get("ntasks") : nullptr;
+  const char* list = front_end::IsGiven('w') ? front_end::Get("nodelist") : nullptr;
+  const bool too_many_tasks = tasks != nullptr && left.tasks > 0 && strtoul(tasks, nullptr, 10) > left.tasks;
+  if ((nodes == nullptr || strtoul(nodes, nullptr, 10) <= left.nodes) && !too_many_tasks &&
+      (list == nullptr || AllLeft(list)))
+    return;
+  slurm_error(
+      "muster: of its %u nodes the job has %s left: srun without -N, -n and -w starts %u tasks on all of "
+      "them",
+      left.nodes_before, left.list, left.tasks > 0 ? left.tasks : left.nodes);
+}
+
 // A step or a job that a member starts is not that member. Where it is a gang, its members get variables of their own.
 void ForgetMember() {
   if (getenv("MUSTER_TOKEN") == nullptr) return;
@@ -86,6 +103,7 @@ int OnOptions() {
   if (srun) {
     outer_terminal = TerminalPort();
     unsetenv(kStepVariable);  // of an srun around this one
+    NameLostNodes();
     const char* groups = front_end::IsSet("het-group") ? front_end::Get("het-group") : nullptr;
     if (const char* why = AddComponent(given, Gang().value, groups != nullptr ? groups : "")) {
       slurm_error("%s", why);

@@ -1,4 +1,5 @@
 // The symbols that Slurm looks for, and nothing but the way to the context's own file.
+#include "spank-plugin/job_nodes.h"
 #include "spank-plugin/local.h"
 #include "spank-plugin/plugin_options.h"
 #include "spank-plugin/remote.h"
@@ -21,8 +22,10 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
     case S_CTX_SLURMD:
       // The two whose log an administrator reads.
       muster::plugin::ReadArguments(argc, argv, true);
-      [[fallthrough]];
+      return muster::plugin::RegisterGangOption(spank);
     case S_CTX_LOCAL:
+      muster::plugin::ForgetLostNodes();
+      [[fallthrough]];
     case S_CTX_ALLOCATOR:
       return muster::plugin::RegisterGangOption(spank);
     default:

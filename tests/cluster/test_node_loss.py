@@ -9,7 +9,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-from harness import SLURM, SOON  # noqa: E402
+from harness import MEMBER, SLURM, SOON, ClusterCase  # noqa: E402
 from walkers import WalkerCase, Walkers  # noqa: E402
 
 
@@ -169,6 +169,38 @@ class NoRoom(WalkerCase):
         gang.check_restored(2, before)
         gang.finish(6, timeout=SLURM)
         self.assertEqual(self.final_state(gang.job), "COMPLETED")
+
+
+class StepsAfterALoss(ClusterCase):
+    def test_they_start_on_the_nodes_that_are_left_unless_their_own_flags_ask_for_more(self) -> None:
+        program = " ".join([*MEMBER, "{FILES}", '"record(); until_released()"'])
+        where = "bash -c 'echo $(hostname) of $SLURM_NTASKS'"
+        job = self.batch(
+            "#SBATCH -N3 --ntasks-per-node=2 --gang=spares=1\n"
+            f"srun {program}\n"
+            f"srun --gang=off {where}\nsrun --gang {where}\nSLURM_NTASKS=1 srun --gang=off {where}\n"
+            "for flags in -N3 -n6 -w$(<{FILES}/lost); do\n"
+            "  srun --gang=off $flags true 2>{FILES}/err$flags; echo $?\ndone\n"
+        )
+        lost = next(record.host for record in job.wait_for_generation(1, 4) if record.host != "n1")  # the batch host
+        (job.files / "lost").write_text(lost)
+        self.cluster.kill(lost)
+        job.wait_for_generation(2, 4)
+        left = ["n1", ({"n2", "n3"} - {lost}).pop()]
+
+        def forgotten() -> bool:
+            return self.cluster.exec("ctl", ["squeue", "-h", "-j", job.id, "-o", "%D"]).stdout.split() == ["2"]
+
+        self.wait(forgotten, "Slurm to take the lost node from the job")
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertEqual(sorted(job.out.splitlines()[1:]), sorted([f"{node} of 4" for node in left * 2 * 2] + ["n1 of 1"] + ["1"] * 3))
+        for flags in ("-N3", "-n6", f"-w{lost}"):
+            self.assertIn(
+                f"muster: of its 3 nodes the job has n[1,{left[1][1:]}] left: srun without -N, -n and -w starts 4 tasks on all of them",
+                (job.files / f"err{flags}").read_text().replace("n[1-2]", "n[1,2]"),
+            )
+        self.assertNotIn("conflicts", job.err)
 
 
 if __name__ == "__main__":

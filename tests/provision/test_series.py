@@ -72,6 +72,12 @@ class GangOnAnotherSlurm(unittest.TestCase):
         self.assertIn("refused", done.stdout.splitlines())
         self.assertIn("write srun --gang=off for no gang, or srun -N2 for a gang", done.stderr)
 
+    def test_a_step_of_a_job_that_has_fewer_nodes_by_now_starts_on_those(self) -> None:
+        steps = "scontrol update JobId=$SLURM_JOB_ID NumNodes=1; srun --gang=off bash -c 'echo of $SLURM_NTASKS'"
+        allocate = ["salloc", "-w", "n1,n3", "-n4", "--ntasks-per-node=2", "--gang"]
+        done = self.rack.run("ctl", [*allocate, "bash", "-c", steps], user=USER, check=True, timeout=180)
+        self.assertEqual(done.stdout.splitlines().count("of 2"), 2, done)
+
 
 if __name__ == "__main__":
     if not SUITE:
