@@ -80,6 +80,36 @@ std::string LastLine(std::string_view text) {
   return "";
 }
 
+// The exception that ended a Python program, as "ValueError: bad batch": the line under the newest traceback, whatever an exit hook
+// printed after it. "" for none. What Python has caught itself while the program ended is no cause.
+std::string Raised(std::string_view text) {
+  constexpr std::string_view kHeader = "Traceback (most recent call last):";
+  std::string raised;
+  std::string_view before;  // the line above
+  bool inside = false;
+  bool ignored = false;
+  while (!text.empty()) {
+    const size_t newline = text.find('\n');
+    std::string_view line = text.substr(0, newline);
+    text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
+    if (line.starts_with("[rank")) {  // as PyTorch prints a traceback
+      const size_t rank_end = line.find("]: ");
+      if (rank_end != std::string_view::npos) line.remove_prefix(rank_end + 3);
+    }
+    const std::string_view said = Trim(line);
+    if (said.empty()) continue;
+    if (said.ends_with(kHeader)) {
+      inside = true;
+      ignored = before.starts_with("Exception ignored in") || before.starts_with("Error in atexit.");
+    } else if (inside && line[0] != ' ') {
+      inside = false;
+      if (!ignored) raised = Visible(line);
+    }
+    before = said;
+  }
+  return raised;
+}
+
 // Where a word ends that is an address, a digest or a UUID, or `at`: eight hexadecimal digits or more, a decimal one
 // among them.
 size_t HexWordEnd(std::string_view text, size_t at) {
@@ -232,7 +262,8 @@ std::string FaultSignature(const Ending& ending) {
   if (ending.node_lost || ending.announced != Announced::kNothing) return "";
   if (ending.oom_killed) return "out of memory";
   if (FromOutside(ending.status)) return "";
-  const std::string line = Masked(LastLine(ending.stderr_tail));
+  const std::string raised = Raised(ending.stderr_tail);
+  const std::string line = Masked(raised.empty() ? LastLine(ending.stderr_tail) : raised);
   if (line.empty() && !WIFSIGNALED(ending.status)) return "";
   const std::string how = WIFSIGNALED(ending.status) ? SignalName(WTERMSIG(ending.status))
                                                      : fmt::format("exit {}", WEXITSTATUS(ending.status));

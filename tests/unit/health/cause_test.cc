@@ -129,6 +129,54 @@ TEST(FaultSignature, AnotherCauseIsAnother) {
   EXPECT_NE(FaultSignature(Killed(SIGSEGV)), FaultSignature(Killed(SIGBUS)));
 }
 
+// As wandb ends a run.
+constexpr char kHook[] =
+    "wandb: \nwandb: Find logs at: ./wandb/run-20261128_101112-ab12cd34/logs\nwandb: synced 5 files\n";
+
+std::string Traceback(const std::string& raised) {
+  return "Traceback (most recent call last):\n  File \"/home/u/train.py\", line 12, in <module>\n    "
+         "step()\n" +
+         raised + "\n";
+}
+
+TEST(FaultSignature, OfAPythonProgramIsItsExceptionWhateverAnExitHookPrintsAfterIt) {
+  for (const char* raised :
+       {"ValueError: bad batch", "KeyError: 'a'", "torch.cuda.OutOfMemoryError", "KeyError: 'b'"}) {
+    EXPECT_EQ(FaultSignature(Exited(1, "step\n" + Traceback(raised) + kHook)),
+              std::string("exit 1: ") + raised);
+    EXPECT_EQ(FaultSignature(Exited(1, "step\n" + Traceback(raised))), std::string("exit 1: ") + raised);
+  }
+}
+
+TEST(FaultSignature, OfAChainOfExceptionsIsTheLast) {
+  const std::string chain = Traceback("KeyError: 'a'") +
+                            "\nDuring handling of the above exception, another exception occurred:\n\n" +
+                            Traceback("RuntimeError: no shard 7\n  tried twice");
+  EXPECT_EQ(FaultSignature(Exited(1, chain + kHook)), "exit 1: RuntimeError: no shard #");
+}
+
+TEST(FaultSignature, OfATracebackWithItsRankIsTheException) {
+  EXPECT_EQ(
+      FaultSignature(Exited(1,
+                            "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"t.py\", line 3\n"
+                            "[rank3]:     f()\n[rank3]: ValueError: x\nbye\n")),
+      "exit 1: ValueError: x");
+}
+
+TEST(FaultSignature, WhatPythonIgnoresAtTheEndIsNoCause) {
+  const std::string ignored =
+      "Exception ignored in: <function A.__del__ at 0x7f>\n" + Traceback("OSError: closed");
+  const std::string hook = "Error in atexit._run_exitfuncs:\n" + Traceback("OSError: pipe");
+  EXPECT_EQ(FaultSignature(Exited(1, Traceback("ValueError: x") + ignored + hook)), "exit 1: ValueError: x");
+  EXPECT_EQ(FaultSignature(Exited(1, ignored + "the loss is NaN\n")), "exit 1: the loss is NaN");
+}
+
+TEST(FaultSignature, OfATracebackThatIsCutIsTheLastLine) {
+  EXPECT_EQ(FaultSignature(Exited(1, "  File \"t.py\", line 3\nValueError: x\nbye\n")), "exit 1: bye");
+  EXPECT_EQ(FaultSignature(Exited(1, "Traceback (most recent call last):\n  File \"t.py\", line 3\n")),
+            "exit 1: File \"t.py\", line #");
+}
+
 TEST(FaultSignature, WordsAreNotTakenForAddressesAndAddressesAre) {
   EXPECT_EQ(FaultSignature(Exited(1, "bad face deadbeef accede")), "exit 1: bad face deadbeef accede");
   EXPECT_EQ(FaultSignature(Exited(1, "key 3f2a90bc1d missing")), "exit 1: key # missing");
