@@ -38,6 +38,7 @@ struct GangOptions {
   // How long members that live may go on when a fault ends their generation, 1..60, and the signal that tells them; 0: not at all.
   uint32_t last_words_seconds = 0;
   uint32_t last_words_signal = SIGTERM;
+  uint8_t stop_codes[32] = {};     // a bit for each exit code by which a program asks that the gang ends
   bool hang_off = false;           // no hang is looked for
   bool grow = false;               // a gang that has shrunk takes nodes back at its next checkpoint
   bool requeue = true;             // the job may be requeued when it cannot go on in its allocation
@@ -53,7 +54,7 @@ struct GangOptions {
 };
 
 // Bytes that hold any sentence of the functions below.
-inline constexpr size_t kMaxOptionError = 864;
+inline constexpr size_t kMaxOptionError = 896;
 
 // What a role is when `kind` does not say: TensorFlow's and MXNet's names mean what they mean there.
 inline RoleKind KindOfRole(const char* role) {
@@ -231,6 +232,18 @@ inline void CopyLastWords(const GangOptions& from, GangOptions* to) {
   to->last_words_seconds = from.last_words_seconds;
   to->last_words_signal = from.last_words_signal;
 }
+// "93:94".
+inline bool ParseStopCodes(const char* text, size_t size, GangOptions* out) {
+  for (size_t at = 0; at <= size;) {
+    const auto* colon = static_cast<const char*>(memchr(text + at, ':', size - at));
+    const size_t end = colon != nullptr ? static_cast<size_t>(colon - text) : size;
+    uint32_t code = 0;
+    if (!ParseNumber(text + at, end - at, 1, 255, &code)) return false;
+    out->stop_codes[code / 8] |= static_cast<uint8_t>(1U << code % 8);
+    at = end + 1;
+  }
+  return true;
+}
 inline bool ParseOrder(const char* text, size_t size, GangOptions* out) {
   out->order_by_topology = IsWord(text, size, "topology");
   return out->order_by_topology || IsWord(text, size, "slurm");
@@ -264,6 +277,8 @@ inline constexpr GangKey kGangKeys[] = {
      detail::SameField<&GangOptions::grace_seconds>, detail::CopyField<&GangOptions::grace_seconds>},
     {"last_words", "DURATION[:SIGNAL]", "1s..60s", detail::ParseLastWords, detail::SameLastWords,
      detail::CopyLastWords},
+    {"stop_codes", "CODE[:CODE...]", "1..255", detail::ParseStopCodes,
+     detail::SameField<&GangOptions::stop_codes>, detail::CopyField<&GangOptions::stop_codes>},
     {"requeue", "yes|no", "", detail::ParseYesNoKey<&GangOptions::requeue>,
      detail::SameField<&GangOptions::requeue>, detail::CopyField<&GangOptions::requeue>},
     {"role", "NAME", "", detail::ParseNameKey<&GangOptions::role>},
@@ -285,7 +300,7 @@ inline constexpr char kOff[] = "off";
 
 // All of them, for messages: "restarts=N (0..1000), ..., warm=yes|no, or off alone".
 struct GangKeysText {
-  char text[736] = "";
+  char text[768] = "";
 };
 inline constexpr GangKeysText kGangKeysText = [] {
   GangKeysText all;
@@ -397,6 +412,11 @@ inline bool ParseGangOptions(const char* text, size_t size, GangOptions* out, ch
   }
   if (!kind) out->kind = KindOfRole(out->role);
   return detail::CheckTogether(*out, error, error_size);
+}
+
+// Whether a program that exits with this code asks that the gang ends.
+inline bool IsStopCode(const GangOptions& options, int code) {
+  return code > 0 && code < 256 && (options.stop_codes[code / 8] >> code % 8 & 1) != 0;
 }
 
 // Whether options that have been parsed can be had on `node_count` nodes, spares included; else a sentence that says

@@ -143,6 +143,9 @@ gang::Settings Coordinator::Settings() const {
     settings.test_timeout_ms += kFullRoundMs * static_cast<int64_t>(job_.hosts.size());
   settings.join_timeout_ms = job_.options.join_seconds * 1000LL;
   settings.grace_ms = job_.options.grace_seconds * 1000LL;
+  for (int code = 1; code < 256; ++code) {
+    if (wire::IsStopCode(job_.options, code)) settings.stop_codes.insert(code);
+  }
   settings.last_words_ms = job_.options.last_words_seconds * 1000LL;
   settings.progress_after_ms = config_.progress_after_ms;
   settings.forgive_after_ms = config_.forgive_after_ms;

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,7 @@ struct Settings {
   std::vector<Role> roles = {Role{}};
   std::vector<uint32_t> node_roles;  // index into roles, by node; empty: all are of the first
   uint32_t restarts = 3;             // user faults allowed
+  std::set<int> stop_codes;          // exit codes by which a program asks that the gang ends for good
   bool requeue = true;
   bool grow = false;
   bool order_by_topology = false;                       // ranks follow `node_switches`, not Slurm's order
@@ -287,6 +289,7 @@ class Gang {
   void EndLastWords(Actions& out);
   void NoteLastWords(Actions& out);
   [[nodiscard]] std::string Judge(const Fault& fault);
+  [[nodiscard]] std::optional<uint32_t> WhoAskedToStop() const;
   void Finish(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code, Actions& out);
   void OrderFinish(std::vector<uint32_t> nodes, Actions& out) const;
   void Requeue(const std::string& why, Actions& out);

@@ -1,5 +1,6 @@
 // How a generation ends and the next one begins.
 #include <fmt/format.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <csignal>
@@ -268,9 +269,15 @@ void Gang::WhenStopped(Actions& out, bool leave_exiting) {
   if (next_ == Next::kSucceed) return Finish(true, std::nullopt, 0, out);
   if (next_ == Next::kRestart && AnyAway(active_)) return;  // it will be back, or silent
   NoteLastWords(out);
+  const std::optional<uint32_t> asked = WhoAskedToStop();
+  if (asked) {
+    fault_ = MemberFault(*asked, *members_[*asked].exit);
+    next_ = Next::kGiveUp;
+  }
   const Fault fault = fault_.value_or(Fault{.what = "unknown", .cause = CauseClass::kInfrastructure});
   last_fault_ = fault;
-  std::string verdict = Judge(fault);
+  std::string verdict =
+      asked ? "by this code the program asks that the gang ends (--gang=stop_codes)" : Judge(fault);
   if (next_ == Next::kRestart) LeaveDrained(out);
   const Placement placement = Place(Free::kNow);
   if (next_ == Next::kRestart && requeue_for_ && no_time_) {
@@ -301,6 +308,22 @@ void Gang::WhenStopped(Actions& out, bool leave_exiting) {
   ++restarts_[fault.planned ? "planned" : ToString(fault.cause)];
   fault_.reset();
   StartNext(placement, out);
+}
+
+// The task whose program was the first to exit with one of the stop codes in this generation. That program knows that another
+// generation, or another run of the job, would come to the same; a sidecar does not speak for the gang.
+std::optional<uint32_t> Gang::WhoAskedToStop() const {
+  std::optional<uint32_t> first;
+  for (uint32_t task = 0; task < members_.size(); ++task) {
+    const Member& member = members_[task];
+    if (!member.rank || !member.exit || member.exit->supervisor_lost ||
+        RoleOf(member.node).kind == RoleKind::kSidecar)
+      continue;
+    const int status = member.exit->status;
+    if (!WIFEXITED(status) || !settings_.stop_codes.contains(WEXITSTATUS(status))) continue;
+    if (!first || member.exit->time_ns < members_[*first].exit->time_ns) first = task;
+  }
+  return first;
 }
 
 // Whether the budget allows another generation; says so.

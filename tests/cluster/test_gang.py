@@ -241,6 +241,13 @@ class Fault(ClusterCase):
         self.assertEqual(max(r.generation for r in job.records()), 2)
         self.assertIn("the same fault as the last time, without progress in between", job.err)
 
+    def test_an_exit_with_a_stop_code_ends_the_gang_and_its_job_for_good(self) -> None:
+        code = "record()\nif rank == 2: sys.exit(94)\nuntil_released()"
+        job = self.gang(code, "stop_codes=93:94")
+        self.assertEqual(job.wait(), 94, job.err)
+        self.assertEqual({r.generation for r in job.records()}, {1})
+        self.assertIn("muster:   by this code the program asks that the gang ends (--gang=stop_codes)\n", job.err)
+
     def test_a_users_bug_ends_the_gang_after_the_limit_with_its_first_cause(self) -> None:
         """Row: User's bug."""
         job = self.gang(

@@ -379,6 +379,86 @@ TEST_F(GangRestart, WithNoRestartsAllowedTheFirstFaultEndsTheGang) {
   EXPECT_EQ(none.gang.state(), State::kFinished);
 }
 
+class GangStopCodes : public ::testing::Test {
+ protected:
+  static Settings With93() {
+    Settings settings = Rig::WithSpares(3, 2, 1);
+    settings.stop_codes = {93, 94};
+    return settings;
+  }
+  void SetUp() override {
+    rig.Run();
+    rig.Feed(JobFacts{.batch_node = std::nullopt, .can_requeue = true});
+  }
+  void ExpectOver(uint32_t cause) {
+    rig.StopAll();
+    ASSERT_TRUE(rig.Did<ReportToJob>());
+    EXPECT_THAT(rig.Did<ReportToJob>()->text, HasSubstr("by this code the program asks that the gang ends"));
+    EXPECT_FALSE(rig.Did<RequeueJob>());
+    ASSERT_EQ(rig.gang.state(), State::kFinished);
+    EXPECT_FALSE(rig.gang.succeeded());
+    EXPECT_EQ(rig.gang.finish_cause(), cause) << "its code is srun's";
+  }
+  Rig rig{With93()};
+};
+
+TEST_F(GangStopCodes, EndTheGangForGood) {
+  rig.Exit(1, ExitCode(94));
+  ExpectOver(1);
+}
+
+TEST_F(GangStopCodes, AlsoWhileAnotherFaultStopsTheGeneration) {
+  rig.Feed(MemberExited{0, 1, {.status = SIGKILL, .time_ns = 1'000, .cause = CauseClass::kInfrastructure}});
+  rig.Exit(3, ExitCode(93), 2'000);
+  ExpectOver(3);
+}
+
+TEST_F(GangStopCodes, WinOverARequeue) {
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000});
+  rig.Feed(CheckpointCommitted{40});
+  ASSERT_EQ(rig.gang.state(), State::kStopping);
+  rig.Exit(2, ExitCode(93), 2'000);
+  ExpectOver(2);
+}
+
+TEST_F(GangStopCodes, AreTheFirstOnesWord) {
+  rig.Exit(2, ExitCode(93), 2'000);
+  rig.Exit(3, ExitCode(94), 1'000);
+  ExpectOver(3);
+}
+
+TEST_F(GangStopCodes, AreFoundByWhoTakesOver) {
+  Memory memory{.generation = 1, .running = true, .active = {0, 1}};
+  rig = Rig(With93(), memory);
+  NodeJoined joined = rig.Node(0, MemberState::kRunning, 1);
+  joined.members[1].state = MemberState::kExited;
+  joined.members[1].exit = Exit{.status = ExitCode(93), .time_ns = 1'000};
+  rig.Feed(joined);
+  rig.Join(1, MemberState::kRunning, 1);
+  rig.Join(2);
+  ExpectOver(1);
+}
+
+TEST_F(GangStopCodes, OfASidecarAndOtherCodesEndNothing) {
+  rig.Exit(1, ExitCode(92));
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kStarting);
+  rig.ExecuteAll();
+  rig.Exit(1, 93);  // a signal's number
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kStarting);
+  Settings settings = With93();
+  settings.roles = {Role{}, Role{.name = "log", .kind = RoleKind::kSidecar}};
+  settings.node_roles = {0, 0, 1};
+  rig = Rig(settings);
+  rig.Run();
+  rig.Exit(4, ExitCode(93));
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  rig.Exit(0, ExitCode(1));
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kStarting);
+}
+
 TEST_F(GangRestart, AnOutOfMemoryKillCountsAsTheUsersFault) {
   rig.Feed(MemberExited{0, 1, {.status = SIGKILL, .oom_killed = true}});
   rig.StopAll();

@@ -199,6 +199,12 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
       {"name=..", "not a good value"},
       {"name=.hidden", "not a good value"},
       {"name=" + std::string(64, 'n'), "not a good value"},
+      {"stop_codes=0", "not a good value"},
+      {"stop_codes=256", "not a good value"},
+      {"stop_codes=", "not a good value"},
+      {"stop_codes=93:", "not a good value"},
+      {"stop_codes=93::94", "not a good value"},
+      {"stop_codes=93;94", "not a good value"},
       {"spare=1", "unknown key 'spare'"},
       {"restarts=1,restarts=2", "given twice"},
       {",", "empty item"},
@@ -256,7 +262,8 @@ wire::GangOptions Parsed(const std::string& value) {
 
 TEST(GangOptions, EveryKeyIsKept) {
   const wire::GangOptions all = Parsed(
-      "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,last_words=7s:USR1,requeue=no,role=log,"
+      "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,last_words=7s:USR1,stop_codes=93:255:1,"
+      "requeue=no,role=log,"
       "kind=sidecar,"
       "after=worker:done,name=run,files=yes,order=topology,preflight=full,warm=yes");
   EXPECT_EQ(all.restarts, 7U);
@@ -270,6 +277,8 @@ TEST(GangOptions, EveryKeyIsKept) {
   EXPECT_EQ(all.last_words_seconds, 7U);
   EXPECT_EQ(all.last_words_signal, static_cast<uint32_t>(SIGUSR1));
   EXPECT_EQ(Parsed("last_words=7").last_words_signal, static_cast<uint32_t>(SIGTERM));
+  for (int code = -1; code < 300; ++code)
+    EXPECT_EQ(wire::IsStopCode(all, code), code == 1 || code == 93 || code == 255) << code;
   EXPECT_FALSE(all.requeue);
   EXPECT_STREQ(all.role, "log");
   EXPECT_EQ(all.kind, wire::RoleKind::kSidecar);
