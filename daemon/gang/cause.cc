@@ -80,14 +80,26 @@ std::string LastLine(std::string_view text) {
   return "";
 }
 
-// The exception that ended a Python program, as "ValueError: bad batch": the line under the newest traceback, whatever an exit hook
-// printed after it. "" for none. What Python has caught itself while the program ended is no cause.
+// Whether a line below a traceback's frames names an exception: "KeyError: 'a'", "torch.cuda.OutOfMemoryError".
+bool IsException(std::string_view line) {
+  const size_t end = line.find_first_of(": ");
+  const std::string_view name = line.substr(0, end);
+  const bool ends =
+      end == std::string_view::npos || (line[end] == ':' && (end + 1 == line.size() || line[end + 1] == ' '));
+  const bool is_word = std::all_of(name.begin(), name.end(), [](char c) { return IsWord(c) || c == '.'; });
+  const bool is_class =
+      std::any_of(name.begin(), name.end(), [](char c) { return c == '.' || (c >= 'A' && c <= 'Z'); });
+  return ends && is_word && is_class && !name.empty() && !IsDigit(name[0]);
+}
+
+// The newest exception that a Python program has printed with its traceback. One of a thread or a child process, which often follows
+// from the main thread's, stands behind that. What Python has caught itself while the program ended is no cause. "" for none.
 std::string Raised(std::string_view text) {
   constexpr std::string_view kHeader = "Traceback (most recent call last):";
-  std::string raised;
-  std::string_view before;  // the line above
-  bool inside = false;
-  bool ignored = false;
+  std::string main;
+  std::string other;
+  std::string* into = nullptr;  // inside of a traceback
+  std::string_view before;      // the line above
   while (!text.empty()) {
     const size_t newline = text.find('\n');
     std::string_view line = text.substr(0, newline);
@@ -96,18 +108,21 @@ std::string Raised(std::string_view text) {
       const size_t rank_end = line.find("]: ");
       if (rank_end != std::string_view::npos) line.remove_prefix(rank_end + 3);
     }
+    if (line.starts_with("  | ")) line.remove_prefix(4);  // as Python prints a group of exceptions
     const std::string_view said = Trim(line);
     if (said.empty()) continue;
     if (said.ends_with(kHeader)) {
-      inside = true;
-      ignored = before.starts_with("Exception ignored in") || before.starts_with("Error in atexit.");
-    } else if (inside && line[0] != ' ') {
-      inside = false;
-      if (!ignored) raised = Visible(line);
+      const bool ignored =
+          before.starts_with("Exception ignored in") || before.starts_with("Error in atexit.");
+      const bool apart = before.starts_with("Exception in thread") || before.starts_with("Process ");
+      into = ignored ? nullptr : apart ? &other : &main;
+    } else if (into != nullptr && line[0] != ' ' && IsException(said)) {
+      *into = Visible(said);
+      into = nullptr;
     }
     before = said;
   }
-  return raised;
+  return main.empty() ? other : main;
 }
 
 // Where a word ends that is an address, a digest or a UUID, or `at`: eight hexadecimal digits or more, a decimal one
@@ -262,8 +277,10 @@ std::string FaultSignature(const Ending& ending) {
   if (ending.node_lost || ending.announced != Announced::kNothing) return "";
   if (ending.oom_killed) return "out of memory";
   if (FromOutside(ending.status)) return "";
-  const std::string raised = Raised(ending.stderr_tail);
-  const std::string line = Masked(raised.empty() ? LastLine(ending.stderr_tail) : raised);
+  // An exit hook's last line is the same for all bugs; an exception that was caught and logged is the same for all ends. Both tell.
+  std::string line = Masked(LastLine(ending.stderr_tail));
+  if (const std::string raised = Masked(Raised(ending.stderr_tail)); !raised.empty() && raised != line)
+    line = raised.substr(0, kMaxSignature / 2) + "; " + line;
   if (line.empty() && !WIFSIGNALED(ending.status)) return "";
   const std::string how = WIFSIGNALED(ending.status) ? SignalName(WTERMSIG(ending.status))
                                                      : fmt::format("exit {}", WEXITSTATUS(ending.status));

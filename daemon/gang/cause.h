@@ -55,8 +55,8 @@ Cause Classify(const Ending& ending, const ExitCodes& exit_codes);
 // Whether the last lines of a member's stderr say that a collective of NCCL, Gloo or XLA has waited for others in vain.
 bool WaitedInVain(std::string_view stderr_tail);
 
-// A text that is the same for two endings that very likely have the same cause: the status and Python's exception, or else the last
-// line of stderr, with numbers and addresses masked. Empty when that cannot be said: a node was lost, someone else killed
+// A text that is the same for two endings that very likely have the same cause: the status, Python's exception if there is one, and the
+// last line of stderr, with numbers and addresses masked. Empty when that cannot be said: a node was lost, someone else killed
 // the program, it said nothing and its exit code is all there is. At most 256 bytes.
 std::string FaultSignature(const Ending& ending);
 

@@ -132,6 +132,7 @@ TEST(FaultSignature, AnotherCauseIsAnother) {
 // As wandb ends a run.
 constexpr char kHook[] =
     "wandb: \nwandb: Find logs at: ./wandb/run-20261128_101112-ab12cd34/logs\nwandb: synced 5 files\n";
+constexpr char kHookLine[] = "; wandb: synced # files";
 
 std::string Traceback(const std::string& raised) {
   return "Traceback (most recent call last):\n  File \"/home/u/train.py\", line 12, in <module>\n    "
@@ -139,36 +140,76 @@ std::string Traceback(const std::string& raised) {
          raised + "\n";
 }
 
-TEST(FaultSignature, OfAPythonProgramIsItsExceptionWhateverAnExitHookPrintsAfterIt) {
+TEST(FaultSignature, OfAPythonProgramHasItsExceptionWhateverAnExitHookPrintsAfterIt) {
   for (const char* raised :
        {"ValueError: bad batch", "KeyError: 'a'", "torch.cuda.OutOfMemoryError", "KeyError: 'b'"}) {
     EXPECT_EQ(FaultSignature(Exited(1, "step\n" + Traceback(raised) + kHook)),
-              std::string("exit 1: ") + raised);
+              std::string("exit 1: ") + raised + kHookLine);
     EXPECT_EQ(FaultSignature(Exited(1, "step\n" + Traceback(raised))), std::string("exit 1: ") + raised);
   }
 }
 
-TEST(FaultSignature, OfAChainOfExceptionsIsTheLast) {
+TEST(FaultSignature, OfAnEndAfterAnExceptionThatWasLoggedHasTheEndsOwnWordsToo) {
+  const std::string logged =
+      "ERROR:root:optional kernels are off\n" + Traceback("ModuleNotFoundError: No module named 'x'");
+  EXPECT_NE(FaultSignature(Exited(1, logged + "the loss is NaN\n")),
+            FaultSignature(Exited(1, logged + "no data\n")));
+  EXPECT_NE(FaultSignature(Exited(1, logged)), FaultSignature(Killed(SIGSEGV, logged)));
+}
+
+TEST(FaultSignature, OfAChainOfExceptionsHasTheLast) {
   const std::string chain = Traceback("KeyError: 'a'") +
                             "\nDuring handling of the above exception, another exception occurred:\n\n" +
                             Traceback("RuntimeError: no shard 7\n  tried twice");
-  EXPECT_EQ(FaultSignature(Exited(1, chain + kHook)), "exit 1: RuntimeError: no shard #");
+  EXPECT_EQ(FaultSignature(Exited(1, chain + kHook)),
+            std::string("exit 1: RuntimeError: no shard #") + kHookLine);
 }
 
-TEST(FaultSignature, OfATracebackWithItsRankIsTheException) {
+TEST(FaultSignature, OfATracebackWithItsRankHasTheException) {
   EXPECT_EQ(
       FaultSignature(Exited(1,
                             "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"t.py\", line 3\n"
                             "[rank3]:     f()\n[rank3]: ValueError: x\nbye\n")),
-      "exit 1: ValueError: x");
+      "exit 1: ValueError: x; bye");
+}
+
+TEST(FaultSignature, OfAGroupOfExceptionsHasTheGroup) {
+  const std::string group =
+      "  + Exception Group Traceback (most recent call last):\n  |   File \"t.py\", line 3, in main\n"
+      "  |     async with TaskGroup() as tg:\n  | ExceptionGroup: unhandled errors in a TaskGroup (1 "
+      "sub-exception)\n"
+      "  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n    |   File "
+      "\"t.py\", line 9\n"
+      "    | ValueError: x\n    +------------------------------------\n";
+  EXPECT_EQ(
+      FaultSignature(Exited(1, group + kHook)),
+      std::string("exit 1: ExceptionGroup: unhandled errors in a TaskGroup (# sub-exception)") + kHookLine);
+}
+
+TEST(FaultSignature, AThreadOrAChildProcessThatDiesAfterTheProgramIsNotTheProgramsFault) {
+  const std::string thread =
+      "Exception in thread Thread-1 (_pin_memory_loop):\n" + Traceback("ConnectionResetError: [Errno 104]");
+  const std::string child = "Process SpawnProcess-1:\n" + Traceback("BrokenPipeError: [Errno 32]");
+  EXPECT_EQ(FaultSignature(Exited(1, Traceback("ValueError: x") + thread + child + "bye\n")),
+            "exit 1: ValueError: x; bye");
+  EXPECT_EQ(FaultSignature(Exited(1, thread + "bye\n")), "exit 1: ConnectionResetError: [Errno #]; bye");
 }
 
 TEST(FaultSignature, WhatPythonIgnoresAtTheEndIsNoCause) {
   const std::string ignored =
       "Exception ignored in: <function A.__del__ at 0x7f>\n" + Traceback("OSError: closed");
   const std::string hook = "Error in atexit._run_exitfuncs:\n" + Traceback("OSError: pipe");
-  EXPECT_EQ(FaultSignature(Exited(1, Traceback("ValueError: x") + ignored + hook)), "exit 1: ValueError: x");
+  EXPECT_EQ(FaultSignature(Exited(1, Traceback("ValueError: x") + ignored + hook + "bye\n")),
+            "exit 1: ValueError: x; bye");
   EXPECT_EQ(FaultSignature(Exited(1, ignored + "the loss is NaN\n")), "exit 1: the loss is NaN");
+}
+
+TEST(FaultSignature, ALineOfALibraryBetweenThoseOfATracebackIsNoException) {
+  EXPECT_EQ(FaultSignature(Exited(
+                1,
+                "Traceback (most recent call last):\n  File \"t.py\", line 3\nn1:77:78 [0] NCCL INFO abort\n"
+                "wandb: WARNING\nNCCL version 2.27\nValueError: x\nbye\n")),
+            "exit 1: ValueError: x; bye");
 }
 
 TEST(FaultSignature, OfATracebackThatIsCutIsTheLastLine) {
