@@ -75,16 +75,16 @@ uint32_t NodesNow(uint32_t job_id, const char** list = nullptr) {
   return nodes;
 }
 
-// Goes through the tasks of each node as Slurm writes them: "2(x3),1".
-class TasksPerNode {
+// Goes through a number for each node as Slurm writes them: "2(x3),1".
+class NumberPerNode {
  public:
-  explicit TasksPerNode(const char* text) : at_(text) {}
-  // 0 when there is no more, or the text is none.
+  explicit NumberPerNode(const char* text) : at_(text) {}
+  // Returns 0 after the last node, and where the text is malformed.
   uint32_t Next() {
     if (times_ == 0) {
       char* end = nullptr;
-      tasks_ = static_cast<uint32_t>(strtoul(at_, &end, 10));
-      if (end == at_ || tasks_ > UINT16_MAX) return 0;
+      number_ = static_cast<uint32_t>(strtoul(at_, &end, 10));
+      if (end == at_ || number_ > UINT16_MAX) return 0;
       times_ = 1;
       if (strncmp(end, "(x", 2) == 0) {
         times_ = static_cast<uint32_t>(strtoul(end + 2, &end, 10));
@@ -93,12 +93,12 @@ class TasksPerNode {
       at_ = *end == ',' ? end + 1 : end;
     }
     --times_;
-    return tasks_;
+    return number_;
   }
 
  private:
   const char* at_;
-  uint32_t tasks_ = 0;
+  uint32_t number_ = 0;
   uint32_t times_ = 0;
 };
 
@@ -107,67 +107,80 @@ bool HasHostLists() {
          slurm_hostlist_find != nullptr && slurm_hostlist_destroy != nullptr;
 }
 
-// The tasks that the job had on those of its nodes that are left, node by node in `each`; 0 when that is not known.
-uint32_t TasksOf(const char* nodes_left, char* each, size_t size) {
-  const char* nodes = getenv("SLURM_JOB_NODELIST");
-  const char* tasks_per_node = getenv("SLURM_TASKS_PER_NODE");
-  if (nodes == nullptr || tasks_per_node == nullptr || !HasHostLists()) return 0;
+// A variable with a number for each of the job's nodes keeps those of the nodes that are left. Returns their sum; 0, and the variable
+// stays, where it is absent or does not fit the nodes.
+uint32_t KeepNumbers(const char* variable, const char* nodes_before, const char* nodes_left) {
+  const char* text = getenv(variable);
+  if (text == nullptr || nodes_before == nullptr || !HasHostLists()) return 0;
+  char each[16 * 1024];  // up to 4,096 nodes of three digits
   auto* const left = slurm_hostlist_create(nodes_left);
-  auto* const before = slurm_hostlist_create(nodes);
-  TasksPerNode counts(tasks_per_node);
+  auto* const before = slurm_hostlist_create(nodes_before);
+  NumberPerNode numbers(text);
   uint32_t sum = 0;
   size_t written = 0;
   bool known = true;
   for (char* node = slurm_hostlist_shift(before); node != nullptr; node = slurm_hostlist_shift(before)) {
-    const uint32_t tasks = counts.Next();
-    known &= tasks > 0 && written < size;
+    const uint32_t number = numbers.Next();
+    known &= number > 0 && written < sizeof(each);
     if (known && slurm_hostlist_find(left, node) >= 0) {
-      sum += tasks;
+      sum += number;
       written += static_cast<size_t>(
-          snprintf(each + written, size - written, "%s%u", written > 0 ? "," : "", tasks));
+          snprintf(each + written, sizeof(each) - written, "%s%u", written > 0 ? "," : "", number));
     }
     free(node);
   }
   slurm_hostlist_destroy(before);
   slurm_hostlist_destroy(left);
-  return known && written < size ? sum : 0;
+  if (!known || written >= sizeof(each) || sum == 0) return 0;
+  setenv(variable, each, 1);
+  return sum;
 }
 
-// A lower number in the variable is the user's wish.
-void Lower(const char* variable, uint32_t number) {
-  if (number == 0 || NumberOf(variable) <= number) return;
+// A lower number in the variable is the user's wish. Returns the number that was there, or 0.
+uint32_t Lower(const char* variable, uint32_t number) {
+  const uint32_t before = NumberOf(variable);
+  if (number == 0 || before <= number) return 0;
   char text[16];
   snprintf(text, sizeof(text), "%u", number);
   setenv(variable, text, 1);
+  return before;
 }
 
 constinit Left left_to_the_job;
+// What slurmctld has said to ForgetLostNodes.
+constinit uint32_t known_job = 0;
+constinit uint32_t known_nodes = 0;
 
 }  // namespace
 
 uint32_t NodesLeft(uint32_t job_id) {
-  const uint32_t nodes = NodesNow(job_id);
+  const uint32_t nodes = job_id == known_job && known_nodes > 0 ? known_nodes : NodesNow(job_id);
   // With 0 a head node's srun would be taken for a gang, and refused. Few jobs have lost a node while slurmctld is silent.
   return nodes > 0 ? nodes : NodesAtFirst(job_id);
 }
 
 void ForgetLostNodes() {
-  const uint32_t job = NumberOf("SLURM_JOB_ID");
+  left_to_the_job = Left();
+  known_job = NumberOf("SLURM_JOB_ID");
+  known_nodes = 0;
   const uint32_t before = NumberOf("SLURM_JOB_NUM_NODES");
-  // Any other job would have ended with its first lost node.
-  if (getenv("SLURM_NO_KILL") == nullptr || job == 0 || before < 2 || getenv("SLURM_HET_SIZE") != nullptr)
+  // Slurm sets SLURM_NO_KILL in jobs with --no-kill. It ends any other job with the first node that fails, so such a job has lost none.
+  if (getenv("SLURM_NO_KILL") == nullptr || known_job == 0 || before < 2 ||
+      getenv("SLURM_HET_SIZE") != nullptr)
     return;
   const char* list = nullptr;
-  const uint32_t nodes = NodesNow(job, &list);
-  if (nodes == 0 || nodes >= before || list == nullptr) return;
-  static char each[16 * 1024];  // up to 4,096 nodes of three digits
-  const uint32_t tasks = TasksOf(list, each, sizeof(each));
-  left_to_the_job = {nodes, before, tasks, list};
-  for (const char* variable : {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) Lower(variable, nodes);
+  known_nodes = NodesNow(known_job, &list);
+  if (known_nodes == 0 || known_nodes >= before || list == nullptr) return;
+  const char* nodes_before = getenv("SLURM_JOB_NODELIST");
+  if (nodes_before != nullptr) nodes_before = strdup(nodes_before);  // never freed
+  left_to_the_job = {known_nodes, before, 0, 0, list};
+  for (const char* variable : {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) Lower(variable, known_nodes);
   for (const char* variable : {"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) setenv(variable, list, 1);
-  if (tasks == 0) return;
-  for (const char* variable : {"SLURM_NTASKS", "SLURM_NPROCS"}) Lower(variable, tasks);
-  setenv("SLURM_TASKS_PER_NODE", each, 1);
+  KeepNumbers("SLURM_JOB_CPUS_PER_NODE", nodes_before, list);
+  const uint32_t tasks = KeepNumbers("SLURM_TASKS_PER_NODE", nodes_before, list);
+  left_to_the_job.tasks_before = Lower("SLURM_NTASKS", tasks);
+  if (left_to_the_job.tasks_before > 0) left_to_the_job.tasks = tasks;
+  Lower("SLURM_NPROCS", tasks);
 }
 
 const Left& LeftToTheJob() {

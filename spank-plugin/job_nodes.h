@@ -13,7 +13,8 @@ uint32_t NodesLeft(uint32_t job_id);
 struct Left {
   uint32_t nodes = 0;  // 0: the job has lost none, or nobody knows
   uint32_t nodes_before = 0;
-  uint32_t tasks = 0;     // that were on the nodes that are left; 0: not known
+  uint32_t tasks = 0;  // SLURM_NTASKS was lowered to this number; 0: it was not
+  uint32_t tasks_before = 0;
   const char* list = "";  // of the nodes, as Slurm writes it
 };
 

@@ -64,21 +64,30 @@ const char* WhyPlain(uint32_t job, uint32_t tasks) {
   return nodes > 1 ? why : nullptr;
 }
 
-// Says what can be had where srun's own flags ask for nodes that the job has lost: Slurm's errors do not speak of a loss.
+// Of an srun in a job that has lost nodes: prints a line where the flags ask for nodes or tasks that were lost, of which Slurm's errors
+// do not speak, and where the step has fewer tasks than the script counts on.
 void NameLostNodes() {
   const Left& left = LeftToTheJob();
-  if (left.nodes == 0) return;
+  const char* job = front_end::IsSet("jobid") ? front_end::Get("jobid") : nullptr;
+  const char* own = getenv("SLURM_JOB_ID");
+  if (left.nodes == 0 || (job != nullptr && own != nullptr && strcmp(job, own) != 0)) return;
   const char* nodes = front_end::IsGiven('N') ? front_end::Get("nodes") : nullptr;  // "4" or "2-4"
   const char* tasks = front_end::IsGiven('n') ? front_end::Get("ntasks") : nullptr;
   const char* list = front_end::IsGiven('w') ? front_end::Get("nodelist") : nullptr;
-  const bool too_many_tasks = tasks != nullptr && left.tasks > 0 && strtoul(tasks, nullptr, 10) > left.tasks;
-  if ((nodes == nullptr || strtoul(nodes, nullptr, 10) <= left.nodes) && !too_many_tasks &&
-      (list == nullptr || AllLeft(list)))
-    return;
-  slurm_error(
-      "muster: of its %u nodes the job has %s left: srun without -N, -n and -w starts %u tasks on all of "
-      "them",
-      left.nodes_before, left.list, left.tasks > 0 ? left.tasks : left.nodes);
+  const bool counts = left.tasks > 0 && !front_end::IsSet("overcommit") && !front_end::IsGiven('c');
+  const bool too_many = (nodes != nullptr && strtoul(nodes, nullptr, 10) > left.nodes) ||
+                        (tasks != nullptr && counts && strtoul(tasks, nullptr, 10) > left.tasks) ||
+                        (list != nullptr && !AllLeft(list));
+  char with[32] = "";
+  if (left.tasks > 0) snprintf(with, sizeof(with), ", with %u tasks", left.tasks);
+  if (too_many) {
+    slurm_error(
+        "muster: of its %u nodes the job has %s left: srun without -N, -n and -w starts on all of them%s",
+        left.nodes_before, left.list, with);
+  } else if (left.tasks > 0 && tasks == nullptr) {
+    slurm_info("muster: of its %u nodes the job has %s left: %u tasks, not %u", left.nodes_before, left.list,
+               left.tasks, left.tasks_before);
+  }
 }
 
 // A step or a job that a member starts is not that member. Where it is a gang, its members get variables of their own.
@@ -142,6 +151,13 @@ int OnLocal(spank_t spank, const char* muster) {
       slurm_verbose("muster: no gang: %s; %s --gang makes it one", why, program_invocation_short_name);
       setenv(kStepVariable, kPlain, 1);
       return 0;
+    }
+    if (const Left& left = LeftToTheJob(); inherited && left.nodes > 0) {
+      const uint32_t lost = left.nodes_before - left.nodes;
+      LeaveOutSpares(lost);
+      char said[32];
+      snprintf(said, sizeof(said), "%s%u", kLost, lost);
+      setenv(kStepVariable, said, 1);
     }
     // The step is to be launched all the same: Slurm keeps the CPUs of a step that was only created until the job's end.
     if (!Fits(nodes)) {

@@ -65,6 +65,25 @@ const GangOption& Gang() {
   return gang;
 }
 
+void LeaveOutSpares(uint32_t nodes) {
+  constexpr char kKey[] = "spares=";
+  char* item = value;
+  while (item != nullptr && strncmp(item, kKey, strlen(kKey)) != 0) {
+    item = strchr(item, ',');
+    if (item != nullptr) ++item;
+  }
+  if (item == nullptr) return;
+  char* number = item + strlen(kKey);
+  char* end = nullptr;
+  const unsigned long spares = strtoul(number, &end, 10);
+  // The new number has no more digits than the old one.
+  const int size = snprintf(nullptr, 0, "%lu", spares > nodes ? spares - nodes : 0);
+  char digits[24];
+  snprintf(digits, sizeof(digits), "%lu", spares > nodes ? spares - nodes : 0);
+  memcpy(number, digits, static_cast<size_t>(size));
+  memmove(number + size, end, strlen(end) + 1);
+}
+
 Arguments ReadArguments(int argc, char** argv, bool complain) {
   Arguments arguments{wire::kDefaultSocket};
   for (int i = 0; i < argc; ++i) {

@@ -20,6 +20,8 @@ struct GangOption {
 // Makes --gang known; to be called in slurm_spank_init of the contexts that have options. A SPANK error code.
 int RegisterGangOption(spank_t spank);
 const GangOption& Gang();
+// Lowers the spares of Gang()'s value by so many nodes, to 0 at least.
+void LeaveOutSpares(uint32_t nodes);
 
 // Arguments of the line in plugstack.conf.
 struct Arguments {

@@ -179,6 +179,10 @@ bool ReadIdentity(spank_t spank) {
   }
   identity.components = components;
   identity.node_list = node_list;
+  char said[32] = "";
+  if (spank_getenv(spank, kStepVariable, said, sizeof(said)) == ESPANK_SUCCESS &&
+      strncmp(said, kLost, strlen(kLost)) == 0)
+    LeaveOutSpares(static_cast<uint32_t>(strtoul(said + strlen(kLost), nullptr, 10)));
   identity.options = Gang().value;
   return true;
 }
@@ -270,8 +274,8 @@ int OnTask(spank_t spank, int argc, char** argv) {
     spank_unsetenv(spank, kDebuggerVariable);
     return 0;
   }
-  spank_unsetenv(spank, kComponentsVariable);
-  spank_unsetenv(spank, kLaunchVariable);
+  for (const char* variable : {kComponentsVariable, kLaunchVariable, kStepVariable})
+    spank_unsetenv(spank, variable);
   if (prepared.disabled) {
     slurm_info("muster: switched off on this node: the task runs without its gang");
     return 0;

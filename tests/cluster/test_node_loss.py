@@ -178,7 +178,7 @@ class StepsAfterALoss(ClusterCase):
         job = self.batch(
             "#SBATCH -N3 --ntasks-per-node=2 --gang=spares=1\n"
             f"srun {program}\n"
-            f"srun --gang=off {where}\nsrun --gang {where}\nSLURM_NTASKS=1 srun --gang=off {where}\n"
+            f"srun --gang=off {where}\nsrun {where}\nSLURM_NTASKS=1 srun --gang=off {where}\nsrun --gang=off -N2 -n2 true 2>{{FILES}}/quiet\n"
             "for flags in -N3 -n6 -w$(<{FILES}/lost); do\n"
             "  srun --gang=off $flags true 2>{FILES}/err$flags; echo $?\ndone\n"
         )
@@ -195,11 +195,15 @@ class StepsAfterALoss(ClusterCase):
         job.release()
         self.assertEqual(job.wait(), 0, job.err)
         self.assertEqual(sorted(job.out.splitlines()[1:]), sorted([f"{node} of 4" for node in left * 2 * 2] + ["n1 of 1"] + ["1"] * 3))
+        lost_of = f"of its 3 nodes the job has n[1,{left[1][1:]}] left"
         for flags in ("-N3", "-n6", f"-w{lost}"):
             self.assertIn(
-                f"muster: of its 3 nodes the job has n[1,{left[1][1:]}] left: srun without -N, -n and -w starts 4 tasks on all of them",
+                f"srun: error: muster: {lost_of}: srun without -N, -n and -w starts on all of them, with 4 tasks",
                 (job.files / f"err{flags}").read_text().replace("n[1-2]", "n[1,2]"),
             )
+        self.assertEqual((job.files / "quiet").read_text(), "")
+        # The plain step, and the gang, which needs no spare any more; the user's own number of tasks is no news.
+        self.assertEqual(job.err.replace("n[1-2]", "n[1,2]").count(f"srun: muster: {lost_of}: 4 tasks, not 6"), 2)
         self.assertNotIn("conflicts", job.err)
 
 

@@ -76,6 +76,7 @@ class JobNodes : public testing::Test {
         unsetenv((std::string("SLURM_JOB_") + part + group).c_str());
     }
     known.clear();
+    ForgetLostNodes();  // what an srun before has found
     setenv("SLURM_JOB_NUM_NODES", "3", 1);
   }
   static void Know(uint32_t job, uint32_t nodes) {
@@ -109,9 +110,10 @@ TEST_F(JobNodes, AreTheComponentsWhenSlurmctldIsSilent) {
   EXPECT_EQ(NodesLeft(13), 1U);
 }
 
-constexpr const char* kVariables[] = {
-    "SLURM_JOB_ID",   "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NODELIST",   "SLURM_NODELIST",
-    "SLURM_HET_SIZE", "SLURM_NTASKS",        "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_NO_KILL"};
+constexpr const char* kVariables[] = {"SLURM_JOB_ID",       "SLURM_JOB_NUM_NODES",    "SLURM_NNODES",
+                                      "SLURM_JOB_NODELIST", "SLURM_NODELIST",         "SLURM_HET_SIZE",
+                                      "SLURM_NTASKS",       "SLURM_NPROCS",           "SLURM_TASKS_PER_NODE",
+                                      "SLURM_NO_KILL",      "SLURM_JOB_CPUS_PER_NODE"};
 
 // What an srun in the script of job 12 makes of its environment. The job had n1 to n4 with 3, 3, 2 and 1 tasks.
 class LostNodes : public JobNodes {
@@ -126,6 +128,7 @@ class LostNodes : public JobNodes {
          {"SLURM_NTASKS", "9"},
          {"SLURM_NPROCS", "9"},
          {"SLURM_TASKS_PER_NODE", "3(x2),2,1"},
+         {"SLURM_JOB_CPUS_PER_NODE", "64(x3),32"},
          {"SLURM_NO_KILL", "set"}});
   }
   void TearDown() override {
@@ -159,8 +162,41 @@ TEST_F(LostNodes, TakeTheirOwnTasksWithThem) {
   EXPECT_EQ(LeftToTheJob().nodes, 2U);
   EXPECT_EQ(LeftToTheJob().nodes_before, 4U);
   EXPECT_EQ(LeftToTheJob().tasks, 4U);
+  EXPECT_EQ(LeftToTheJob().tasks_before, 9U);
+  EXPECT_STREQ(getenv("SLURM_JOB_CPUS_PER_NODE"), "64,32");
   EXPECT_TRUE(AllLeft("n4,n2"));
   EXPECT_FALSE(AllLeft("n2,n3"));
+}
+
+TEST_F(LostNodes, AreAskedForOnceInAnSrun) {
+  Has(2, "n2,n4");
+  ForgetLostNodes();
+  known.clear();
+  EXPECT_EQ(NodesLeft(12), 2U);
+  EXPECT_EQ(NodesLeft(13), 2U) << "of another job the environment's number is all that there is";
+}
+
+TEST_F(LostNodes, LeaveAJobWithoutANumberOfTasksWithoutOne) {
+  for (const char* variable : {"SLURM_NTASKS", "SLURM_NPROCS"}) unsetenv(variable);
+  Set({{"SLURM_TASKS_PER_NODE", "64(x4)"}});  // Slurm's number of processors then
+  Has(2, "n2,n4");
+  EXPECT_EQ(After(), "- - 2 2 n2,n4 64,64");
+  EXPECT_EQ(LeftToTheJob().tasks, 0U);
+}
+
+TEST_F(LostNodes, LeaveNumbersAloneThatAreTooManyToBeWritten) {
+  std::string nodes = "n1,n2";
+  for (int node = 3; node <= 6000; ++node) nodes += ",n" + std::to_string(node);
+  const std::string left = nodes.substr(3);
+  Set({{"SLURM_JOB_NUM_NODES", "6000"},
+       {"SLURM_JOB_NODELIST", nodes.c_str()},
+       {"SLURM_TASKS_PER_NODE", "128(x6000)"},
+       {"SLURM_NTASKS", "768000"}});
+  Has(5999, left.c_str());
+  ForgetLostNodes();
+  EXPECT_EQ(LeftToTheJob().nodes, 5999U);
+  EXPECT_STREQ(getenv("SLURM_NTASKS"), "768000");
+  EXPECT_STREQ(getenv("SLURM_TASKS_PER_NODE"), "128(x6000)");
 }
 
 TEST_F(LostNodes, LeaveALowerNumberOfTheUsersAlone) {

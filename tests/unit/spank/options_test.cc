@@ -144,5 +144,20 @@ TEST_F(Options, UnknownArgumentsAreNamedWithTheGoodOnesAndSkipped) {
   EXPECT_THAT(errors[4], HasSubstr("'colour=red'"));
 }
 
+// The job's spares stood for nodes that it has lost.
+TEST_F(Options, SparesAreLoweredInTheText) {
+  const std::pair<const char*, const char*> lowered[] = {
+      {"spares=1", "spares=0"},
+      {"restarts=2,spares=12,min=3", "restarts=2,spares=10,min=3"},
+      {"spares=11,min=3", "spares=9,min=3"},
+      {"name=spares,min=3", "name=spares,min=3"},
+      {"", ""}};
+  for (const auto& [given, left] : lowered) {
+    Give(given, kRemote);
+    LeaveOutSpares(2);
+    EXPECT_STREQ(Gang().value, left);
+  }
+}
+
 }  // namespace
 }  // namespace muster::plugin
