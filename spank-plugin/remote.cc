@@ -289,6 +289,7 @@ int OnTask(spank_t spank, int argc, char** argv) {
   settings.cgroups_fd = prepared.cgroups;
   settings.forward_signals = arguments.forward_signals;
   settings.identity = prepared.identity;
+  ReadWarning(spank, &settings.warn_signal, &settings.warn_seconds);
   settings.warm = prepared.warm;
   settings.arguments = prepared.arguments;
   UniqueFd socket(prepared.socket);

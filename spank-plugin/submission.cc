@@ -1,5 +1,6 @@
 #include "spank-plugin/submission.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,16 @@ uint64_t NumberIn(spank_t spank, const char* variable) {
   return strtoull(text, nullptr, 16);
 }
 
+// Slurm tells nobody later what the job's --signal was.
+void KeepWarning() {
+  const char* signal = front_end::IsSet("signal") ? front_end::Get("signal") : nullptr;
+  if (signal != nullptr) {
+    setenv(kWarningVariable, signal, 1);
+  } else {
+    unsetenv(kWarningVariable);  // of the job that submits this one
+  }
+}
+
 }  // namespace
 
 void NumberSubmission() {
@@ -44,6 +55,7 @@ void NumberSubmission() {
     if (getrandom(&number, sizeof(number), 0) != sizeof(number)) return;
   }
   done = SetNumber(kSubmissionVariable, number);
+  KeepWarning();
 }
 
 void NoteLaunch() {
@@ -57,6 +69,31 @@ void NoteLaunch() {
 
 uint64_t SubmissionOf(spank_t spank) {
   return NumberIn(spank, kSubmissionVariable);
+}
+
+void ReadWarning(spank_t spank, int* signal, uint32_t* seconds) {
+  constexpr uint32_t kSlurmsOwn = 60;
+  char text[64] = "";
+  if (spank_getenv(spank, kWarningVariable, text, sizeof(text)) != ESPANK_SUCCESS) return;
+  const char* name = text;
+  if (char* colon = strchr(text, ':')) {
+    *colon = '\0';
+    if (strchr(text, 'B') != nullptr) return;
+    name = colon + 1;
+  }
+  uint32_t before = kSlurmsOwn;
+  if (char* at = strchr(const_cast<char*>(name), '@')) {
+    *at = '\0';
+    before = static_cast<uint32_t>(strtoul(at + 1, nullptr, 10));
+  }
+  int number = static_cast<int>(strtol(name, nullptr, 10));
+  for (int known = 1; known < NSIG && number == 0; ++known) {
+    const char* abbreviated = sigabbrev_np(known);
+    if (abbreviated != nullptr && strcmp(abbreviated, name) == 0) number = known;
+  }
+  if (number <= 0 || number >= NSIG || before == 0) return;
+  *signal = number;
+  *seconds = before;
 }
 
 int64_t LaunchOf(spank_t spank) {

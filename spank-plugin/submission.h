@@ -12,8 +12,8 @@ namespace muster::plugin {
 // --export=NONE.
 inline constexpr char kSubmissionVariable[] = "SLURM_MUSTER_SUBMISSION";
 
-// In sbatch, salloc and srun, once the options are read: draws a number if this program submits a job, srun only with --gang. sbatch
-// within a job draws a new number; the steps of a job keep that of the job.
+// In sbatch, salloc and srun, once the options are read: draws a number if this program submits a job, srun only with --gang, and keeps
+// the job's --signal. sbatch within a job draws a new number; the steps of a job keep that of the job.
 void NumberSubmission();
 
 // In the environment of a gang's tasks: when srun launched the step, in nanoseconds since 1970, as 16 digits of base 16. slurmctld
@@ -22,6 +22,13 @@ inline constexpr char kLaunchVariable[] = "SLURM_MUSTER_LAUNCH";
 
 // Sets kLaunchVariable. srun calls this once its options are read.
 void NoteLaunch();
+
+// In the job's environment: its --signal, as Slurm writes it ("USR1@90", "R:TERM").
+inline constexpr char kWarningVariable[] = "SLURM_MUSTER_SIGNAL";
+
+// In slurmstepd: the signal that Slurm sends to the job's steps before its end, and how many seconds before. None where the signal is for
+// the batch script alone ("B:"), and where sbatch does not show its options (front_end.h).
+void ReadWarning(spank_t spank, int* signal, uint32_t* seconds);
 
 // In slurmstepd: the job's; 0 where it was submitted without the plugin.
 uint64_t SubmissionOf(spank_t spank);

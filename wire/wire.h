@@ -195,7 +195,8 @@ struct Warm {
 struct Signalled {
   Header header;
   uint32_t signal;
-  uint32_t reserved;
+  uint32_t
+      warn_seconds;  // the job's own --signal is this signal, so long before its end; 0: it is another one
 };
 
 struct Welcome {

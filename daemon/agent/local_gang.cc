@@ -189,10 +189,11 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
     case wire::Type::kSignalled: {
       const auto body = ReadPacket<wire::Signalled>(bytes);
       if (!body) return malformed();
-      if (end_timer_ != 0) EndJob();
+      if (end_timer_ != 0 && body->signal == SIGTERM) EndJob();
       terminated_.emplace();
       terminated_->set_task(task);
       terminated_->set_signal(body->signal);
+      terminated_->set_warn_seconds(body->warn_seconds);
       auto message = Message();
       *message.mutable_terminating() = *terminated_;
       Up(std::move(message));

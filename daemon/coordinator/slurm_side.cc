@@ -21,10 +21,29 @@ constexpr auto kPollNearEnd = std::chrono::seconds(2);
 constexpr auto kSlurmRetry = std::chrono::seconds(5);
 constexpr auto kRaising = std::chrono::milliseconds(300);
 constexpr int64_t kMarginShare = 4;
+// slurmctld looks each half a minute, and sends the signal up to a minute before it is due.
+constexpr int64_t kWarnedBefore = 75;  // seconds
+constexpr int64_t kWarnedAfter = 15;
 constexpr size_t kMinWitnesses = 2;  // nodes that must be there for one to be called down
 
 JobRun RunOf(const GangJob& job, int64_t created_ns) {
   return {job.job_id, job.restart_count, job.uid, created_ns / 1'000'000'000};
+}
+
+int64_t LeftMs(const SlurmJob& facts) {
+  return facts.end_time * 1000 - RealtimeNs() / 1'000'000;
+}
+
+// Whether the job's own --signal, which it wants so many seconds before its end, is due. scancel --signal at that time looks the same.
+bool IsWarning(const SlurmJob& facts, uint32_t warn_seconds) {
+  if (warn_seconds == 0 || facts.state != "RUNNING" || facts.preempt_time > 0 || facts.end_time == 0)
+    return false;
+  const int64_t left = LeftMs(facts) / 1000;
+  return left >= warn_seconds - kWarnedAfter && left <= warn_seconds + kWarnedBefore;
+}
+
+bool MayBeRequeued(const SlurmJob& facts, const GangJob& job) {
+  return facts.batch && facts.requeueable && job.options.requeue;
 }
 
 }  // namespace
@@ -56,21 +75,20 @@ std::chrono::milliseconds Coordinator::TakeFacts(const SlurmJob& facts) {
   if (facts.batch) known.batch_node = NodeOf(facts.batch_host);
   known.can_requeue = facts.batch && facts.requeueable;
   Feed(known);
-  const int64_t now_s = RealtimeNs() / 1'000'000'000;
   if (facts.state == "RUNNING" && facts.preempt_time > 0) {
     announced_ = gang::Announced::kPreemption;
     Feed(gang::EndNear{gang::CauseClass::kPreemption, facts.grace_seconds * 500LL});
     return kPoll;
   }
   if (facts.end_time == 0 || facts.state != "RUNNING") return kPoll;
-  const int64_t left_ms = (facts.end_time - now_s) * 1000;
+  const int64_t left_ms = LeftMs(facts);
   // A short job keeps most of its time for its work.
   const int64_t limit_ms = (facts.end_time - facts.start_time) * 1000;
   const int64_t margin_ms = std::min(config_.time_limit_margin_ms, limit_ms / kMarginShare);
   if (margin_ms <= 0 || left_ms <= 0) return kPoll;
   if (left_ms > margin_ms) {
     // Members that were asked to exit may do so.
-    if (announced_ == gang::Announced::kTimeLimit && known.can_requeue && job_.options.requeue) {
+    if (announced_ == gang::Announced::kTimeLimit && MayBeRequeued(facts, job_)) {
       announced_ = gang::Announced::kNothing;
       Feed(gang::EndMoved{});
     }
@@ -82,29 +100,44 @@ std::chrono::milliseconds Coordinator::TakeFacts(const SlurmJob& facts) {
   return kPollNearEnd;
 }
 
-// SIGTERM from Slurm may be preemption's, with time left: then the job can go on elsewhere.
+// SIGTERM from Slurm may be preemption's, or the job's own warning, with time left: then the job can go on elsewhere. Another signal is the
+// job's own warning, or somebody's scancel --signal, which is between him and the program.
 void Coordinator::OnTerminating(const v1::Terminating& message) {
   // Every task says so, some when the answer is there already: each time the reason is not known until Slurm is asked.
   gang::Terminating event{message.task(), message.signal(), context_.slurm != nullptr};
-  Feed(event);
+  const bool ends = message.signal() == SIGTERM;
+  if (ends) Feed(event);
   if (!event.undecided || std::exchange(asking_why_, true)) return;
-  context_.slurm->JobInfo(RunOf(job_, created_ns_), Slurm::Sharing::kSkip,
-                          [weak = weak_from_this(), event](Result<SlurmJob> facts) mutable {
-                            const auto self = weak.lock();
-                            if (!self) return;
-                            self->asking_why_ = false;
-                            if (self->fence_.lost()) return;
-                            if (facts && facts->state == "RUNNING" && facts->preempt_time > 0) {
-                              self->TakeFacts(*facts);
-                              return;
-                            }
-                            // Unless it was this coordinator that had it requeued.
-                            if (facts && facts->batch && facts->restart_count > self->job_.restart_count &&
-                                self->gang_->state() != gang::State::kRequeueing)
-                              self->RequeuedBySlurm();
-                            event.undecided = false;
-                            self->Feed(event);
-                          });
+  context_.slurm->JobInfo(
+      RunOf(job_, created_ns_), Slurm::Sharing::kSkip,
+      [weak = weak_from_this(), event, ends,
+       warn_seconds = message.warn_seconds()](Result<SlurmJob> facts) mutable {
+        const auto self = weak.lock();
+        if (!self) return;
+        self->asking_why_ = false;
+        if (self->fence_.lost()) return;
+        if (facts && facts->state == "RUNNING" && facts->preempt_time > 0) {
+          self->TakeFacts(*facts);
+          return;
+        }
+        // The end that was known comes all the same.
+        if (!facts && self->job_in_slurm_) facts = *self->job_in_slurm_;
+        // The members may take most of the time that is left; the requeue needs the rest.
+        if (facts && IsWarning(*facts, warn_seconds) && MayBeRequeued(*facts, self->job_)) {
+          self->announced_ = gang::Announced::kTimeLimit;
+          self->AddHistory("warned",
+                           "Slurm has sent the members the job's --signal: the job is "
+                           "requeued when they have ended");
+          return self->Feed(gang::EndNear{gang::CauseClass::kTimeLimit, LeftMs(*facts) * 7 / 8, true});
+        }
+        if (!ends) return;
+        // Unless it was this coordinator that had it requeued.
+        if (facts && facts->batch && facts->restart_count > self->job_.restart_count &&
+            self->gang_->state() != gang::State::kRequeueing)
+          self->RequeuedBySlurm();
+        event.undecided = false;
+        self->Feed(event);
+      });
 }
 
 // By a preemption that leaves no time, or by somebody's scontrol requeue. Slurm has it wait for the lifetime of its

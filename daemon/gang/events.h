@@ -126,6 +126,8 @@ struct JobFacts {                      // what Slurm says of the job; until then
 struct EndNear {  // Slurm will end the job soon
   CauseClass cause = CauseClass::kTimeLimit;
   int64_t left_ms = 0;
+  bool signalled =
+      false;  // Slurm has sent the members the signal that the job wants before its end (--signal)
 };
 struct EndMoved {};  // the time limit that was near has been extended
 struct RequeueFailed {

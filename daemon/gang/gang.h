@@ -289,7 +289,10 @@ class Gang {
   void EndLastWords(Actions& out);
   void NoteLastWords(Actions& out);
   [[nodiscard]] std::string Judge(const Fault& fault);
+  [[nodiscard]] bool MeansStop(const Member& member) const;
   [[nodiscard]] std::optional<uint32_t> WhoAskedToStop() const;
+  // The members have Slurm's signal, and the job is to be requeued: what they do now, save and end with any code, is no fault.
+  [[nodiscard]] bool Warned() const { return requeue_for_ && no_time_; }
   void Finish(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code, Actions& out);
   void OrderFinish(std::vector<uint32_t> nodes, Actions& out) const;
   void Requeue(const std::string& why, Actions& out);
@@ -311,6 +314,7 @@ class Gang {
   [[nodiscard]] std::optional<Fault> FaultMeanwhile() const;
 
   // planned.cc
+  void Announce(const EndNear& event, Actions& out);
   void AskForCheckpoint(Actions& out);
   void PlannedStop(Actions& out);
   void LeaveDrained(Actions& out);
@@ -362,7 +366,8 @@ class Gang {
   bool undecided_ = false;      // why Slurm ends the job is being asked
   bool launch_failed_ = false;  // of the step: srun has ended, or will
   bool requeue_ordered_ = false;
-  bool no_time_ = false;  // Slurm is ending it already: no other generation before the requeue
+  bool no_time_ =
+      false;  // Slurm has signalled the members: they end, and no other generation comes before the requeue
   bool succeeded_ = false;
   Next next_ = Next::kRestart;
   std::string last_signature_;  // of the last user fault without progress since

@@ -280,7 +280,7 @@ void Gang::WhenStopped(Actions& out, bool leave_exiting) {
       asked ? "by this code the program asks that the gang ends (--gang=stop_codes)" : Judge(fault);
   if (next_ == Next::kRestart) LeaveDrained(out);
   const Placement placement = Place(Free::kNow);
-  if (next_ == Next::kRestart && requeue_for_ && no_time_) {
+  if (next_ == Next::kRestart && Warned()) {
     next_ = Next::kRequeue;
   } else if (next_ == Next::kRestart && batch_node_ && nodes_[*batch_node_].lost) {
     next_ = settings_.requeue ? Next::kRequeue : Next::kGiveUp;
@@ -310,18 +310,20 @@ void Gang::WhenStopped(Actions& out, bool leave_exiting) {
   StartNext(placement, out);
 }
 
-// The task whose program was the first to exit with one of the stop codes in this generation. That program knows that another
-// generation, or another run of the job, would come to the same; a sidecar does not speak for the gang.
+// Whether the member's program has exited with one of the stop codes: another generation, or another run of the job, would come to the
+// same. A sidecar does not speak for the gang.
+bool Gang::MeansStop(const Member& member) const {
+  return member.rank && member.exit && !member.exit->supervisor_lost && WIFEXITED(member.exit->status) &&
+         settings_.stop_codes.contains(WEXITSTATUS(member.exit->status)) &&
+         RoleOf(member.node).kind != RoleKind::kSidecar;
+}
+
+// The first of them in this generation.
 std::optional<uint32_t> Gang::WhoAskedToStop() const {
   std::optional<uint32_t> first;
   for (uint32_t task = 0; task < members_.size(); ++task) {
-    const Member& member = members_[task];
-    if (!member.rank || !member.exit || member.exit->supervisor_lost ||
-        RoleOf(member.node).kind == RoleKind::kSidecar)
-      continue;
-    const int status = member.exit->status;
-    if (!WIFEXITED(status) || !settings_.stop_codes.contains(WEXITSTATUS(status))) continue;
-    if (!first || member.exit->time_ns < members_[*first].exit->time_ns) first = task;
+    if (!MeansStop(members_[task])) continue;
+    if (!first || members_[task].exit->time_ns < members_[*first].exit->time_ns) first = task;
   }
   return first;
 }

@@ -64,10 +64,17 @@ void Gang::ExitSeen(uint32_t task, const Exit& exit, Actions& out) {
   member.state = MemberState::kExited;
   member.exit = exit;
   const RoleKind kind = RoleOf(member.node).kind;
+  // A gang that ends does not wait for nodes that are away.
+  if (MeansStop(member) &&
+      (state_ == State::kStarting || state_ == State::kRunning || state_ == State::kStopping) &&
+      (next_ == Next::kRestart || next_ == Next::kRequeue) && !terminating_ && !Warned()) {
+    next_ = Next::kGiveUp;
+    if (state_ == State::kStopping) return WhenStopped(out);
+  }
   switch (state_) {
     case State::kStarting:
     case State::kRunning:
-      if (terminating_) return MaybeAllExited(out);
+      if (terminating_ || Warned()) return MaybeAllExited(out);
       if (Interrupted(exit.status)) {
         fault_ = MemberFault(task, exit);
         return GiveUp(fault_->what, out);
@@ -120,7 +127,7 @@ void Gang::SupervisorLost(uint32_t task, const Exit& exit, Actions& out) {
       return TestSpoiled(member.node, out);
     case State::kStarting:
     case State::kRunning:
-      if (terminating_) return MaybeAllExited(out);
+      if (terminating_ || Warned()) return MaybeAllExited(out);
       if (IsActive(member.node)) {
         if (!MayStillStart()) next_ = Next::kGiveUp;
         return Fail(MemberFault(task, exit), out);
@@ -128,7 +135,7 @@ void Gang::SupervisorLost(uint32_t task, const Exit& exit, Actions& out) {
       out.emplace_back(Note{"spare_lost", MemberFault(task, exit).what});
       return;
     case State::kStopping:
-      if (next_ == Next::kRestart && !MayStillStart()) next_ = Next::kGiveUp;
+      if (next_ == Next::kRestart && !Warned() && !MayStillStart()) next_ = Next::kGiveUp;
       return WhenStopped(out);
     default:
       return;  // decided when all are here
@@ -166,6 +173,10 @@ void Gang::MaybeAllExited(Actions& out) {
     if (!good) out.emplace_back(Note{"terminated", "Slurm ended the job"});
     if (good) out.emplace_back(Note{"succeeded", "all members have exited with code 0"});
     return Finish(good, std::nullopt, good ? code : std::nullopt, out);
+  }
+  if (Warned()) {
+    if (any_awaited ? awaited : all) PlannedStop(out);
+    return;
   }
   // Before all have been started, only a chief can end it: what starts later belongs to it too.
   const bool over = chief_done || (state_ == State::kRunning && (any_awaited ? awaited : all));

@@ -114,8 +114,22 @@ void Gang::On(const EndNear& event, Actions& out) {
     no_time_ = true;
     if (state_ == State::kStopping && next_ == Next::kGiveUp) next_ = Next::kRestart;
   }
+  no_time_ |= event.signalled;
   EndLastWords(out);
-  if (terminating_ || requeue_for_ || state_ == State::kFinished || state_ == State::kRequeueing) return;
+  if (terminating_ || state_ == State::kFinished || state_ == State::kRequeueing) return;
+  const bool runs = state_ == State::kStarting || state_ == State::kRunning;
+  if (!requeue_for_) {
+    Announce(event, out);
+  } else if (event.signalled && runs) {
+    out.emplace_back(SetTimer{Timer::kGrace, std::max<int64_t>(event.left_ms, 0)});
+  }
+  if (!Warned()) return;
+  // They may have ended, or stopped, while Slurm was asked.
+  if (runs) return MaybeAllExited(out);
+  WhenStopped(out);
+}
+
+void Gang::Announce(const EndNear& event, Actions& out) {
   const char* what = EndText(event.cause);
   if (!CanRequeue()) {
     if (std::exchange(told_of_end_, generation_) == generation_) return;

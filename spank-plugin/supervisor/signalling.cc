@@ -34,11 +34,17 @@ void Supervisor::OnSignal(const signalfd_siginfo& info) {
     suspended_ = false;
     RestartTimers(now);
   }
+  if (signal == settings_.warn_signal && signal != SIGTERM) Tell(signal);
   if (signal == SIGTERM) {
     OnTerminate();
   } else {
     Forward(signal);
   }
+}
+
+void Supervisor::Tell(int signal) {
+  signalled_ = signal;
+  signalled_due_ = true;
 }
 
 void Supervisor::Forward(int signal) {
@@ -57,10 +63,10 @@ void Supervisor::ForwardHeld() {
   sigemptyset(&held_);
 }
 
-// scancel, the time limit or preemption: SIGKILL follows after KillWait. The program may save its work and
-// end; nothing is started any more.
+// scancel, the time limit or preemption, and SIGKILL follows after KillWait; or the warning that the job wants before its end. The
+// program may save its work and end; nothing is started any more.
 void Supervisor::OnTerminate() {
-  if (!terminated_) signalled_due_ = true;
+  if (!terminated_) Tell(SIGTERM);
   terminated_ = true;
   warm_.End();
   if (ProgramRuns()) {

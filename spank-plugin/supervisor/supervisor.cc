@@ -305,7 +305,8 @@ void Supervisor::OnMemberEnd(pid_t pid, int wait_status) {
   // A death that musterd has ordered is no news; one that came before the order reached the program is.
   exited_due_ = !(killed && Stopping() && !fencing_);
   // musterd may have a last word on how this task is to end.
-  if (terminated_) leave_at_.Set(MonotonicMs() + settings_.leave_ms);
+  const bool warned = settings_.warn_signal == SIGTERM;
+  if (terminated_) leave_at_.Set(MonotonicMs() + (warned ? settings_.warned_ms : settings_.leave_ms));
 }
 
 // Kills on the supervisor's own decision, because musterd has not been heard for too long.
@@ -417,7 +418,8 @@ void Supervisor::Report() {
   }
   if (signalled_due_) {
     wire::Signalled body{};
-    body.signal = SIGTERM;
+    body.signal = static_cast<uint32_t>(signalled_);
+    body.warn_seconds = signalled_ == settings_.warn_signal ? settings_.warn_seconds : 0;
     if (!put(&signalled_due_, SendBody(socket_.get(), body, wire::Type::kSignalled))) return;
   }
   if (exiting_due_) {

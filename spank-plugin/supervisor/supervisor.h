@@ -34,10 +34,14 @@ struct Settings {
   Identity identity;
   // Whether Slurm's signals reach this process only (proctrack/cgroup), and so must be passed on.
   bool forward_signals = true;
+  // The signal that the job wants before its end, and how many seconds before (--signal); 0: none.
+  int warn_signal = 0;
+  uint32_t warn_seconds = 0;
   // Times, in milliseconds. Tests shorten them.
   int64_t welcome_ms = 10'000;   // for musterd to answer a hello
   int64_t give_up_ms = 300'000;  // without musterd until the task fails
   int64_t leave_ms = 2'000;      // after SIGTERM and the program's end, for musterd's Finish
+  int64_t warned_ms = 20'000;    // the same where SIGTERM is the job's own warning: no SIGKILL follows soon
   int64_t exiting_ms = 2'000;    // after SIGKILL, until musterd is told that what is left only exits
   int64_t core_poll_ms = 500;    // between two looks for a core dump in progress
   int64_t drain_ms = 600'000;    // after the program's end, until its last directory is a checkpoint
@@ -126,6 +130,7 @@ class Supervisor {
   // signalling.cc
   void OnSignals();
   void OnSignal(const signalfd_siginfo& info);
+  void Tell(int signal);  // musterd
   void Forward(int signal);
   void ForwardHeld();
   void OnTerminate();
@@ -186,6 +191,7 @@ class Supervisor {
   bool executed_due_ = false;
   bool exited_due_ = false;
   bool signalled_due_ = false;
+  int signalled_ = 0;  // the newest signal that musterd is to be told of
   bool beat_page_due_ = false;
   bool exiting_due_ = false;
   bool stopped_due_ = false;

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import batches  # noqa: E402
 import harness  # noqa: E402
 from batches import OLD_SCRIPT, BatchCase  # noqa: E402
-from harness import SLURM  # noqa: E402
+from harness import MEMBER, SLURM  # noqa: E402
 from vc.names import CONTROLLER  # noqa: E402
 from walkers import Walkers  # noqa: E402
 
@@ -73,6 +73,28 @@ class End(BatchCase):
         """Seconds since the job began."""
         hours, minutes, seconds = self.of_slurm(gang, "RunTime").split(":")
         return (int(hours) * 60 + int(minutes)) * 60 + int(seconds)
+
+    def test_a_program_that_saves_and_ends_by_the_jobs_signal_is_requeued_whatever_its_code(self) -> None:
+        code = (
+            "import signal, time\nrestart = os.environ.get('SLURM_RESTART_COUNT', '0')\n"
+            "def save(number, frame):\n  time.sleep(rank)\n  open('{FILES}/saved.%d' % rank, 'w').write(str(number))\n  sys.exit({CODE} * rank)\n"
+            "signal.signal(signal.{SIGNAL}, save)\nrecord(restart=restart)\nuntil_released()\n"
+        )
+        jobs = []
+        for name, of_ranks in (("SIGTERM", "0"), ("SIGUSR1", "9")):
+            jobs.append(self.batch(
+                f"#SBATCH -N2 --ntasks-per-node=1 -t 1 --signal={name[3:]}@30 --gang\n"
+                f"cat >{{FILES}}/program <<'END'\n{code.replace('{SIGNAL}', name).replace('{CODE}', of_ranks)}END\n"
+                f'srun {" ".join([*MEMBER, "{FILES}"])} "$(<{{FILES}}/program)"; echo $? >>{{FILES}}/after\n'
+            ))
+        for job in jobs:
+            records = job.wait_for_generation(2, 2, SLURM)
+            self.assertEqual([record.said["restart"] for record in records], ["1", "1"])
+            self.assertTrue((job.files / "saved.0").exists() and (job.files / "saved.1").exists())
+            job.release()
+        for job in jobs:
+            self.assertEqual(job.wait(SLURM), 0, job.err)
+            self.assertEqual((job.files / "after").read_text(), "0\n", "the script of the first run has not gone on")
 
     def test_a_job_that_is_preempted_without_notice_runs_again_as_soon_as_there_is_room(self) -> None:
         gang = self.walk_in_batch(nodes=5, directives="-p abrupt")

@@ -264,5 +264,115 @@ TEST_F(GangRequeue, UnkillableProcessesDoNotHinderARequeueThatWasPlanned) {
   EXPECT_EQ(rig.gang.state(), State::kRequeueing);
 }
 
+// ---- Slurm has signalled the members: the warning that the job wants (--signal), or a preemption's SIGTERM
+
+class GangWarned : public GangRequeue {
+ protected:
+  // The program saves, and exits with 0 or any other code.
+  void Warn() { rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000, .signalled = true}); }
+  void ExpectRequeued() {
+    rig.StopAll();
+    ASSERT_TRUE(rig.Did<RequeueJob>());
+    EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+    EXPECT_EQ(rig.gang.user_faults(), 0U);
+  }
+};
+
+TEST_F(GangWarned, WhenAllHaveSavedAndEndedTheJobIsRequeued) {
+  Warn();
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 90'000);
+  rig.Exit(0, ExitCode(0));
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  rig.Exit(1, ExitCode(0));
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  ExpectRequeued();
+}
+
+TEST_F(GangWarned, AnotherCodeStopsNobodyWhoStillSaves) {
+  Warn();
+  rig.Exit(0, ExitCode(143));
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_FALSE(rig.Did<StopGeneration>());
+  rig.LoseSupervisor(0);
+  EXPECT_FALSE(rig.Did<StopGeneration>());
+  rig.Exit(1, SIGUSR1);
+  ExpectRequeued();
+}
+
+TEST_F(GangWarned, WhoDoesNotEndIsStoppedInTime) {
+  Warn();
+  rig.Exit(0, ExitCode(0));
+  rig.Feed(TimerFired{Timer::kGrace});
+  EXPECT_TRUE(rig.Did<StopGeneration>());
+  ExpectRequeued();
+}
+
+TEST_F(GangWarned, AnEndThatWasNearBeforeGetsTheTimeThatTheSignalLeaves) {
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 60'000});
+  Warn();
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 90'000);
+  rig.Exit(0, ExitCode(0));
+  rig.Exit(1, ExitCode(0));
+  ExpectRequeued();
+}
+
+TEST_F(GangWarned, BySigtermTooHoweverLongSlurmTakesToSayWhy) {
+  rig.Feed(Terminating{.task = 0, .signal = SIGTERM, .undecided = true});
+  rig.Exit(0, ExitCode(0));
+  rig.Exit(1, ExitCode(1));
+  EXPECT_EQ(rig.gang.state(), State::kRunning) << "nothing is decided";
+  Warn();
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  ExpectRequeued();
+}
+
+TEST_F(GangWarned, BySigtermWhileAFaultStopsTheGeneration) {
+  rig.Exit(0, ExitCode(1));
+  rig.Feed(Terminating{.task = 0, .signal = SIGTERM, .undecided = true});
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kStopping);
+  for (uint32_t task = 0; task < 3; ++task) rig.LoseSupervisor(task);
+  Warn();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+TEST_F(GangWarned, ByAPreemptionWhoseSigtermTheProgramObeys) {
+  rig.Feed(Terminating{.task = 0, .signal = SIGTERM, .undecided = true});
+  rig.Feed(EndNear{.cause = CauseClass::kPreemption, .left_ms = 10'000});
+  rig.Exit(0, ExitCode(0));
+  rig.Exit(1, ExitCode(0));
+  ExpectRequeued();
+}
+
+TEST_F(GangWarned, WithoutARequeueAnExitIsTheEnd) {
+  rig.Feed(JobFacts{.batch_node = 0, .can_requeue = false});
+  Warn();
+  rig.Exit(0, ExitCode(0));
+  rig.Exit(1, ExitCode(0));
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_TRUE(rig.gang.succeeded());
+}
+
+TEST_F(GangRequeue, WithoutASignalAProgramThatEndsNearTheLimitHasSucceeded) {
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000});
+  rig.Exit(0, ExitCode(0));
+  rig.Exit(1, ExitCode(0));
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST(GangWarnedChief, IsWaitedForAsTheOthersAre) {
+  Settings settings = Rig::SettingsOf(2, 1);
+  settings.roles = {Role{.name = "chief", .kind = RoleKind::kChief},
+                    Role{.name = "log", .kind = RoleKind::kSidecar}};
+  settings.node_roles = {0, 1};
+  Rig rig(settings);
+  rig.Run();
+  rig.Feed(JobFacts{.batch_node = 0, .can_requeue = true});
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000, .signalled = true});
+  rig.Exit(0, ExitCode(0));
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing) << "a sidecar does not end by itself";
+}
+
 }  // namespace
 }  // namespace muster::gang

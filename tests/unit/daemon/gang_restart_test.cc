@@ -407,6 +407,13 @@ TEST_F(GangStopCodes, EndTheGangForGood) {
   ExpectOver(1);
 }
 
+TEST_F(GangStopCodes, WaitForNoNodeThatIsAway) {
+  rig.Feed(NodeLeft{0});
+  rig.Exit(2, ExitCode(93));
+  rig.Stopped(1);
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
 TEST_F(GangStopCodes, AlsoWhileAnotherFaultStopsTheGeneration) {
   rig.Feed(MemberExited{0, 1, {.status = SIGKILL, .time_ns = 1'000, .cause = CauseClass::kInfrastructure}});
   rig.Exit(3, ExitCode(93), 2'000);
@@ -419,6 +426,15 @@ TEST_F(GangStopCodes, WinOverARequeue) {
   ASSERT_EQ(rig.gang.state(), State::kStopping);
   rig.Exit(2, ExitCode(93), 2'000);
   ExpectOver(2);
+}
+
+TEST_F(GangStopCodes, WinOverTheRequeueAfterSlurmsSignal) {
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000, .signalled = true});
+  rig.Exit(0, ExitCode(0));
+  rig.Exit(1, ExitCode(93));
+  rig.Exit(2, ExitCode(0));
+  rig.Exit(3, ExitCode(0));
+  ExpectOver(1);
 }
 
 TEST_F(GangStopCodes, AreTheFirstOnesWord) {

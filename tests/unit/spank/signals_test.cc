@@ -49,6 +49,41 @@ TEST(Signals, AreNotPassedOnWhenSlurmReachesEveryProcessItself) {
   EXPECT_EQ(rig.ReadStdout("\n"), "HUP\n");
 }
 
+TEST(Signals, ThatTheJobWantsBeforeItsEndAreToldOf) {
+  Rig rig;
+  rig.settings.warn_signal = SIGUSR1;
+  rig.settings.warn_seconds = 90;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, kTrapAll);
+  rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  kill(rig.supervisor(), SIGUSR2);
+  EXPECT_EQ(rig.ReadStdout("\n"), "USR2\n");
+  kill(rig.supervisor(), SIGUSR1);
+  EXPECT_EQ(rig.ReadStdout("\n"), "USR1\n");
+  auto told = rig.Expect<wire::Signalled>(Type::kSignalled);
+  EXPECT_EQ(told.signal, static_cast<uint32_t>(SIGUSR1));
+  EXPECT_EQ(told.warn_seconds, 90U);
+  kill(rig.supervisor(), SIGTERM);
+  told = rig.Expect<wire::Signalled>(Type::kSignalled);
+  EXPECT_EQ(told.signal, static_cast<uint32_t>(SIGTERM));
+  EXPECT_EQ(told.warn_seconds, 0U);
+}
+
+TEST(Signals, SigtermMayBeTheWarning) {
+  Rig rig;
+  rig.settings.warn_signal = SIGTERM;
+  rig.settings.warn_seconds = 60;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, kTrapAll);
+  rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  kill(rig.supervisor(), SIGTERM);
+  EXPECT_EQ(rig.Expect<wire::Signalled>(Type::kSignalled).warn_seconds, 60U);
+}
+
 TEST(Signals, FromTheProgramToItsParentAreNotSentBack) {
   Rig rig;
   rig.Launch();
