@@ -89,7 +89,10 @@ AgentEvents LocalGang::MakeAgentEvents() {
     if (term < orders_.term() || node >= job_.hosts.size()) return;
     spdlog::info("gang {}: {} coordinates, term {}", job_.Id(), job_.hosts[node], term);
     AdoptTerm(term);
-    if (search_.Announced(node)) Redial();
+    if (search_.Announced(node)) return Redial();
+    // The beats may tell of the term before the link does. What the coordinator has said over the link in the term before is refused from
+    // now on: a registration has it say again what counts.
+    Register();
   };
   events.stop_ordered = [this](uint64_t term, uint64_t generation) {
     if (term < orders_.term() || !orders_.MayRun(generation)) return;

@@ -218,7 +218,7 @@ void Coordinator::Do(const gang::Persist& /*action*/) {
         return spdlog::error("gang {}: record not written: {}", self->job_.Id(), written.error().message);
       if (self->fence_.Durable(generation)) self->orphans_.Collect();
       self->ending_.Recorded(ended, requeueing);
-      self->LeaseStoreConfirmed(asked);
+      if (self->leadership_) self->leadership_->StoreConfirmed(asked);
       self->MaybeSendStarts();
       self->MaybeSendFinish();
       self->MaybeRequeue();

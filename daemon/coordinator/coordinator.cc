@@ -277,6 +277,7 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
   if (gang_ && !fence_.lost()) {
     LeaseOfClosed(node);
     Feed(gang::NodeLeft{node});
+    if (gang_->nodes()[node].ended) terms_.Wait(clock_->Now());
     if (gang_->nodes()[node].lost || gang_->nodes()[node].ended) LeaseRemoved(node);
   }
   MaybeOver();

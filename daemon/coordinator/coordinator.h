@@ -208,7 +208,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void LeaseOfClosed(uint32_t node);
   void LeaseRemoved(uint32_t node);
   void LeaseStop(uint64_t generation);
-  void LeaseStoreConfirmed(lease::Nanos asked_at);
   void ConfirmInStore();
   void MaybeRaise();
   void RaiseTerm();

@@ -120,7 +120,7 @@ LeadEvents Coordinator::MakeLeadEvents() {
   events.silent = [this](uint32_t node) {
     gang::NodeSilent silent{node, RealtimeNs() - config_.silence_ms * 1'000'000};
     if (node >= gang_->nodes().size()) return;
-    terms_.Lost(clock_->Now());
+    terms_.Wait(clock_->Now());
     Feed(silent);
     if (!fence_.lost() && gang_->nodes()[node].lost) CloseLost(node);
   };
@@ -188,10 +188,6 @@ void Coordinator::LeaseStop(uint64_t generation) {
   terms_.SetStop(generation);
 }
 
-void Coordinator::LeaseStoreConfirmed(lease::Nanos asked_at) {
-  if (leadership_) leadership_->StoreConfirmed(asked_at);
-}
-
 void Coordinator::ConfirmInStore() {
   // Not behind what the worker may be stuck with: it has the store's own time limit, and is asked again.
   if (confirming_) return;
@@ -254,6 +250,8 @@ void Coordinator::TermRaised(const Status& raised) {
     CommitWaiting();
     // The lease says it once.
     if (what.overtaken) return Deposed(fence_.Newer());
+    terms_.Wait(clock_->Now());  // it is tried again after a while
+    MaybeOver();
     // Whether it was written is not known when the store did not answer: reading tells.
     return ConfirmInStore();
   }
@@ -261,6 +259,10 @@ void Coordinator::TermRaised(const Status& raised) {
   AddHistory("term", fmt::format("term {} begins", fence_.term()));
   terms_.Raised(asked_at_, clock_->Now(), *gang_);
   Lead();
+  // What a lost node beats counts once it has been attached again, as in the term before.
+  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
+    if (gang_->nodes()[node].lost) LeaseRemoved(node);
+  }
   Do(gang::Persist{});
   Carry(gang_->SayAgain());
   CommitWaiting();

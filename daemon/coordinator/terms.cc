@@ -56,7 +56,11 @@ WitnessSet Terms::Pick(const gang::Gang& gang, const std::set<uint32_t>& here) c
   WitnessSet set;
   for (const uint32_t node : candidates_) {
     if (set.size() == lease::kMaxWitnesses) break;
-    if (!IsGone(gang.nodes()[node]) || here.contains(node)) set.Add(static_cast<lease::NodeIndex>(node));
+    const auto index = static_cast<lease::NodeIndex>(node);
+    const gang::Gang::Node& n = gang.nodes()[node];
+    // A set does not grow by a node that is away: it may not be back, and the others would be too few.
+    const bool may = n.present || lead_.witnesses.empty() || lead_.witnesses.Contains(index);
+    if ((!IsGone(n) && may) || here.contains(node)) set.Add(index);
   }
   return set;
 }
@@ -124,7 +128,7 @@ std::optional<lease::Nanos> Terms::RaiseAt(const gang::Gang& gang) const {
   });
   const bool room = Pick(gang).size() > lead_.witnesses.size();
   if ((!lost && !room) || !AllHeard(gang)) return std::nullopt;
-  lease::Nanos at = lost_at_ ? *lost_at_ + patience_.after_loss : lead_.taken_at;
+  lease::Nanos at = waits_since_ ? *waits_since_ + patience_.after_loss : lead_.taken_at;
   if (!lost && grown_at_) at = std::max(at, *grown_at_ + patience_.to_grow);
   return at;
 }
@@ -133,8 +137,11 @@ std::vector<lease::NodeIndex> Terms::Unheard(const gang::Gang& gang) const {
   std::vector<lease::NodeIndex> nodes;
   for (const lease::NodeIndex node : lead_.watched) {
     const gang::Gang::Node& n = gang.nodes()[node];
-    const bool known = (heard_.contains(node) && n.present) || refusing_.contains(node);
-    if (!known && !n.lost && !lead_.closed.Contains(node)) nodes.push_back(node);
+    // A node that was away when the term began is waited for as it is, until it has beaten in this term.
+    const bool heard = heard_.contains(node);
+    const bool known =
+        (heard && n.present) || (!heard && lead_.closed.Contains(node)) || refusing_.contains(node);
+    if (!known && !n.lost) nodes.push_back(node);
   }
   return nodes;
 }

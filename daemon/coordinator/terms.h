@@ -55,8 +55,8 @@ class Terms {
 
   // A node has beaten in this term. When all have, nodes of older witness sets need not be asked any more.
   void Heard(uint32_t node, const gang::Gang& gang);
-  // A node is silent.
-  void Lost(lease::Nanos now) { lost_at_ = now; }
+  // A node is silent or has left for good, or the term could not be raised: for a while nothing is raised.
+  void Wait(lease::Nanos now) { waits_since_ = now; }
   void SetQuorum(bool quorum) { quorum_ = quorum; }
   void SetStop(uint64_t generation);
   // A node of an earlier term lives, and its musterd does not.
@@ -80,11 +80,11 @@ class Terms {
 
   std::vector<uint32_t> candidates_;
   Patience patience_;
-  std::optional<lease::Nanos> lost_at_;   // a node, the last time
-  std::optional<lease::Nanos> grown_at_;  // the set, the last time
-  lease::WitnessSet next_;                // of the term that is being raised
-  lease::LeadSettings lead_;              // of this term
-  std::set<uint32_t> heard_;              // nodes that have beaten in this term
+  std::optional<lease::Nanos> waits_since_;  // Wait, the last time
+  std::optional<lease::Nanos> grown_at_;     // the set, the last time
+  lease::WitnessSet next_;                   // of the term that is being raised
+  lease::LeadSettings lead_;                 // of this term
+  std::set<uint32_t> heard_;                 // nodes that have beaten in this term
   std::set<lease::NodeIndex> refusing_;
   bool quorum_ = false;
 };

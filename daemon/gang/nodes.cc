@@ -11,7 +11,7 @@ namespace muster::gang {
 void Gang::On(const NodeJoined& event, Actions& out) {
   if (event.node >= nodes_.size()) return;
   Node& node = nodes_[event.node];
-  const bool returning = node.joined;
+  const bool returning = node.joined && !node.present;  // else it registers anew on its link
   const bool was_lost = node.lost;
   if (event.checkpoint_bad && state_ == State::kRecovering) On(*event.checkpoint_bad, out);
   Learn(event);

@@ -232,6 +232,7 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
         lead.NodeClosed(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
     }
     Feed(gang::NodeLeft{node});
+    if (gang_->nodes()[node].ended) terms_.Wait(daemon_.host.Local());
   }
   MaybeOver();
 }

@@ -109,7 +109,7 @@ void Coordinator::OnLease(const lease::Event& event) {
       return MaybeRaise();
     case lease::EventKind::kSilent:
       daemon_.sim.invariants.Silent(event.node, fence_.term(), daemon_.host);
-      terms_.Lost(daemon_.host.Local());
+      terms_.Wait(daemon_.host.Local());
       Feed(gang::NodeSilent{event.node, world_.now()});
       return CloseLost(event.node);
     case lease::EventKind::kStopped:
@@ -192,6 +192,8 @@ void Coordinator::TermRaised(bool raised) {
     if (what.owed) Do(gang::Persist{});
     CommitWaiting();
     if (what.overtaken) return Deposed();
+    terms_.Wait(daemon_.host.Local());
+    MaybeOver();
     return ConfirmInStore();
   }
   if (what.overtaken) return Deposed();
@@ -199,6 +201,10 @@ void Coordinator::TermRaised(bool raised) {
   daemon_.sim.invariants.Coordinates(fence_.term(), origin_.promised);
   terms_.Raised(asked_at_, daemon_.host.Local(), *gang_);
   Lead();
+  // What a lost node beats counts once it has been attached again, as in the term before.
+  for (lease::NodeIndex node = 0; node < gang_->nodes().size(); ++node) {
+    if (gang_->nodes()[node].lost) daemon_.lead()->NodeRemoved(node);
+  }
   Do(gang::Persist{});
   Carry(gang_->SayAgain());
   CommitWaiting();

@@ -46,8 +46,7 @@ void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& clos
     case lease::EventKind::kSuccessor:
       if (event.term < orders_.term()) return;
       AdoptTerm(event.term);
-      if (search_.Announced(event.node)) Redial();
-      return;
+      return search_.Announced(event.node) ? Redial() : Register();
     case lease::EventKind::kStopOrdered:
       if (event.term >= orders_.term() && orders_.MayRun(event.generation)) On(Stop{event.generation, true});
       return;

@@ -188,9 +188,9 @@ TEST(CoordinatorSearch, AnAnnouncedNodeIsDialledAtOnceAndFollowed) {
 TEST(CoordinatorSearch, AHigherTermOfTheNodeThatItIsLinkedToNeedsNoNewLink) {
   CoordinatorSearch search = Search();
   search.Dial(0);
-  EXPECT_FALSE(search.Announced(0));
+  EXPECT_FALSE(search.Announced(search.coordinator()));
   EXPECT_FALSE(search.Idle());
-  EXPECT_TRUE(search.Announced(1));
+  EXPECT_TRUE(search.Announced(0));
   search.Dial(0);
   search.TookOver(1);
   EXPECT_TRUE(search.Idle()) << "whoever has taken over registers anew";

@@ -119,6 +119,8 @@ TEST(TakeOver, WhatARequeuedJobHasLeftBehindIsOver) {
     ASSERT_TRUE(refusal);
     EXPECT_TRUE(TakeOver::IsJobOver(*refusal)) << refusal->message;
   }
+  record.submission = 6;
+  EXPECT_FALSE(Refusal(Decide({.fresh = true}, record))) << "another job's, which had the number before";
 }
 
 TEST(TakeOver, ALaunchBeforeTheRecordsIsRefused) {

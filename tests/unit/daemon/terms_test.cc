@@ -169,7 +169,7 @@ class TermsOfARunningGang : public ::testing::Test {
     terms_.SetQuorum(true);
   }
   void Lose(uint32_t node, lease::Nanos now) {
-    terms_.Lost(now);
+    terms_.Wait(now);
     rig_.Feed(gang::NodeSilent{node, 0});
   }
   void ComeBack(uint32_t node) {
@@ -254,6 +254,29 @@ TEST_F(TermsOfARunningGang, ANodeThatIsBackIsAWitnessAgainOnceItIsHeard) {
   EXPECT_EQ(RaiseAt(), 100 + kAfterLoss) << "at once";
   Raise(300);
   EXPECT_EQ(Witnesses(), (WitnessSet{1, 2, 0}));
+}
+
+TEST_F(TermsOfARunningGang, ASetDoesNotGrowByANodeThatIsAwayAgain) {
+  Lose(2, 100);
+  Raise(200);
+  Follow();
+  ComeBack(2);
+  rig_.Feed(gang::NodeLeft{2});
+  EXPECT_EQ(RaiseAt(), std::nullopt);
+  Lose(0, 300);
+  Raise(400);
+  EXPECT_EQ(Witnesses(), WitnessSet{1}) << "one that was a witness, and is away, stays one";
+}
+
+// Its musterd ends again behind its first beat in this term: then the port refuses, and its supervisors run on for `reconnect`.
+TEST_F(TermsOfARunningGang, ANodeThatWasAwayWhenTheTermBeganIsProbedOnceItHasBeaten) {
+  rig_.Feed(gang::NodeLeft{2});
+  Lose(0, 100);
+  Raise(200);
+  ASSERT_TRUE(terms_.lead().closed.Contains(2));
+  EXPECT_EQ(terms_.Unheard(rig_.gang), Nodes{1});
+  terms_.Heard(2, rig_.gang);
+  EXPECT_EQ(terms_.Unheard(rig_.gang), (Nodes{1, 2}));
 }
 
 TEST_F(TermsOfARunningGang, OfANodeThatComesAndGoesTheSetGrowsOnceInAWhile) {
