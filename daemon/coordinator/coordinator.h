@@ -12,7 +12,6 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/loop.h"
@@ -44,6 +43,7 @@
 namespace muster {
 
 class Link;
+struct TakenRecord;  // takeover.cc
 enum class Port;
 struct SlurmJob;
 
@@ -85,13 +85,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
     std::shared_ptr<Link> link;
     v1::AgentMessage message;
   };
-  // The record is this coordinator's.
-  struct Taken {
-    GangHead head;
-    std::optional<GangRecord> record;  // that was there
-    TakeOver::Swap::After after;
-  };
-  using Tried = std::variant<Taken, TakeOver::Elsewhere, Error>;
   // Which members have their shards of the checkpoint that a generation starts from, and where from.
   struct Restored {
     uint64_t generation = 0;
@@ -106,9 +99,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   };
 
   void TryTakeOver();
-  static Tried LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& now,
-                           const GangRecord& mine, const std::function<bool()>& alive);
-  void Begin(Taken taken);
+  void Begin(TakenRecord taken);
   void NotTaken(const Error& why);
   void Refuse(const std::string& text);
   void Feed(const gang::Event& event);

@@ -78,6 +78,7 @@ class TakeOver {
   [[nodiscard]] static bool IsJobOver(const Error& why) { return why.code == Errc::kDenied; }
   // Whether the outcome of the swap must be known: tried until the store has answered, for kSwapFor.
   [[nodiscard]] bool ForSure() const { return origin_.promised; }
+  [[nodiscard]] const GangJob& job() const { return job_; }
 
  private:
   [[nodiscard]] Status MayTake(const GangRecord& record) const;

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "base/clock.h"
 #include "daemon/coordinator/coordinator.h"
@@ -15,13 +15,87 @@
 #include "daemon/slurm/topology.h"
 
 namespace muster {
+
+// The record is this coordinator's.
+struct TakenRecord {
+  GangHead head;
+  std::optional<GangRecord> record;  // that was there
+  TakeOver::Swap::After after = TakeOver::Swap::After::kNothing;
+};
+
 namespace {
+
+using Tried = std::variant<TakenRecord, TakeOver::Elsewhere, Error>;
 
 constexpr auto kTakeoverRetry = std::chrono::milliseconds(1000);
 constexpr auto kSwapRetry = std::chrono::milliseconds(300);
 
 TakeOver::Nanos Nanos(Loop::Time time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
+}
+
+// One look, and one swap by what it has found. `go_on`: whether to try again after an error of the store.
+Tried LookAndSwapOnce(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& now,
+                      const GangRecord& mine, const std::function<bool(const Error& why)>& go_on) {
+  Result<GangHead> head = catalog.Load();
+  if (!head && head.error().code != Errc::kNotFound) return head.error();
+  if (!head) head = GangHead();
+  // A foreign or damaged record is reported and left alone: nothing is written over it.
+  std::optional<GangRecord> record;
+  if (!head->record.empty()) {
+    auto decoded = GangRecord::Decode(head->record);
+    if (!decoded) return decoded.error();
+    record = *std::move(decoded);
+  }
+  auto decision = rules.Decide({head->fence, record ? &*record : nullptr}, now, mine);
+  if (auto* elsewhere = std::get_if<TakeOver::Elsewhere>(&decision)) return std::move(*elsewhere);
+  if (auto* why = std::get_if<Error>(&decision)) return std::move(*why);
+  auto& swap = std::get<TakeOver::Swap>(decision);
+  if (swap.record) swap.record->updated_ns = RealtimeNs();
+  const std::string text = swap.record ? swap.record->Encode() : "";
+  Status swapped;
+  if (rules.ForSure()) {
+    swapped = catalog.AdvanceForSure(swap.from, swap.to, text, go_on, head->record);
+  } else if (auto taken = catalog.TakeOver(text, mine.IndexEntry(), &*head); !taken) {
+    swapped = taken.error();
+  }
+  // Whoever has changed the record meanwhile may be the coordinator before, with a last word: that is no refusal.
+  if (!swapped && swapped.error().code == Errc::kConflict)
+    return Error{Errc::kUnavailable, "the record has changed meanwhile: " + swapped.error().message};
+  if (!swapped) return swapped.error();
+  return TakenRecord{{.fence = swap.to}, std::move(record), swap.after};
+}
+
+// On the worker.
+Tried LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& now, const GangRecord& mine,
+                  const std::function<bool()>& alive) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(TakeOver::kSwapFor);
+  const auto again = [&](const Error& why) {
+    if (!MayPass(why) || !alive()) return false;
+    std::this_thread::sleep_for(kSwapRetry);
+    return true;
+  };
+  // A promise is about the term, and that is looked at again.
+  const auto in_time = [&](const Error& why) {
+    return rules.ForSure() && std::chrono::steady_clock::now() <= end && again(why);
+  };
+  Tried tried = LookAndSwapOnce(catalog, rules, now, mine, in_time);
+  while (std::holds_alternative<Error>(tried) && in_time(std::get<Error>(tried)))
+    tried = LookAndSwapOnce(catalog, rules, now, mine, in_time);
+  auto* taken = std::get_if<TakenRecord>(&tried);
+  if (taken == nullptr) return tried;
+  // The coordinator before may have committed after the first look. From here on nobody but this one can.
+  Result<GangHead> head = catalog.Load();
+  while (!head && again(head.error())) head = catalog.Load();
+  if (!head) return head.error();
+  if (head->fence == taken->head.fence) {
+    taken->head = *std::move(head);
+    return tried;
+  }
+  auto newer = GangRecord::Decode(head->record);
+  if (newer && newer->IsOf(rules.job()) && newer->term == head->fence.term)
+    return TakeOver::Elsewhere{newer->coordinator, newer->term};
+  return Error{Errc::kConflict, "another has taken the record since"};
 }
 
 }  // namespace
@@ -47,52 +121,12 @@ void Coordinator::TryTakeOver() {
     loop.Post([weak, tried = std::move(tried)]() mutable {
       const auto self = weak.lock();
       if (!self || self->fence_.lost()) return;
-      if (auto* taken = std::get_if<Taken>(&tried)) return self->Begin(std::move(*taken));
+      if (auto* taken = std::get_if<TakenRecord>(&tried)) return self->Begin(std::move(*taken));
       if (const auto* why = std::get_if<Error>(&tried)) return self->NotTaken(*why);
       const auto& elsewhere = std::get<TakeOver::Elsewhere>(tried);
       self->StepDown(elsewhere.coordinator, elsewhere.term);
     });
   });
-}
-
-// On the worker.
-Coordinator::Tried Coordinator::LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& now,
-                                            const GangRecord& mine, const std::function<bool()>& alive) {
-  Result<GangHead> head = catalog.Load();
-  if (!head && head.error().code != Errc::kNotFound) return head.error();
-  if (!head) head = GangHead();
-  // A foreign or damaged record is reported and left alone: nothing is written over it.
-  std::optional<GangRecord> record;
-  if (!head->record.empty()) {
-    auto decoded = GangRecord::Decode(head->record);
-    if (!decoded) return decoded.error();
-    record = *std::move(decoded);
-  }
-  auto decision = rules.Decide({head->fence, record ? &*record : nullptr}, now, mine);
-  if (auto* elsewhere = std::get_if<TakeOver::Elsewhere>(&decision)) return std::move(*elsewhere);
-  if (auto* why = std::get_if<Error>(&decision)) return std::move(*why);
-  auto& swap = std::get<TakeOver::Swap>(decision);
-  if (swap.record) swap.record->updated_ns = RealtimeNs();
-  const std::string text = swap.record ? swap.record->Encode() : "";
-  const auto go_on = [&, end = std::chrono::steady_clock::now() +
-                               std::chrono::nanoseconds(TakeOver::kSwapFor)](const Error& why) {
-    if (!rules.ForSure() || !MayPass(why) || !alive() || std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(kSwapRetry);
-    return true;
-  };
-  if (rules.ForSure()) {
-    const Status swapped = catalog.AdvanceForSure(swap.from, swap.to, text, go_on, head->record);
-    if (!swapped) return swapped.error();
-  } else if (auto swapped = catalog.TakeOver(text, mine.IndexEntry(), &*head); !swapped) {
-    return swapped.error();
-  }
-  // The coordinator before may have committed after the first look. From here on nobody but this one can.
-  do {
-    head = catalog.Load();
-  } while (!head && go_on(head.error()));
-  if (!head) return head.error();
-  if (head->fence != swap.to) return Error{Errc::kConflict, "another has taken the record since"};
-  return Taken{*std::move(head), std::move(record), swap.after};
 }
 
 void Coordinator::NotTaken(const Error& why) {
@@ -115,7 +149,7 @@ void Coordinator::NotTaken(const Error& why) {
   }
 }
 
-void Coordinator::Begin(Taken taken) {
+void Coordinator::Begin(TakenRecord taken) {
   const GangHead& head = taken.head;
   fence_.Take(head.fence);
   starts_.SetNewest(head.latest);
