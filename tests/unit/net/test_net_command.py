@@ -479,11 +479,28 @@ esac
             self.assertEqual((done.returncode, done.stdout), (2, ""), command)
             self.assertIn("--settings: an empty name is no file", done.stderr)
 
+    def own_etc(self) -> None:
+        """An /etc of this test's own: the test has mounts of its own."""
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/etc"], check=True, timeout=30)
+        self.addCleanup(subprocess.run, ["umount", "/etc"], check=True, timeout=30)
+
+    def test_at_boot_a_mistake_in_musters_configuration_does_not_leave_the_fabric_unset(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        self.own_etc()
+        Path("/etc/muster").mkdir()
+        Path("/etc/muster/muster.yaml").write_text("unknown: key\n")
+        Path("/etc/muster/roce.yaml").write_text("networks: 10.77.0.0/16\n")
+        for unit in ("muster-roce.service", "muster-roce@.service"):
+            subprocess.run(["ip", "link", "set", "roce0", "mtu", "1500"], check=True, timeout=30)
+            [start] = [line for line in (BUILD / "packaging/systemd" / unit).read_text().splitlines() if line.startswith("ExecStart=")]
+            words = start.replace("%i", "roce0").split()[1:]
+            done = subprocess.run([str(BUILD / "bin" / "muster"), *words], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 0, f"{unit}: {done.stdout}{done.stderr}")
+            self.assertEqual(Path("/sys/class/net/roce0/mtu").read_text(), "9000\n", unit)
+
     def test_a_host_without_the_file_of_settings_has_no_fabric(self) -> None:
         self.interface("roce0", "10.77.0.1/16")
-        if Path("/etc/muster").exists():  # this test has mounts of its own
-            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/etc/muster"], check=True, timeout=30)
-            self.addCleanup(subprocess.run, ["umount", "/etc/muster"], check=True, timeout=30)
+        self.own_etc()
         for command in ("check", "set", "switch"):
             done = subprocess.run([str(BUILD / "bin" / "muster"), "net", command], capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual((done.returncode, done.stdout), (0, "/etc/muster/roce.yaml names no networks: this host has no fabric\n"), done.stderr)
