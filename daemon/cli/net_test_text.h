@@ -7,7 +7,7 @@
 
 namespace muster::cli {
 
-// musterd reads a document of wire::kMaxLinksText bytes at most, and warnings may be in front of it.
+// musterd reads a document of wire::kMaxLinksText bytes at most, and the process's libraries may have printed warnings in front of it.
 inline constexpr size_t kMaxVerdict = 24 * 1024;
 
 // Leaves 64 entries at most in each list of a verdict, and kMaxVerdict bytes of what Print writes with --json: findings are left out last.

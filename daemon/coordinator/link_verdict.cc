@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 namespace muster {
 namespace {
@@ -50,6 +52,33 @@ double Number(const json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
 }
 
+// From the first line that begins as a JSON object does: the program's libraries may have printed warnings before.
+std::string_view Document(std::string_view text) {
+  const size_t before = text.starts_with('{') ? 0 : text.find("\n{");
+  return text.substr(std::min(before, text.size()));
+}
+
+// How many entries of a list the program has left out, because the verdict would have been too long.
+double LeftOut(const json& said, const char* list) {
+  const auto found = said.find("left_out");
+  return found != said.end() && found->is_object() ? std::max(0.0, Number(*found, list)) : 0;
+}
+
+// "" where nothing is left out of the lists that a verdict is read from.
+std::string LeftOutText(const json& said) {
+  constexpr std::array<std::pair<const char*, const char*>, 4> kLists{
+      {{"findings", "findings"},
+       {"over_tcp", "nodes that measured over TCP"},
+       {"missing", "nodes that took no part"},
+       {"gone", "nodes that ended in the middle"}}};
+  std::string text;
+  for (const auto& [list, entries] : kLists) {
+    if (const double count = LeftOut(said, list); count > 0)
+      text += fmt::format("{}{:.0f} {}", text.empty() ? "" : ", ", count, entries);
+  }
+  return text.empty() ? "" : "the test of the links has more than it names: " + text;
+}
+
 std::string WhyNone(int status, std::string_view text) {
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   std::string said = Line(text.substr(text.rfind('\n') + 1));
@@ -68,7 +97,7 @@ Result<gang::LinkVerdict> ReadLinkVerdict(int status, std::string_view text,
   const auto none = [&] { return Error{Errc::kInvalid, WhyNone(status, text)}; };
   // 1: the fabric is not good.
   if (status == -1 || !WIFEXITED(status) || WEXITSTATUS(status) > 1) return none();
-  const json said = json::parse(text, nullptr, false);
+  const json said = json::parse(Document(text), nullptr, false);
   if (!said.is_object() || !said.contains("findings")) return none();
   gang::LinkVerdict verdict;
   const auto node_of = [&](const std::string& name) -> std::optional<uint32_t> {
@@ -79,6 +108,7 @@ Result<gang::LinkVerdict> ReadLinkVerdict(int status, std::string_view text,
     if (verdict.warnings.size() < kMaxTexts && !warning.empty())
       verdict.warnings.push_back(std::move(warning));
   };
+  warn(LeftOutText(said));
   const json& findings = Array(said, "findings");
   for (const json& finding : findings) {
     if (!finding.is_object()) continue;
@@ -108,11 +138,11 @@ Result<gang::LinkVerdict> ReadLinkVerdict(int status, std::string_view text,
     if (name.is_string())
       warn(Line(name.get_ref<const std::string&>()) + " ended in the middle of the test of the links");
   }
-  verdict.summary =
-      fmt::format("{} measurements by {} between {} nodes in {:.1f} s: a good link carries {:.0f} Mbit/s; {}",
-                  Number(said, "measurements"), Text(said, "transport"), Number(said, "nodes"),
-                  Number(said, "seconds"), Number(said, "mbit_s"),
-                  findings.empty() ? "no link is bad" : fmt::format("{} findings", findings.size()));
+  const double found = static_cast<double>(findings.size()) + LeftOut(said, "findings");
+  verdict.summary = fmt::format(
+      "{} measurements by {} between {} nodes in {:.1f} s: a good link carries {:.0f} Mbit/s; {}",
+      Number(said, "measurements"), Text(said, "transport"), Number(said, "nodes"), Number(said, "seconds"),
+      Number(said, "mbit_s"), found > 0 ? fmt::format("{:.0f} findings", found) : "no link is bad");
   return verdict;
 }
 

@@ -117,6 +117,35 @@ TEST(LinkVerdict, ANodeThatTookNoPartCannotBeAccused) {
   EXPECT_THAT(verdict.warnings, ElementsAre("slow", "slow too"));
 }
 
+TEST(LinkVerdict, WarningsOfLibrariesMayBeInFrontOfIt) {
+  json said = Good();
+  said["findings"] = {{{"node", "c"}, {"text", "slow"}}};
+  const std::string text =
+      "Warning: couldn't load driver 'libmlx5-rdmav34.so'\n a second line of {it}\n" + said.dump(2) + "\n";
+  const auto verdict = ReadLinkVerdict(kNotGood, text, kNodes, kNames);
+  ASSERT_TRUE(verdict) << verdict.error().message;
+  ASSERT_THAT(verdict->bad, SizeIs(1));
+  EXPECT_EQ(verdict->bad[0].node, 2U);
+}
+
+TEST(LinkVerdict, SaysHowMuchWasLeftOutOfIt) {
+  json said = Good();
+  for (int i = 0; i < 52; ++i) said["findings"].push_back({{"pair", {"a", "b"}}, {"text", "slow"}});
+  said["left_out"] = {{"findings", 8}, {"missing", 3}, {"passing", 70}};
+  gang::LinkVerdict verdict = Read(said, kNotGood);
+  EXPECT_THAT(verdict.summary, HasSubstr("; 60 findings"));
+  const std::string more = "the test of the links has more than it names: ";
+  EXPECT_EQ(verdict.warnings.at(0), more + "8 findings, 3 nodes that took no part");
+  said = Good();
+  said["left_out"] = {{"gone", 2}, {"over_tcp", 1}, {"findings", "x"}};
+  verdict = Read(said, kNotGood);
+  EXPECT_THAT(verdict.summary, HasSubstr("no link is bad"));
+  EXPECT_THAT(verdict.warnings,
+              ElementsAre(more + "1 nodes that measured over TCP, 2 nodes that ended in the middle"));
+  said["left_out"] = {{"passing", 2}};
+  EXPECT_THAT(Read(said, kNotGood).warnings, IsEmpty());
+}
+
 TEST(LinkVerdict, WithoutOneThereIsASentence) {
   EXPECT_EQ(WhyNot(-1, ""), "the program that measures was not started");
   EXPECT_EQ(WhyNot(-1, "a task has ended"), "a task has ended");
