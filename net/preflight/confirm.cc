@@ -70,6 +70,18 @@ std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& 
   return ways;
 }
 
+std::vector<Remeasurement> TakeRound(std::vector<Remeasurement>& todo) {
+  std::set<uint32_t> busy;
+  std::vector<Remeasurement> round;
+  std::erase_if(todo, [&](const Remeasurement& one) {
+    if (busy.contains(one.way.from) || busy.contains(one.way.to)) return false;
+    busy.insert({one.way.from, one.way.to});
+    round.push_back(one);
+    return true;
+  });
+  return round;
+}
+
 std::optional<Suspect> Confirmed(Suspect suspect, const std::vector<Measured>& again,
                                  const Expected& expected) {
   if (again.empty()) return std::nullopt;

@@ -1,6 +1,7 @@
 // A second look at what is suspected: who measures it again, and whether it stands. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -25,6 +26,14 @@ struct Way {
 std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
                            const std::set<uint32_t>& able, const std::set<uint32_t>& shared,
                            const std::vector<Suspect>& suspects);
+
+struct Remeasurement {
+  size_t suspect = 0;  // its place in the list of suspects
+  Way way;
+};
+
+// Takes from `todo`, in its order, those that can go on at once: a node measures one way at a time. Never empty unless `todo` is.
+std::vector<Remeasurement> TakeRound(std::vector<Remeasurement>& todo);
 
 // What stands of a suspect: itself, when all of `again`, which measured those ways, show the same trouble; of losses their sum does. A link
 // that has gone down meanwhile has a worse one: that one, when all show it. Nothing measured: nothing stands.

@@ -154,24 +154,18 @@ std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i].gone && nodes_[i].rails[rail].Here()) able.insert(i);
   }
-  std::vector<std::pair<size_t, Leg>> todo;
+  std::vector<Remeasurement> todo;
   for (size_t i = 0; i < suspects.size(); ++i) {
-    for (const Way& way : Witnesses(suspects[i], switches_, able, shared, suspects))
-      todo.emplace_back(i, Leg{rail, way.from, way.to});
+    for (const Way& way : Witnesses(suspects[i], switches_, able, shared, suspects)) todo.push_back({i, way});
   }
   std::vector<std::vector<Measured>> again(suspects.size());
   while (!todo.empty()) {
-    std::set<uint32_t> busy;
     std::map<Way, size_t> now;
     std::vector<Leg> legs;
-    std::erase_if(todo, [&](const auto& one) {
-      const Leg& leg = one.second;
-      if (busy.contains(leg.from) || busy.contains(leg.to)) return false;
-      busy.insert({leg.from, leg.to});
-      now[{leg.from, leg.to}] = one.first;
-      legs.push_back(leg);
-      return true;
-    });
+    for (const Remeasurement& one : TakeRound(todo)) {
+      now[one.way] = one.suspect;
+      legs.push_back({rail, one.way.from, one.way.to});
+    }
     const bool lossy = std::ranges::any_of(
         now, [&](const auto& one) { return suspects[one.second].trouble == Trouble::kLossy; });
     for (const MeasuredLeg& one : conductor_.Measure(legs, Duration() * (lossy ? kAgainLossy : kAgain)))
