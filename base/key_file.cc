@@ -198,6 +198,10 @@ std::string KeysText(const std::vector<Key>& keys) {
   return text;
 }
 
+bool IsDefaultAndAbsent(const std::string& path, const std::string& default_path) {
+  return path == default_path && ::access(path.c_str(), F_OK) != 0 && errno == ENOENT;
+}
+
 Result<std::string> ReadKeyFile(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;

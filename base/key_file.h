@@ -47,6 +47,8 @@ Result<std::map<std::string, int>> ParseKeys(const std::string& text, const std:
                                              const std::vector<Key>& keys);
 // A commented text with every key, its default, unit and range.
 std::string KeysText(const std::vector<Key>& keys);
+// Whether the path is the default one, and no file is there: the host does not have what the file would set up.
+bool IsDefaultAndAbsent(const std::string& path, const std::string& default_path);
 // A file of at most 1 MiB. A missing one is an error.
 Result<std::string> ReadKeyFile(const std::string& path);
 

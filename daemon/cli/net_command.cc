@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/key_file.h"
 #include "base/unique_fd.h"
 #include "daemon/cli/net_show.h"
 #include "daemon/cli/net_test.h"
@@ -44,9 +44,7 @@ struct NetOptions {
 // no muster.yaml yet.
 Result<std::string> SettingsPath(const Common& common, const NetOptions& options) {
   if (!options.settings.empty()) return options.settings;
-  const bool none = common.config_path == Common().config_path &&
-                    ::access(common.config_path.c_str(), F_OK) != 0 && errno == ENOENT;
-  if (none) return std::string(roce::kSettingsPath);
+  if (IsDefaultAndAbsent(common.config_path, Common().config_path)) return std::string(roce::kSettingsPath);
   const auto config = LoadConfig(common.config_path);
   if (!config) return Error{Errc::kInvalid, config.error().message};
   return config->fabric_settings;

@@ -2,10 +2,8 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <charconv>
 
 #include "base/key_file.h"
@@ -128,8 +126,7 @@ Result<Settings> ParseSettings(const std::string& text, const std::string& name)
 }
 
 std::string SettingsFile(const std::string& path) {
-  const bool none = path == kSettingsPath && ::access(kSettingsPath, F_OK) != 0 && errno == ENOENT;
-  return none || path.empty() ? "/dev/null" : path;
+  return path.empty() || IsDefaultAndAbsent(path, kSettingsPath) ? "/dev/null" : path;
 }
 
 Result<Settings> LoadSettings(const std::string& path) {
