@@ -13,7 +13,7 @@ die() {
 slurm_series() {
     local number
     number=$(printf '#include <slurm/slurm.h>\nversion SLURM_VERSION_NUMBER\n' | cpp -P 2>/dev/null | sed -n 's/^version //p')
-    [[ $number =~ ^0x[0-9a-f]+$ ]] || die "slurm/slurm.h is not installed (libslurm-dev): it says for which Slurm to build"
+    [[ $number =~ ^0x[0-9a-f]+$ ]] || die "slurm/slurm.h is not installed (of libslurm-dev, or SchedMD's slurm-smd-dev): it says for which Slurm to build"
     printf '%d.%02d' "$((number >> 16))" "$((number >> 8 & 255))"
 }
 
