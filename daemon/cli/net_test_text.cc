@@ -35,7 +35,7 @@ std::string SharedText(const json& verdict) {
                      fmt::join(names, ", "));
 }
 
-// Nothing where all of it is there.
+// Empty where Shorten has left nothing out.
 std::string LeftOutText(const json& verdict) {
   std::string text;
   const json left_out = verdict.value("left_out", json::object());

@@ -604,7 +604,7 @@ std::vector<Knob> OfPort(const Host& host, const Settings& settings, const Physi
   knobs.push_back(ask("pfc", Pfc(host, settings, on)));
   if (settings.pfc == "yes") knobs.push_back(ask("storm_prevention", StormPrevention(host, on)));
   if (!set) knobs.push_back(ask("pause_storms", PauseStorms(host, on)));
-  // Packets without the bits get no marks, and nothing is notified of any.
+  // Switches mark no packet whose ECN bits are 0, so adapters have no marks to react to (ecn) or to notify (cnp).
   if (settings.ecn_bits != 0) {
     knobs.push_back(ask("ecn", Ecn(host, settings, on)));
     knobs.push_back(ask("cnp", Cnp(host, settings, on)));

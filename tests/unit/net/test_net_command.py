@@ -190,7 +190,7 @@ class NetCommandTest(unittest.TestCase):
         self.assertEqual([(net / "ecn" / file).read_text().strip() for file in ("roce_np/enable/3", "roce_np/cnp_dscp")], ["1", "48"])
 
     def test_a_fabric_without_marks_asks_no_host_for_them(self) -> None:
-        """As it has switches mark nothing."""
+        """With ecn_bits: 0, as `muster net switch` says too, no switch marks a packet."""
         self.settings.write_text("networks: 10.77.0.0/16\necn_bits: 0\n")
         self.interface("roce0", "10.77.0.1/16")
         self.adapter("roce0")
