@@ -144,6 +144,17 @@ json MtuFindings(const Places& places) {
   return findings;
 }
 
+json RateFinding(const std::string& interface, double is, int64_t rate) {
+  return {{"trouble", Name(Trouble::kSlow)},
+          {"direction", Name(Direction::kBoth)},
+          {"is", is},
+          {"should", rate},
+          {"text", fmt::format("Most links{} carry {:.0f} Mbit/s, and the settings say a rate of {}.",
+                               interface.empty() ? "" : " of " + interface, is, rate)},
+          {"fix", fmt::format("{}; grep rate /etc/muster/roce.yaml",
+                              interface.empty() ? "ip -s link show" : "ethtool " + interface)}};
+}
+
 json VerbsFindings(const Places& places) {
   json findings = json::array();
   const auto have = std::ranges::count_if(places.nodes, &Places::Node::verbs);

@@ -31,6 +31,9 @@ nlohmann::json FindingOf(const Suspect& suspect, const Places& places);
 // Of each node whose interface has another MTU than most.
 nlohmann::json MtuFindings(const Places& places);
 
+// Where most links of a rail carry less than the settings say.
+nlohmann::json RateFinding(const std::string& interface, double is, int64_t rate);
+
 // Of each node that has no RDMA where most nodes have it, or the other node of two.
 nlohmann::json VerbsFindings(const Places& places);
 

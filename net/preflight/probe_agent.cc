@@ -83,6 +83,7 @@ class Agent {
                   {"name", options_.name},
                   {"switches", options_.switches},
                   {"networks", options_.networks},
+                  {"rate", options_.rate_mbit_s},
                   {"rails", rails}});
   }
 

@@ -20,6 +20,7 @@ struct AgentOptions {
   std::string name;
   std::string switches;  // the way to the node in the fabric's tree, as Slurm writes it: "s0.s4"; "": unknown
   std::vector<std::string> networks;  // of the settings
+  int64_t rate_mbit_s = 0;            // what the settings say that a link carries; 0: they do not
   std::vector<Rail> rails;
   uint8_t traffic_class = 0;
   std::string root;  // what /sys and /dev are below

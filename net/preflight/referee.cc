@@ -28,6 +28,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kQuick{100};
 // What is suspected is measured three times as long.
 constexpr int kAgain = 3;
+constexpr int kRateAgain = 3;
 // Losses are counted in more packets.
 constexpr int kAgainLossy = 10;
 // Above it packets are lost for a reason; the part that a test of that length can see.
@@ -64,6 +65,7 @@ class Test {
   std::vector<std::vector<Measured>> MeasureAgain(const std::vector<Suspect>& suspects,
                                                   const std::set<uint32_t>& shared, uint32_t rail);
   void Find(uint32_t rail, Found& found);
+  void FindRate(uint32_t rail, const std::vector<Measured>& measured, Found& found);
   [[nodiscard]] Places PlacesOf(uint32_t rail) const;
 
   TestOptions options_;
@@ -206,6 +208,24 @@ void Test::Find(uint32_t rail, Found& found) {
   }
   Join(stand);
   for (const Suspect& suspect : stand) found.findings.push_back(FindingOf(suspect, places));
+  FindRate(rail, measured, found);
+}
+
+// As for any finding, a host that was busy for a moment must not look like a slow link: the pair measures again.
+void Test::FindRate(uint32_t rail, const std::vector<Measured>& measured, Found& found) {
+  int64_t rate = 0;
+  for (const Node& node : nodes_) rate = std::max(rate, node.rate_mbit_s);
+  const auto below = rate > 0 ? BelowRate(measured, rate) : std::nullopt;
+  if (!below) return;
+  std::vector<Measured> again;
+  for (int i = 0; i < kRateAgain; ++i) {
+    for (const MeasuredLeg& one : conductor_.Measure({{rail, below->from, below->to}}, Duration() * kAgain))
+      again.push_back(one.measured);
+  }
+  if (again.empty() ||
+      std::ranges::any_of(again, [&](const Measured& one) { return !BelowRate({one}, rate); }))
+    return;
+  found.findings.push_back(RateFinding(rails_[rail].interface, below->mbit_s, rate));
 }
 
 void Test::MeasureRound(const Round& round, const std::vector<uint32_t>& rails, bool back) {

@@ -43,6 +43,7 @@ std::optional<Node> ParseHello(const json& message, const std::string& run, std:
       return std::nullopt;
     }
     node.networks = Names(message, "networks", kMaxNetworks);
+    node.rate_mbit_s = std::max<int64_t>(0, message.value("rate", int64_t{0}));
     for (const json& one : message.at("rails")) {
       RailOf& rail = node.rails.emplace_back();
       rail.interface = one.value("interface", "").substr(0, kMaxName);

@@ -34,6 +34,7 @@ struct Node {
   std::string name;
   std::string switches;
   std::vector<std::string> networks;  // that its settings name
+  int64_t rate_mbit_s = 0;            // of a link, as its settings say; 0: they do not
   std::vector<RailOf> rails;
   std::unique_ptr<LineStream> stream;
   bool gone = false;

@@ -11,6 +11,9 @@ namespace muster::preflight {
 // Of what a measurement reached, so much other traffic has taken nothing from it.
 constexpr double kAlone = 0.1;
 
+// Of the settings' rate a good link carries so much payload at least: senders keep to 94 % of it.
+constexpr double kPart = 0.94 * 0.75;
+
 double UsualRate(const std::vector<Measured>& measured) {
   std::vector<double> rates;
   const auto gather = [&](double other_part) {
@@ -37,6 +40,22 @@ Expected ExpectedOf(const std::vector<Measured>& measured, int64_t rate, double 
     expected.mbit_s[verbs ? 1 : 0] = rate > 0 ? std::min(usual, static_cast<double>(rate)) : usual;
   }
   return expected;
+}
+
+std::optional<Measured> BelowRate(const std::vector<Measured>& measured, int64_t rate) {
+  constexpr double kOneConnection = 10'000;  // Mbit/s
+  const bool verbs = std::ranges::any_of(measured, &Measured::verbs);
+  const auto most = static_cast<double>(rate);
+  const double should = kPart * (verbs ? most : std::min(most, kOneConnection));
+  std::vector<Measured> alone;
+  std::ranges::copy_if(measured, std::back_inserter(alone), [&](const Measured& one) {
+    return one.verbs == verbs && one.mbit_s > 0 &&
+           std::max(one.other_out, one.other_in) <= kAlone * one.mbit_s;
+  });
+  if (alone.empty()) return std::nullopt;
+  std::ranges::sort(alone, {}, &Measured::mbit_s);
+  const Measured& usual = alone[alone.size() * 3 / 4];
+  return usual.mbit_s < should ? std::optional(usual) : std::nullopt;
 }
 
 uint64_t FewestPackets(const std::vector<Measured>& measured) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -17,6 +18,11 @@ double UsualRate(const std::vector<Measured>& measured);
 // `rate`: what a link carries, in Mbit/s; 0: nobody knows. A rate above it is expected of no link. TCP and RDMA have an
 // expected rate each.
 Expected ExpectedOf(const std::vector<Measured>& measured, int64_t rate, double lossy_above);
+
+// A usual measurement, where links carry less than three quarters of what senders with `rate` of the settings send: then no link is slow
+// beside the others, but all or most are. TCP's single connection is expected to carry 10 Gb/s at most. Nothing where no measurement had
+// the link for itself.
+std::optional<Measured> BelowRate(const std::vector<Measured>& measured, int64_t rate);
 
 // Of the data's packets those over that direction of a node's link that had fewest; of nodes that have measured.
 uint64_t FewestPackets(const std::vector<Measured>& measured);

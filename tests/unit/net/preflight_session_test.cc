@@ -372,6 +372,23 @@ TEST_F(Session, RailsOverOnePortTakeTurnsSoALinkOfHalfTheRateIsNamed) {
   EXPECT_EQ(finding.at("interface"), "roce0.100");
 }
 
+TEST_F(Session, WhereAllLinksCarryLessThanTheSettingsSayThatIsTheFinding) {
+  auto verdict = Lead(2, Soon());
+  std::vector<std::future<Result<bool>>> nodes;
+  for (const uint32_t number : {0, 1}) {
+    AgentOptions options = Agent(number);  // whose senders keep to 20 Mbit/s
+    options.rate_mbit_s = 60;
+    nodes.push_back(Come(options));
+  }
+  const auto said = verdict.get();
+  ASSERT_TRUE(said.ok()) << said.error().message;
+  EXPECT_EQ(std::ranges::count_if(said->at("findings"),
+                                  [](const json& one) { return one.value("should", 0.0) == 60; }),
+            1)
+      << *said;
+  for (auto& node : nodes) EXPECT_TRUE(node.get().ok());
+}
+
 TEST(TryVerbs, SaysWhatIsWrongWithADeviceFileAndWhatMendsIt) {
   const Tree tree;
   const VerbsPort port{.device = "mlx5_0"};

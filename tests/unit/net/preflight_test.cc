@@ -304,6 +304,28 @@ TEST(Shared, IsALinkThatOthersUseInMostMeasurementsOfADirection) {
   EXPECT_EQ(UsualRate(measured), 300) << "there are no others";
 }
 
+TEST(BelowRate, IsWhereMostLinksCarryLessThanTheSettingsSay) {
+  const auto fabric = [](double mbit_s, bool verbs) {
+    std::vector<Measured> measured{Good(0, 1, mbit_s), Good(1, 0, mbit_s), Good(2, 3, mbit_s),
+                                   Good(3, 2, 50)};
+    for (Measured& one : measured) one.verbs = verbs;
+    return measured;
+  };
+  // The slow link alone is no reason: Judge names that.
+  EXPECT_FALSE(BelowRate(fabric(360'000, true), 400'000));
+  ASSERT_TRUE(BelowRate(fabric(90'000, true), 400'000));
+  EXPECT_EQ(BelowRate(fabric(90'000, true), 400'000)->mbit_s, 90'000);
+  // One connection of TCP carries no more on many hosts.
+  EXPECT_FALSE(BelowRate(fabric(9'000, false), 400'000));
+  EXPECT_TRUE(BelowRate(fabric(5'000, false), 400'000));
+  EXPECT_TRUE(BelowRate({Good(0, 1, 10), Good(1, 0, 10)}, 20));
+  // Others had their part of it.
+  auto shared = fabric(90'000, true);
+  for (Measured& one : shared) one.other_in = 200'000;
+  EXPECT_FALSE(BelowRate(shared, 400'000));
+  EXPECT_FALSE(BelowRate({}, 400'000));
+}
+
 TEST(Judge, AFewLostPacketsOnManyLinksAreNobodys) {
   std::vector<Measured> measured;
   for (uint32_t from = 0; from < 8; ++from) {
