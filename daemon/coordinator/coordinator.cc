@@ -110,7 +110,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
 
 Coordinator::~Coordinator() {
   fence_.Lose();  // the threads try nothing again
-  EndLeases();
+  leadership_.reset();
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
   for (const Loop::TimerId timer : {takeover_timer_, linger_timer_, finish_timer_, probe_timer_,
                                     absent_timer_, raise_timer_, slurm_timer_}) {

@@ -182,6 +182,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void AskSlurm();
   std::chrono::milliseconds TakeFacts(const SlurmJob& facts);
   void OnTerminating(const v1::Terminating& message);
+  bool MaybeWarned(const SlurmJob& facts, uint32_t warn_seconds);
   void Comment(const std::string& text);
 
   // leases.cc
@@ -203,7 +204,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void MaybeRaise();
   void RaiseTerm();
   void TermRaised(const Status& raised);
-  void EndLeases();
   [[nodiscard]] std::set<uint32_t> Here() const;  // nodes that have a link
 
   CoordinatorContext context_;

@@ -269,8 +269,4 @@ void Coordinator::TermRaised(const Status& raised) {
   MaybeOver();
 }
 
-void Coordinator::EndLeases() {
-  leadership_.reset();
-}
-
 }  // namespace muster

@@ -23,7 +23,7 @@ constexpr auto kRaising = std::chrono::milliseconds(300);
 constexpr int64_t kMarginShare = 4;
 // slurmctld looks each half a minute, and sends the signal up to a minute before it is due.
 constexpr int64_t kWarnedBefore = 75;  // seconds
-constexpr int64_t kWarnedAfter = 15;
+constexpr int64_t kForRequeueMs = 20'000;
 constexpr size_t kMinWitnesses = 2;  // nodes that must be there for one to be called down
 
 JobRun RunOf(const GangJob& job, int64_t created_ns) {
@@ -39,7 +39,7 @@ bool IsWarning(const SlurmJob& facts, uint32_t warn_seconds) {
   if (warn_seconds == 0 || facts.state != "RUNNING" || facts.preempt_time > 0 || facts.end_time == 0)
     return false;
   const int64_t left = LeftMs(facts) / 1000;
-  return left >= warn_seconds - kWarnedAfter && left <= warn_seconds + kWarnedBefore;
+  return left > 0 && left <= warn_seconds + kWarnedBefore;
 }
 
 bool MayBeRequeued(const SlurmJob& facts, const GangJob& job) {
@@ -101,43 +101,50 @@ std::chrono::milliseconds Coordinator::TakeFacts(const SlurmJob& facts) {
 }
 
 // SIGTERM from Slurm may be preemption's, or the job's own warning, with time left: then the job can go on elsewhere. Another signal is the
-// job's own warning, or somebody's scancel --signal, which is between him and the program.
+// job's own warning, or a scancel --signal, which concerns the program alone.
 void Coordinator::OnTerminating(const v1::Terminating& message) {
+  if (message.signal() != SIGTERM) {
+    // By what Slurm has said last: the member may end before Slurm answers.
+    if (job_in_slurm_) MaybeWarned(*job_in_slurm_, message.warn_seconds());
+    return;
+  }
   // Every task says so, some when the answer is there already: each time the reason is not known until Slurm is asked.
   gang::Terminating event{message.task(), message.signal(), context_.slurm != nullptr};
-  const bool ends = message.signal() == SIGTERM;
-  if (ends) Feed(event);
+  Feed(event);
   if (!event.undecided || std::exchange(asking_why_, true)) return;
-  context_.slurm->JobInfo(
-      RunOf(job_, created_ns_), Slurm::Sharing::kSkip,
-      [weak = weak_from_this(), event, ends,
-       warn_seconds = message.warn_seconds()](Result<SlurmJob> facts) mutable {
-        const auto self = weak.lock();
-        if (!self) return;
-        self->asking_why_ = false;
-        if (self->fence_.lost()) return;
-        if (facts && facts->state == "RUNNING" && facts->preempt_time > 0) {
-          self->TakeFacts(*facts);
-          return;
-        }
-        // The end that was known comes all the same.
-        if (!facts && self->job_in_slurm_) facts = *self->job_in_slurm_;
-        // The members may take most of the time that is left; the requeue needs the rest.
-        if (facts && IsWarning(*facts, warn_seconds) && MayBeRequeued(*facts, self->job_)) {
-          self->announced_ = gang::Announced::kTimeLimit;
-          self->AddHistory("warned",
-                           "Slurm has sent the members the job's --signal: the job is "
-                           "requeued when they have ended");
-          return self->Feed(gang::EndNear{gang::CauseClass::kTimeLimit, LeftMs(*facts) * 7 / 8, true});
-        }
-        if (!ends) return;
-        // Unless it was this coordinator that had it requeued.
-        if (facts && facts->batch && facts->restart_count > self->job_.restart_count &&
-            self->gang_->state() != gang::State::kRequeueing)
-          self->RequeuedBySlurm();
-        event.undecided = false;
-        self->Feed(event);
-      });
+  context_.slurm->JobInfo(RunOf(job_, created_ns_), Slurm::Sharing::kSkip,
+                          [weak = weak_from_this(), event,
+                           warn_seconds = message.warn_seconds()](Result<SlurmJob> facts) mutable {
+                            const auto self = weak.lock();
+                            if (!self) return;
+                            self->asking_why_ = false;
+                            if (self->fence_.lost()) return;
+                            if (facts && facts->state == "RUNNING" && facts->preempt_time > 0) {
+                              self->TakeFacts(*facts);
+                              return;
+                            }
+                            // The end that was known comes all the same.
+                            if (!facts && self->job_in_slurm_) facts = *self->job_in_slurm_;
+                            if (facts && self->MaybeWarned(*facts, warn_seconds)) return;
+                            // Unless it was this coordinator that had it requeued.
+                            if (facts && facts->batch && facts->restart_count > self->job_.restart_count &&
+                                self->gang_->state() != gang::State::kRequeueing)
+                              self->RequeuedBySlurm();
+                            event.undecided = false;
+                            self->Feed(event);
+                          });
+}
+
+// False: the signal was no warning, or the job may not be requeued.
+bool Coordinator::MaybeWarned(const SlurmJob& facts, uint32_t warn_seconds) {
+  if (!IsWarning(facts, warn_seconds) || !MayBeRequeued(facts, job_)) return false;
+  announced_ = gang::Announced::kTimeLimit;
+  AddHistory("warned",
+             "Slurm has sent the members the job's --signal: the job is requeued when they have ended");
+  // The members may take what is left but for the requeue, or half of a short rest.
+  const int64_t left = LeftMs(facts);
+  Feed(gang::EndNear{gang::CauseClass::kTimeLimit, std::max(left / 2, left - kForRequeueMs), true});
+  return true;
 }
 
 // By a preemption that leaves no time, or by somebody's scontrol requeue. Slurm has it wait for the lifetime of its

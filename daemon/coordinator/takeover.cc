@@ -218,7 +218,7 @@ void Coordinator::Refuse(const std::string& text) {
   message.mutable_refused()->set_job_is_over(job_is_over_);
   Broadcast(message);
   fence_.Lose();
-  EndLeases();
+  leadership_.reset();
   MaybeOver();
 }
 
@@ -250,7 +250,7 @@ void Coordinator::StepDown(const std::string& successor, uint64_t term) {
   spdlog::warn("gang {}: {} coordinates now; this coordinator of term {} steps down", job_.Id(),
                successor.empty() ? "another node" : successor, fence_.term());
   fence_.Lose();
-  EndLeases();
+  leadership_.reset();
   auto message = NewMessage();
   message.set_term(term);
   const auto node = NodeOf(successor);

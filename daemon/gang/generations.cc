@@ -414,7 +414,7 @@ void Gang::On(const CheckpointBad& event, Actions& out) {
 
 void Gang::On(const Hung& event, Actions& out) {
   if (event.generation != generation_ || (state_ != State::kStarting && state_ != State::kRunning)) return;
-  if (event.task >= members_.size() || terminating_) return;
+  if (event.task >= members_.size() || terminating_ || Warned()) return;
   Fail(Fault{.what = event.what,
              .task = event.task,
              .cause = CauseClass::kInfrastructure,

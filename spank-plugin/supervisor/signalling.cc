@@ -73,6 +73,8 @@ void Supervisor::OnTerminate() {
     if (settings_.forward_signals && child_ > 0) kill(child_, SIGTERM);
     return;
   }
+  // The coordinator asks Slurm, and has the job requeued before this task may end.
+  if (settings_.warn_signal == SIGTERM) return;
   if (!leaving_) gone_by_term_ = true;
   leaving_ = true;
   Sweep();

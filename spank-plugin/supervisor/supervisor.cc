@@ -305,8 +305,8 @@ void Supervisor::OnMemberEnd(pid_t pid, int wait_status) {
   // A death that musterd has ordered is no news; one that came before the order reached the program is.
   exited_due_ = !(killed && Stopping() && !fencing_);
   // musterd may have a last word on how this task is to end.
-  const bool warned = settings_.warn_signal == SIGTERM;
-  if (terminated_) leave_at_.Set(MonotonicMs() + (warned ? settings_.warned_ms : settings_.leave_ms));
+  // Where SIGTERM may be the job's own warning the others may save for long, and no SIGKILL follows.
+  if (terminated_ && settings_.warn_signal != SIGTERM) leave_at_.Set(MonotonicMs() + settings_.leave_ms);
 }
 
 // Kills on the supervisor's own decision, because musterd has not been heard for too long.

@@ -41,7 +41,6 @@ struct Settings {
   int64_t welcome_ms = 10'000;   // for musterd to answer a hello
   int64_t give_up_ms = 300'000;  // without musterd until the task fails
   int64_t leave_ms = 2'000;      // after SIGTERM and the program's end, for musterd's Finish
-  int64_t warned_ms = 20'000;    // the same where SIGTERM is the job's own warning: no SIGKILL follows soon
   int64_t exiting_ms = 2'000;    // after SIGKILL, until musterd is told that what is left only exits
   int64_t core_poll_ms = 500;    // between two looks for a core dump in progress
   int64_t drain_ms = 600'000;    // after the program's end, until its last directory is a checkpoint

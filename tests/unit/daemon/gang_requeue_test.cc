@@ -344,6 +344,13 @@ TEST_F(GangWarned, ByAPreemptionWhoseSigtermTheProgramObeys) {
   ExpectRequeued();
 }
 
+TEST_F(GangWarned, WhoseFirstMembersHaveEndedIsNotCalledHung) {
+  Warn();
+  rig.Exit(0, ExitCode(143));
+  rig.Feed(Hung{.task = 1, .generation = 1, .what = "rank 1 stands still"});
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+}
+
 TEST_F(GangWarned, WithoutARequeueAnExitIsTheEnd) {
   rig.Feed(JobFacts{.batch_node = 0, .can_requeue = false});
   Warn();

@@ -143,6 +143,33 @@ TEST(Signals, AfterSigtermTheSupervisorLeavesAlsoWithoutMusterdsWord) {
   EXPECT_EQ(WEXITSTATUS(rig.Wait()), 9);
 }
 
+TEST(Signals, AfterAWarningBySigtermTheSupervisorWaitsForMusterdsWord) {
+  Rig rig;
+  rig.settings.leave_ms = 50;
+  rig.settings.warn_signal = SIGTERM;
+  rig.settings.warn_seconds = 60;
+  TermWhenItIsReady(rig, "exit 9");
+  rig.Expect<wire::Signalled>(Type::kSignalled);
+  rig.Expect<wire::Exited>(Type::kExited);
+  EXPECT_FALSE(rig.Next(milliseconds(400))) << "others still save";
+  rig.Finish(wire::FinishAs::kZero);
+  EXPECT_EQ(rig.Wait(), 0);
+}
+
+TEST(Signals, AWarningBySigtermEndsNoTaskThatRunsNothing) {
+  Rig rig;
+  rig.settings.warn_signal = SIGTERM;
+  rig.settings.warn_seconds = 60;
+  rig.Launch();
+  rig.Welcome();
+  rig.Stop(1);
+  rig.Expect<wire::Stopped>(Type::kStopped);
+  kill(rig.supervisor(), SIGTERM);
+  EXPECT_EQ(rig.Expect<wire::Signalled>(Type::kSignalled).warn_seconds, 60U);
+  rig.Finish(wire::FinishAs::kZero);
+  EXPECT_EQ(rig.Wait(), 0);
+}
+
 TEST(Signals, AfterSigtermMusterdHasTheLastWord) {
   Rig rig;
   TermWhenItIsReady(rig, "exit 9");
