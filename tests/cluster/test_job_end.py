@@ -77,7 +77,7 @@ class End(BatchCase):
     def test_a_program_that_saves_and_ends_by_the_jobs_signal_is_requeued_whatever_its_code(self) -> None:
         code = (
             "import signal, time\nrestart = os.environ.get('SLURM_RESTART_COUNT', '0')\n"
-            "def save(number, frame):\n  time.sleep(rank)\n  open('{FILES}/saved.%d' % rank, 'w').write(str(number))\n  sys.exit({CODE} * rank)\n"
+            "def save(number, frame):\n  time.sleep(rank)\n  open('{FILES}/saved.%d' % rank, 'w').write(str(number))\n  sys.exit({CODE})\n"
             "signal.signal(signal.{SIGNAL}, save)\nrecord(restart=restart)\nuntil_released()\n"
         )
         jobs = []
