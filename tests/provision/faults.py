@@ -81,7 +81,9 @@ def _little_memlock(host: str, rack: Rack) -> str:
     unit = random.choice(["slurmd", "musterd"])
     directory = f"/etc/systemd/system/{unit}.service.d"
     limit = f"[Service]\\nLimitMEMLOCK={random.randint(64, 4096)}K\\n"
-    return f"mkdir -p {directory}; printf '{limit}' >{directory}/limit.conf; systemctl daemon-reload; systemctl restart {unit}"
+    # What the fix has written when the fault was there before would win.
+    write = f"mkdir -p {directory}; rm -f {directory}/zz-memlock.conf; printf '{limit}' >{directory}/limit.conf"
+    return f"{write}; systemctl daemon-reload; systemctl restart {unit}"
 
 
 def _full_disk(host: str, rack: Rack) -> str:
