@@ -57,8 +57,11 @@ uint32_t NodesAtFirst(uint32_t job_id) {
   }
 }
 
-// 0 when slurmctld does not answer. `list`, where it is wanted, becomes the nodes' names, which are never freed.
-uint32_t NodesNow(uint32_t job_id, const char** list = nullptr) {
+// The nodes of the job as Slurm writes their list, of the last that NodesNow has asked about; "" where it is too long.
+constinit char nodes_now[64 * 1024] = "";
+
+// 0 when slurmctld does not answer.
+uint32_t NodesNow(uint32_t job_id) {
   if (slurm_load_job == nullptr || slurm_free_job_info_msg == nullptr) return 0;
   job_info_msg_t* jobs = nullptr;
   // Without SHOW_LOCAL the other clusters of a federation are asked too.
@@ -69,7 +72,9 @@ uint32_t NodesNow(uint32_t job_id, const char** list = nullptr) {
     const slurm_job_info_t& job = jobs->job_array[i];
     if (job.job_id != job_id) continue;
     nodes = job.num_nodes;
-    if (list != nullptr) *list = job.nodes != nullptr ? strdup(job.nodes) : nullptr;
+    const size_t size = job.nodes != nullptr ? strlen(job.nodes) + 1 : 0;
+    nodes_now[0] = '\0';
+    if (size > 0 && size <= sizeof(nodes_now)) memcpy(nodes_now, job.nodes, size);
   }
   slurm_free_job_info_msg(jobs);
   return nodes;
@@ -109,11 +114,12 @@ bool HasHostLists() {
 
 // A variable with a number for each of the job's nodes keeps those of the nodes that are left. Returns their sum; 0, and the variable
 // stays, where it is absent or does not fit the nodes.
-uint32_t KeepNumbers(const char* variable, const char* nodes_before, const char* nodes_left) {
+uint32_t KeepNumbers(const char* variable) {
   const char* text = getenv(variable);
+  const char* nodes_before = getenv("SLURM_JOB_NODELIST");
   if (text == nullptr || nodes_before == nullptr || !HasHostLists()) return 0;
   char each[16 * 1024];  // up to 4,096 nodes of three digits
-  auto* const left = slurm_hostlist_create(nodes_left);
+  auto* const left = slurm_hostlist_create(nodes_now);
   auto* const before = slurm_hostlist_create(nodes_before);
   NumberPerNode numbers(text);
   uint32_t sum = 0;
@@ -168,16 +174,13 @@ void ForgetLostNodes() {
   if (getenv("SLURM_NO_KILL") == nullptr || known_job == 0 || before < 2 ||
       getenv("SLURM_HET_SIZE") != nullptr)
     return;
-  const char* list = nullptr;
-  known_nodes = NodesNow(known_job, &list);
-  if (known_nodes == 0 || known_nodes >= before || list == nullptr) return;
-  const char* nodes_before = getenv("SLURM_JOB_NODELIST");
-  if (nodes_before != nullptr) nodes_before = strdup(nodes_before);  // never freed
-  left_to_the_job = {known_nodes, before, 0, 0, list};
+  known_nodes = NodesNow(known_job);
+  if (known_nodes == 0 || known_nodes >= before || nodes_now[0] == '\0') return;
+  left_to_the_job = {known_nodes, before, 0, 0, nodes_now};
+  KeepNumbers("SLURM_JOB_CPUS_PER_NODE");
+  const uint32_t tasks = KeepNumbers("SLURM_TASKS_PER_NODE");
   for (const char* variable : {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) Lower(variable, known_nodes);
-  for (const char* variable : {"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) setenv(variable, list, 1);
-  KeepNumbers("SLURM_JOB_CPUS_PER_NODE", nodes_before, list);
-  const uint32_t tasks = KeepNumbers("SLURM_TASKS_PER_NODE", nodes_before, list);
+  for (const char* variable : {"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) setenv(variable, nodes_now, 1);
   left_to_the_job.tasks_before = Lower("SLURM_NTASKS", tasks);
   if (left_to_the_job.tasks_before > 0) left_to_the_job.tasks = tasks;
   Lower("SLURM_NPROCS", tasks);

@@ -71,9 +71,9 @@ Tried LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& 
                   const std::function<bool()>& alive) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(TakeOver::kSwapFor);
   const auto again = [&](const Error& why) {
-    if (!MayPass(why) || !alive()) return false;
-    std::this_thread::sleep_for(kSwapRetry);
-    return true;
+    const bool may = MayPass(why) && alive();
+    if (may) std::this_thread::sleep_for(kSwapRetry);
+    return may;
   };
   // A promise is about the term, and that is looked at again.
   const auto in_time = [&](const Error& why) {
