@@ -20,7 +20,7 @@ using Next = TakeOver::Next;
 constexpr TakeOver::Until kUntil{.successor = 100, .refusal = 1'000};
 constexpr TakeOver::Nanos kNoWait = 100;  // for a successor
 
-GangJob Job() {
+GangJob AskingJob() {
   GangJob job;
   job.job_id = 12;
   job.restart_count = 1;
@@ -32,7 +32,7 @@ GangJob Job() {
 }
 
 GangRecord RecordIn(gang::State state) {
-  const GangJob job = Job();
+  const GangJob job = AskingJob();
   GangRecord record;
   record.gang = job.Id();
   record.job_id = job.job_id;
@@ -49,7 +49,7 @@ GangRecord RecordIn(gang::State state) {
 
 // This is n2.
 TakeOver Rules(const TakeOver::Origin& origin) {
-  return {origin, Job(), "n2", kUntil};
+  return {origin, AskingJob(), "n2", kUntil};
 }
 
 TakeOver::Decision Decide(const TakeOver::Origin& origin, const GangRecord& record,
@@ -125,12 +125,12 @@ TEST(TakeOver, WhatARequeuedJobHasLeftBehindIsOver) {
 
 TEST(TakeOver, ALaunchBeforeTheRecordsIsRefused) {
   GangRecord record = RecordIn(gang::State::kRunning);
-  record.launched_ns = Job().launched_ns + 1;
+  record.launched_ns = AskingJob().launched_ns + 1;
   const auto refusal = Refusal(Decide({.fresh = true}, record));
   ASSERT_TRUE(refusal);
   EXPECT_FALSE(TakeOver::IsJobOver(*refusal));
   EXPECT_THAT(refusal->message, HasSubstr("number again"));
-  record.launched_ns = Job().launched_ns - 1;
+  record.launched_ns = AskingJob().launched_ns - 1;
   EXPECT_FALSE(Refusal(Decide({.fresh = true}, record)));
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using gang::Rig;
 using lease::WitnessSet;
-using Nodes = std::vector<lease::NodeIndex>;
+using Indexes = std::vector<lease::NodeIndex>;
 using Set = std::vector<uint32_t>;  // as a record has it
 
 constexpr lease::NodeIndex kSelf = 1;
@@ -61,7 +61,7 @@ TEST(Terms, WhoTakesOverLeavesOutWhomTheRecordCallsLostUnlessThatNodeIsHere) {
   EXPECT_EQ(lead.witnesses, (WitnessSet{1, 3, 0}));
   EXPECT_EQ(lead.former, (std::vector<WitnessSet>{{0, 1}, {1, 2, 3, 0}}));
   EXPECT_EQ(lead.closed, (WitnessSet{3, 0})) << "musterd had gone there";
-  EXPECT_EQ(lead.watched, (Nodes{0, 1})) << "members of lost nodes have ended";
+  EXPECT_EQ(lead.watched, (Indexes{0, 1})) << "members of lost nodes have ended";
   EXPECT_TRUE(lead.inherited);
   EXPECT_TRUE(lead.promised);
   EXPECT_FALSE(lead.returned);
@@ -103,7 +103,7 @@ TEST(Terms, TheTermAfterThisOneKnowsWhoseMusterdHasGoneAndHasWatchedEverybody) {
   const lease::LeadSettings& lead = terms.Lead(2, rig.gang);
   EXPECT_EQ(lead.former, (std::vector<WitnessSet>{{1, 2, 0}}));
   EXPECT_EQ(lead.closed, WitnessSet{2});
-  EXPECT_EQ(lead.watched, (Nodes{0, 1, 2}));
+  EXPECT_EQ(lead.watched, (Indexes{0, 1, 2}));
   EXPECT_TRUE(lead.inherited);
   EXPECT_FALSE(lead.promised);
   EXPECT_FALSE(lead.returned);
@@ -131,13 +131,13 @@ TEST(Terms, ANodeOfAnEarlierTermIsProbedUntilItIsHeardOverALinkOrRefuses) {
   Terms terms = TermsOf(4);
   terms.Take({.closed = {3}}, Terms::Found{{{1, 2, 3, 0}, {}}, {}}, rig.gang, {});
   terms.Lead(2, rig.gang);
-  EXPECT_EQ(terms.Unheard(rig.gang), (Nodes{0, 1, 2})) << "that of 3 has gone, that is known";
+  EXPECT_EQ(terms.Unheard(rig.gang), (Indexes{0, 1, 2})) << "that of 3 has gone, that is known";
   terms.Heard(0, rig.gang);
-  EXPECT_EQ(terms.Unheard(rig.gang), (Nodes{0, 1, 2})) << "it has no link yet";
+  EXPECT_EQ(terms.Unheard(rig.gang), (Indexes{0, 1, 2})) << "it has no link yet";
   rig.Join(0, gang::MemberState::kRunning, 1);
-  EXPECT_EQ(terms.Unheard(rig.gang), (Nodes{1, 2}));
+  EXPECT_EQ(terms.Unheard(rig.gang), (Indexes{1, 2}));
   terms.Refuses(2);
-  EXPECT_EQ(terms.Unheard(rig.gang), (Nodes{1}));
+  EXPECT_EQ(terms.Unheard(rig.gang), (Indexes{1}));
 }
 
 TEST(Terms, WhoHasLeftIsAwayAndWhoIsLostIsNot) {
@@ -145,7 +145,7 @@ TEST(Terms, WhoHasLeftIsAwayAndWhoIsLostIsNot) {
   rig.Run();
   rig.Feed(gang::NodeLeft{0});
   rig.Feed(gang::NodeSilent{2, 0});
-  EXPECT_EQ(Terms::Away(rig.gang), (Nodes{0}));
+  EXPECT_EQ(Terms::Away(rig.gang), (Indexes{0}));
 }
 
 // A gang that runs, in a term with a quorum in which all nodes have been heard.
@@ -274,9 +274,9 @@ TEST_F(TermsOfARunningGang, ANodeThatWasAwayWhenTheTermBeganIsProbedOnceItHasBea
   Lose(0, 100);
   Raise(200);
   ASSERT_TRUE(terms_.lead().closed.Contains(2));
-  EXPECT_EQ(terms_.Unheard(rig_.gang), Nodes{1});
+  EXPECT_EQ(terms_.Unheard(rig_.gang), Indexes{1});
   terms_.Heard(2, rig_.gang);
-  EXPECT_EQ(terms_.Unheard(rig_.gang), (Nodes{1, 2}));
+  EXPECT_EQ(terms_.Unheard(rig_.gang), (Indexes{1, 2}));
 }
 
 TEST_F(TermsOfARunningGang, OfANodeThatComesAndGoesTheSetGrowsOnceInAWhile) {
