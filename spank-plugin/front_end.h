@@ -13,7 +13,7 @@ bool Readable();
 // For slurm_spank_init_post_opt, which Slurm calls for each component of a heterogeneous job with that one's options.
 // `name` is an option's long name.
 bool IsSet(const char* name);
-// On the command line, and not by the environment; `letter` is the option's short name.
+// Whether the user gave the option on the command line, and not by the environment; `letter` is its short name.
 bool IsGiven(char letter);
 // The value as text, nullptr when there is none. It is never freed: these programs live for a moment.
 const char* Get(const char* name);

@@ -57,7 +57,7 @@ uint32_t NodesAtFirst(uint32_t job_id) {
   }
 }
 
-// The nodes of the job as Slurm writes their list, of the last that NodesNow has asked about; "" where it is too long.
+// The list of nodes, as Slurm writes it, of the job that NodesNow was last asked about; "" where it is too long.
 constinit char nodes_now[64 * 1024] = "";
 
 // 0 when slurmctld does not answer.
@@ -112,8 +112,8 @@ bool HasHostLists() {
          slurm_hostlist_find != nullptr && slurm_hostlist_destroy != nullptr;
 }
 
-// A variable with a number for each of the job's nodes keeps those of the nodes that are left. Returns their sum; 0, and the variable
-// stays, where it is absent or does not fit the nodes.
+// Takes the numbers of lost nodes out of a variable that has a number for each of the job's nodes, and returns the sum of the others.
+// Returns 0 and changes nothing where the variable is absent, or its numbers do not fit the nodes.
 uint32_t KeepNumbers(const char* variable) {
   const char* text = getenv(variable);
   const char* nodes_before = getenv("SLURM_JOB_NODELIST");

@@ -14,7 +14,8 @@ inline constexpr char kStepVariable[] = "SLURM_MUSTER_STEP";
 inline constexpr char kPlain[] =
     "plain";  // its tasks run as without --gang, which they have from the job only
 inline constexpr char kRefused[] = "refused";  // its tasks fail: srun has said why
-// "lost=2": the step is a gang with the job's --gang, and the job has lost so many nodes, which its spares stood for.
+// "lost=2": the job has lost two nodes, and the step is a gang with the job's --gang. Its spares are two fewer: spares of the job have taken
+// the places of those nodes.
 inline constexpr char kLost[] = "lost=";
 
 // local_user_init, once the step has its nodes: tells the remote side what only srun knows.

@@ -76,10 +76,9 @@ void LeaveOutSpares(uint32_t nodes) {
   char* number = item + strlen(kKey);
   char* end = nullptr;
   const unsigned long spares = strtoul(number, &end, 10);
-  // The new number has no more digits than the old one.
-  const int size = snprintf(nullptr, 0, "%lu", spares > nodes ? spares - nodes : 0);
   char digits[24];
-  snprintf(digits, sizeof(digits), "%lu", spares > nodes ? spares - nodes : 0);
+  const int size = snprintf(digits, sizeof(digits), "%lu", spares > nodes ? spares - nodes : 0);
+  // The new number has no more digits than the old one.
   memcpy(number, digits, static_cast<size_t>(size));
   memmove(number + size, end, strlen(end) + 1);
 }

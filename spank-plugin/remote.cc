@@ -42,10 +42,14 @@ constinit Prepared prepared;
 constinit char node_list[48 * 1024] = "";
 constinit char components[48 * 1024] = "";
 
-// What srun has found out about a step with --gang.
+// What srun has found out about a step with --gang: kPlain, kRefused, or kLost with a number; "" for nothing.
+const char* SrunsWord(spank_t spank) {
+  static char said[32];
+  return spank_getenv(spank, kStepVariable, said, sizeof(said)) == ESPANK_SUCCESS ? said : "";
+}
+
 bool SrunSays(spank_t spank, const char* word) {
-  char said[16] = "";
-  return spank_getenv(spank, kStepVariable, said, sizeof(said)) == ESPANK_SUCCESS && strcmp(said, word) == 0;
+  return strcmp(SrunsWord(spank), word) == 0;
 }
 
 // A task of a step that a user has started as a gang: not the batch script, the extern step, or salloc's shell.
@@ -179,9 +183,7 @@ bool ReadIdentity(spank_t spank) {
   }
   identity.components = components;
   identity.node_list = node_list;
-  char said[32] = "";
-  if (spank_getenv(spank, kStepVariable, said, sizeof(said)) == ESPANK_SUCCESS &&
-      strncmp(said, kLost, strlen(kLost)) == 0)
+  if (const char* said = SrunsWord(spank); strncmp(said, kLost, strlen(kLost)) == 0)
     LeaveOutSpares(static_cast<uint32_t>(strtoul(said + strlen(kLost), nullptr, 10)));
   identity.options = Gang().value;
   return true;

@@ -73,7 +73,7 @@ void Agent::View(std::optional<uint32_t> uid, std::function<void(const NodeView&
 void Agent::FabricSaid(const std::vector<std::string>& news, const std::string& sick) {
   const std::string taken = context_.config.health_timeout_ms > 0 ? sick : "";
   context_.health.FabricSaid(taken);
-  // Links that were found good are as that test saw them no longer.
+  // The node's ports are no longer as the test saw them that found the links good.
   if (!news.empty()) context_.good_links.clear();
   for (const auto& [id, gang] : gangs_) gang->FabricSaid(news, taken);
 }

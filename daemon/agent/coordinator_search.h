@@ -2,7 +2,7 @@
 // never goes back.
 //
 // There is one link at a time, or a wait before the next link is dialled, or neither: then the owner dials when it has
-// something to register. A rule that answers true has turned to a node, and so have Announced and Anew: the owner closes the
+// something to register. A rule that answers true has turned to a node, and so have TookOver and Anew: the owner closes the
 // link that it had, and dials that node at once.
 #pragma once
 
@@ -65,7 +65,7 @@ class CoordinatorSearch {
     due_ = now + wait_;
     wait_ = std::min(2 * wait_, times_.longest_wait);
   }
-  // Neither a link nor a wait.
+  // From now on there is neither a link nor a wait.
   void Close() {
     ++link_;
     linked_at_.reset();
@@ -93,7 +93,8 @@ class CoordinatorSearch {
   }
   [[nodiscard]] bool LeaseBegins() {
     attended_ = true;
-    // A node without a lease may have looked for another coordinator meanwhile, in vain.
+    // While this node had no lease the search may have rotated to a candidate that does not coordinate: it turns back to the node that
+    // the lease follows.
     return coordinator_ != followed_ && Turn(followed_);
   }
   void LeaseEnds() { attended_ = false; }
@@ -106,6 +107,7 @@ class CoordinatorSearch {
     followed_ = node;
     return (!linked_at_ || node != coordinator_) && Turn(node);
   }
+  // This node, `self`, has taken the record over, and registers with itself.
   void TookOver(uint32_t self) {
     followed_ = self;
     Turn(self);
@@ -115,9 +117,8 @@ class CoordinatorSearch {
     followed_ = node;
     return (newer || node != coordinator_) && Turn(node);
   }
-  // This node, `self`, coordinates, because another node has asked. An agent that is heard by a coordinator learns of a new one by
-  // its beats.
-  // Another agent may be dialling a dead host, for longer than a coordinator waits for a node.
+  // This node, `self`, coordinates, because another node has asked. An agent whose node has a lease learns of a new coordinator by
+  // beats. An agent without a lease may be dialling a dead host, for longer than a coordinator waits for a node.
   [[nodiscard]] bool CoordinatedHere(uint32_t self) {
     if (attended_ || coordinator_ == self) return false;
     TookOver(self);

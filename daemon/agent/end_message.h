@@ -9,9 +9,9 @@
 
 namespace muster {
 
-// In a registration. The member has ended.
+// For a registration. The member has ended.
 v1::MemberExited EndOf(uint32_t task, const NodeMember& member);
-// By itself.
+// As a message of its own.
 v1::AgentMessage EndMessage(const std::string& gang, uint32_t task, const NodeMember& member);
 
 }  // namespace muster

@@ -60,7 +60,7 @@ struct NodeMember {
 
   // ---- what its supervisor says; what it says of another generation is dropped
 
-  // It is back, or musterd is.
+  // The supervisor is connected again, after its own restart of the connection or musterd's.
   void Returned(State where, uint64_t of, MemberEnd how) {
     state = where;
     generation = of;
@@ -82,8 +82,8 @@ struct NodeMember {
     stop.exiting = true;
     return true;
   }
-  // True: its end is news to the coordinator, which has not ordered it: the musterd before this one had it stopped, or its
-  // supervisor did by itself.
+  // True: the coordinator has not ordered this stop, and is to be told that the member has ended. The musterd before this one had
+  // ordered the stop, or the supervisor has stopped the member by itself.
   bool Stopped(uint64_t of, uint32_t left, uint32_t last_words_ms, const Orders& orders) {
     if (of != generation) return false;
     state = State::kStopped;
@@ -110,8 +110,8 @@ struct NodeMember {
     state = State::kStopped;
     unkillable = left;
   }
-  // The node's lease is over. True: its end is news to the coordinator, should that one hear of it at all. From now on it has
-  // ended, whoever is told first, and by whichever registration.
+  // The node's lease is over, and the member is killed. True: the coordinator is to be told. Every registration from now on says that the
+  // member has ended.
   bool Fence(int64_t time_ns) {
     if (state != State::kRunning || end) return false;
     state = State::kExited;
@@ -137,7 +137,8 @@ struct NodeExecuted {
   std::vector<uint32_t> tasks;
   int64_t time_ns = 0;
 };
-// When all members of this generation have been exec'd, or have ended before; once.
+// What the coordinator is told, once a generation, when each of its members here has been exec'd or has ended before that. Nothing
+// before, and after.
 std::optional<NodeExecuted> SayExecuted(const auto& members, uint64_t generation, Orders* orders) {
   if (!orders->OwesExecuted(generation)) return std::nullopt;
   NodeExecuted executed;
@@ -157,7 +158,8 @@ struct NodeStopped {
   uint32_t unkillable = 0;
   uint32_t last_words_ms = 0;  // the longest of a member
 };
-// When nothing that was ordered to stop runs in any of the node's `tasks`; once an order, and once before of what exits.
+// What the coordinator is told, once an order to stop, when nothing of the stopped generations runs in any of the node's `tasks`. It is
+// told once before where SIGKILL has ended all, and some processes have not gone yet.
 std::optional<NodeStopped> SayStopped(const auto& members, size_t tasks, Orders* orders) {
   if (!orders->OwesStopped() || members.size() < tasks) return std::nullopt;
   NodeStopped stopped;

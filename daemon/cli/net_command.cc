@@ -76,7 +76,7 @@ std::vector<roce::Interface> Chosen(const roce::Host& host, const roce::Settings
   }
 }
 
-// Held while this process sets something on its host. At boot the units of several interfaces begin together, and each sets all ports of
+// A lock that this process holds while it sets something on its host. At boot the units of several interfaces begin together, and each sets all ports of
 // a bond, but an adapter's firmware answers one program at a time. An ordinary user has no lock, and cannot set anything either.
 UniqueFd LockOfSet() {
   UniqueFd lock(::open("/run/muster-net-set.lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));

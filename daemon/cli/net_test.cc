@@ -171,7 +171,7 @@ int TestFabric(const Common& common, const roce::Host& host, const roce::Setting
   if (!agent) return Fail(agent.error());
   agent->rails = RailsOf(host, settings);
   for (const roce::Network& network : settings.networks) agent->networks.push_back(NetworkText(network));
-  // An emulated adapter says no speed: what the host's processors reach may be less than the settings' rate.
+  // An emulated adapter says no speed, and its host's processors may reach less than the settings' rate: no rate is expected of it.
   const bool says_speed = std::ranges::any_of(agent->rails, [&](const Rail& rail) {
     return ReadNumber(host.root + "/sys/class/net/" + rail.interface + "/speed").value_or(0) > 0;
   });

@@ -23,7 +23,7 @@ constexpr auto kRaiseRetry = std::chrono::milliseconds(300);
 
 }  // namespace
 
-// `found`: none: nothing has run.
+// `found`: what the record of the coordinator before says of its term; none: no member has run.
 void Coordinator::BeginLeases(const std::optional<Terms::Found>& found) {
   if (context_.beat == nullptr) return;
   beat_key_ = origin_.key.empty() ? MakeBeatKey() : origin_.key;
@@ -259,7 +259,7 @@ void Coordinator::TermRaised(const Status& raised) {
   AddHistory("term", fmt::format("term {} begins", fence_.term()));
   terms_.Raised(asked_at_, clock_->Now(), *gang_);
   Lead();
-  // What a lost node beats counts once it has been attached again, as in the term before.
+  // The beats of a lost node do not count before it has registered, as in the term before.
   for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
     if (gang_->nodes()[node].lost) LeaseRemoved(node);
   }

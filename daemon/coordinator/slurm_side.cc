@@ -104,7 +104,7 @@ std::chrono::milliseconds Coordinator::TakeFacts(const SlurmJob& facts) {
 // job's own warning, or a scancel --signal, which concerns the program alone.
 void Coordinator::OnTerminating(const v1::Terminating& message) {
   if (message.signal() != SIGTERM) {
-    // By what Slurm has said last: the member may end before Slurm answers.
+    // What Slurm has said last decides: a member may end before Slurm answers a question.
     if (job_in_slurm_) MaybeWarned(*job_in_slurm_, message.warn_seconds());
     return;
   }
@@ -123,7 +123,7 @@ void Coordinator::OnTerminating(const v1::Terminating& message) {
                               self->TakeFacts(*facts);
                               return;
                             }
-                            // The end that was known comes all the same.
+                            // Where Slurm does not answer, what it said last decides.
                             if (!facts && self->job_in_slurm_) facts = *self->job_in_slurm_;
                             if (facts && self->MaybeWarned(*facts, warn_seconds)) return;
                             // Unless it was this coordinator that had it requeued.

@@ -51,10 +51,11 @@ TakeOver::Next TakeOver::NotTaken(const Error& why, Nanos now) const {
   return again && now <= until_.refusal ? Next::kAgain : Next::kRefuse;
 }
 
-// What an earlier incarnation of a requeued job left running on a node that was cut off must not end the newer one.
+// Members of an earlier run of a requeued job may still run on a node that was cut off. Their coordinator must not take the record of the
+// newer run.
 Status TakeOver::MayTake(const GangRecord& record) const {
   if (record.IsOf(job_)) {
-    // Of a run that is over: what is left of its launch somewhere has come too late.
+    // The run is over, and a node whose launch was slow comes too late for it.
     if (origin_.fresh && Is(record, gang::State::kRequeueing))
       return Error{Errc::kInvalid, "the job is being requeued"};
     return {};

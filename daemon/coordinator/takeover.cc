@@ -52,7 +52,7 @@ Tried LookAndSwapOnce(Catalog& catalog, const TakeOver& rules, const TakeOver::T
   if (auto* why = std::get_if<Error>(&decision)) return std::move(*why);
   auto& swap = std::get<TakeOver::Swap>(decision);
   if (swap.record) swap.record->updated_ns = RealtimeNs();
-  const std::string text = swap.record ? swap.record->Encode() : "";
+  const std::string text = swap.record ? swap.record->Encode() : head->record;
   Status swapped;
   if (rules.ForSure()) {
     swapped = catalog.AdvanceForSure(swap.from, swap.to, text, go_on, head->record);
@@ -84,7 +84,8 @@ Tried LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& 
     tried = LookAndSwapOnce(catalog, rules, now, mine, in_time);
   auto* taken = std::get_if<TakenRecord>(&tried);
   if (taken == nullptr) return tried;
-  // The coordinator before may have committed after the first look. From here on nobody but this one can.
+  // The coordinator before may have committed between the look and the swap. After the swap only this coordinator can commit, so the list
+  // that is read now stays true.
   Result<GangHead> head = catalog.Load();
   while (!head && again(head.error())) head = catalog.Load();
   if (!head) return head.error();
@@ -153,9 +154,8 @@ void Coordinator::Begin(TakenRecord taken) {
   const GangHead& head = taken.head;
   fence_.Take(head.fence);
   starts_.SetNewest(head.latest);
-  for (const CheckpointInfo& checkpoint : head.checkpoints)
-    saved_in_[checkpoint.step] = checkpoint.fence.generation;
   for (const CheckpointInfo& checkpoint : head.checkpoints) {
+    saved_in_[checkpoint.step] = checkpoint.fence.generation;
     if (checkpoint.good && checkpoint.fence.generation == fence_.fence().generation)
       saves_.CommittedBefore(checkpoint.fence.generation, checkpoint.step);
   }

@@ -92,8 +92,9 @@ bool IsException(std::string_view line) {
   return ends && is_word && is_class && !name.empty() && !IsDigit(name[0]);
 }
 
-// The newest exception that a Python program has printed with its traceback. One of a thread or a child process, which often follows
-// from the main thread's, stands behind that. What Python has caught itself while the program ended is no cause. "" for none.
+// The newest exception that a Python program has printed with its traceback; "" for none. An exception of a thread or of a child process
+// counts only where the main thread has printed none, because it often follows from the main thread's. An exception that Python itself
+// has caught while the program ended does not count.
 std::string Raised(std::string_view text) {
   constexpr std::string_view kHeader = "Traceback (most recent call last):";
   std::string main;

@@ -104,7 +104,7 @@ void Coordinator::Swap(const TakeOver::Swap& swap, const Store::Head& head) {
 void Coordinator::NotTaken(const Error& why) {
   world_.Log("n{}: {}", daemon_.host.index(), why.message);
   origin_.taken(false);
-  // Here who is refused looks further, too.
+  // The product ends the members of a gang that is refused. Here their agents look further.
   if (take_over_.NotTaken(why, daemon_.host.Local()) != TakeOver::Next::kAgain) return StepDown(std::nullopt);
   Post(kRetry, [this] {
     if (!TakeOver::StillAsked(Here())) return StepDown(std::nullopt);

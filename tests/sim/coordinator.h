@@ -128,7 +128,8 @@ class Coordinator {
   void Ask(std::function<bool(Store::Head&)> change,
            std::function<void(Store::Answer, const Store::Head&)> then);
   void Look(std::function<void(Store::Answer, const Store::Head&)> then);  // changes nothing
-  // As Catalog::AdvanceForSure. `then` hears when the last try began, and what the store has after it.
+  // Swaps as Catalog::AdvanceForSure does. `then` is called with the time at which the last try began, and the head that the store has
+  // after that try.
   void AdvanceForSure(Advance advance, std::function<bool()> go_on,
                       std::function<void(Store::Answer, Nanos asked, const Store::Head&)> then);
   void Queue(Thread& thread, Work work);

@@ -201,7 +201,7 @@ void Coordinator::TermRaised(bool raised) {
   daemon_.sim.invariants.Coordinates(fence_.term(), origin_.promised);
   terms_.Raised(asked_at_, daemon_.host.Local(), *gang_);
   Lead();
-  // What a lost node beats counts once it has been attached again, as in the term before.
+  // The beats of a lost node do not count before it has registered, as in the term before.
   for (lease::NodeIndex node = 0; node < gang_->nodes().size(); ++node) {
     if (gang_->nodes()[node].lost) daemon_.lead()->NodeRemoved(node);
   }
