@@ -28,18 +28,13 @@ hang::Settings HangSettings(const GangJob& job) {
   return settings;
 }
 
-// Whether the generation that started from this checkpoint has saved the same step again. Then the next generation reads the new
-// checkpoint, and the report of the old one means nothing.
-bool IsSavedAnew(const PendingSaves& saves, const gang::Gang& gang, const v1::CheckpointBad& bad) {
-  return bad.generation() == gang.generation() && saves.IsCommitted(bad.generation(), bad.step());
-}
-
-gang::CheckpointBad FromMessage(const v1::CheckpointBad& bad) {
+gang::CheckpointBad FromMessage(const v1::CheckpointBad& bad, const PendingSaves& saves) {
   return {.task = bad.task(),
           .generation = bad.generation(),
           .step = bad.step(),
           .reason = bad.reason(),
-          .manifest = bad.manifest()};
+          .manifest = bad.manifest(),
+          .saved_anew = saves.IsCommitted(bad.generation(), bad.step())};
 }
 
 }  // namespace
@@ -251,8 +246,8 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
     if (member.has_exited()) info.exit = ExitOf(member.exited());
     joined.members.push_back(std::move(info));
   }
-  if (registration.has_checkpoint_bad() && !IsSavedAnew(saves_, *gang_, registration.checkpoint_bad()))
-    joined.checkpoint_bad = FromMessage(registration.checkpoint_bad());
+  if (registration.has_checkpoint_bad())
+    joined.checkpoint_bad = FromMessage(registration.checkpoint_bad(), saves_);
   agents_[node].name = registration.node_name();
   agents_[node].lease_port = joined.lease_port;
   // The record of a generation may be written behind: then only its nodes know of it.
@@ -313,7 +308,7 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
     case v1::AgentMessage::kShardRestored:
       return ShardRestored(message.shard_restored());
     case v1::AgentMessage::kCheckpointBad:
-      return CheckpointBad(message.checkpoint_bad());
+      return Feed(FromMessage(message.checkpoint_bad(), saves_));
     case v1::AgentMessage::kReports:
       return TakeReports(message.reports());
     case v1::AgentMessage::kStacks:
@@ -370,11 +365,6 @@ void Coordinator::TakeWarm(const v1::WarmNews& news) {
       warm_.Take({news.rank(), news.generation(), static_cast<WarmStarts::State>(news.state()), news.text()},
                  WarmMembers());
   if (!text.empty()) AddHistory("warm", text);
-}
-
-void Coordinator::CheckpointBad(const v1::CheckpointBad& bad) {
-  if (IsSavedAnew(saves_, *gang_, bad)) return;
-  Feed(FromMessage(bad));
 }
 
 void Coordinator::OnExited(const v1::MemberExited& message) {

@@ -165,7 +165,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void ShardDelayed(const v1::ShardDelayed& delayed);
   void TakeFailures(const v1::Register& registration);
   void Gather(uint32_t node, const v1::Gather& gather);
-  void CheckpointBad(const v1::CheckpointBad& bad);
   void OnExited(const v1::MemberExited& message);
   [[nodiscard]] size_t WarmMembers() const;
   void TakeWarm(const v1::WarmNews& news);

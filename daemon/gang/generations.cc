@@ -399,11 +399,12 @@ void Gang::On(const CheckpointBad& event, Actions& out) {
   if (event.generation != generation_ || (state_ != State::kStarting && state_ != State::kRunning && !stops))
     return;
   if (event.task >= members_.size() || rejected_ == event.step) return;
+  if (!event.saved_anew) out.emplace_back(RejectCheckpoint{event.step, event.reason, event.manifest});
   rejected_ = event.step;
-  out.emplace_back(RejectCheckpoint{event.step, event.reason, event.manifest});
   Fault fault{
-      .what = fmt::format("{}: the checkpoint of step {} does not verify: {}; going back to the one before",
-                          Who(event.task), event.step, event.reason),
+      .what = fmt::format("{}: the checkpoint of step {} does not verify: {}; {}", Who(event.task),
+                          event.step, event.reason,
+                          event.saved_anew ? "it has been saved anew since" : "going back to the one before"),
       .task = event.task,
       .cause = CauseClass::kInfrastructure};
   if (!stops) return Fail(std::move(fault), out);

@@ -215,8 +215,7 @@ void Coordinator::Registered(uint32_t node, const Register& registration) {
   for (gang::MemberInfo& member : joined.members) {
     if (member.exit) Classify(&*member.exit);
   }
-  if (registration.checkpoint_bad && !IsSavedAnew(*registration.checkpoint_bad))
-    joined.checkpoint_bad = registration.checkpoint_bad;
+  if (registration.checkpoint_bad) joined.checkpoint_bad = Judged(*registration.checkpoint_bad);
   Feed(joined);
 }
 
@@ -249,7 +248,7 @@ void Coordinator::Hear(uint32_t node, const Link* link, const AgentMessage& mess
   gang::Event event = std::get<gang::Event>(message);
   if (auto* exited = std::get_if<gang::MemberExited>(&event)) Classify(&exited->exit);
   if (auto* stopped = std::get_if<gang::NodeStopped>(&event)) stopped->unsent = starts_.Waits();
-  if (const auto* bad = std::get_if<gang::CheckpointBad>(&event); bad != nullptr && IsSavedAnew(*bad)) return;
+  if (auto* bad = std::get_if<gang::CheckpointBad>(&event)) *bad = Judged(std::move(*bad));
   Feed(event);
 }
 
@@ -292,8 +291,9 @@ void Coordinator::Feed(const gang::Event& event) {
   MaybeOver();
 }
 
-bool Coordinator::IsSavedAnew(const gang::CheckpointBad& bad) const {
-  return bad.generation == gang_->generation() && saves_.IsCommitted(bad.generation, bad.step);
+gang::CheckpointBad Coordinator::Judged(gang::CheckpointBad bad) const {
+  bad.saved_anew = saves_.IsCommitted(bad.generation, bad.step);
+  return bad;
 }
 
 void Coordinator::Carry(const std::vector<gang::Action>& actions) {

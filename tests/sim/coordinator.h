@@ -39,7 +39,7 @@ class Coordinator {
   void Attached(uint32_t node, const std::shared_ptr<Link>& link, const Register& registration);
   void Detached(uint32_t node, const Link* link);
   void Hear(uint32_t node, const Link* link, const AgentMessage& message);
-  [[nodiscard]] bool IsSavedAnew(const gang::CheckpointBad& bad) const;
+  [[nodiscard]] gang::CheckpointBad Judged(gang::CheckpointBad bad) const;
   void OnLease(const lease::Event& event);
   void Feed(const gang::Event& event);
 

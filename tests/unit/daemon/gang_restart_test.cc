@@ -569,6 +569,19 @@ TEST_F(GangRestart, ABadCheckpointThatIsHeardOfBehindAnExitIsTheCauseAllTheSame)
   EXPECT_EQ(rig.gang.user_faults(), 0U);
 }
 
+// The next generation starts from the new one, which is as good as any.
+TEST_F(GangRestart, ABadCheckpointThatHasBeenSavedAnewIsTheCauseAndIsNotRejected) {
+  rig.Exit(1, ExitCode(1));
+  EXPECT_EQ(rig.gang.user_faults(), 1U);
+  rig.Feed(CheckpointBad{.task = 2, .generation = 1, .step = 40, .reason = "no", .saved_anew = true});
+  EXPECT_FALSE(rig.Did<RejectCheckpoint>());
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+  rig.StopAll();
+  ASSERT_TRUE(rig.Did<StartGeneration>());
+  EXPECT_THAT(rig.Did<ReportToJob>()->text,
+              HasSubstr("the checkpoint of step 40 does not verify: no; it has been saved anew since"));
+}
+
 TEST_F(GangRestart, ANodeThatComesBackWithABadCheckpointAndAnExitSaysTheFormer) {
   rig.Feed(NodeLeft{1});
   NodeJoined back = rig.Node(1, MemberState::kExited, 1);
