@@ -248,6 +248,8 @@ struct GetsOn {
 
 struct Beat {
   Header header;
+  uint32_t
+      leased;  // 0: musterd has been restarted, and has no lease yet: its members run on for the rest of `reconnect`
 };
 
 // No tail in either direction. A supervisor that does not know it ignores it, and is sent kBeat as ever.
@@ -263,6 +265,7 @@ inline constexpr size_t kBeatPageBytes = 4096;
 struct BeatPage {
   uint64_t magic;
   int64_t monotonic_ns;  // CLOCK_MONOTONIC of the newest beat; 0: none yet
+  uint32_t leased;       // as in Beat, of any beat so far
 };
 
 enum class FinishAs : uint32_t {

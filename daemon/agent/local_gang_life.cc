@@ -33,8 +33,10 @@ constexpr size_t kMaxStacksText = 16 * 1024;  // of one member, in a message
 
 // ---- the lease
 
-// With the gang's first supervisor here: they are beaten from the start, so that those whose musterd was restarted
-// know it. The lease itself begins when a coordinator has answered.
+// With the gang's first supervisor here: supervisors are beaten from the start, so that those whose musterd was restarted know that it
+// is back. The lease itself begins when a coordinator has answered. A musterd that was restarted has the gang's key, and so understands
+// a successor that announces itself: it finds that one before it has given up the coordinator of before, which is dead, and tells it
+// that members run here without a lease.
 void LocalGang::BeginAttendance() {
   if (context_.beat == nullptr || attendance_) return;
   AttendOptions options;
@@ -43,6 +45,7 @@ void LocalGang::BeginAttendance() {
   options.coordinator = search_.coordinator();
   for (const uint32_t node : job_.CandidateNodes())
     options.candidates.push_back(static_cast<lease::NodeIndex>(node));
+  options.key = beat_key_;
   options.grace_until = grace_until_;
   attendance_ = context_.beat->Attend(std::move(options), MakeAgentEvents());
   context_.dialer.Do([weak = weak_from_this(), hosts = job_.hosts, mailbox = context_.loop.mailbox(),

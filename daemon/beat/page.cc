@@ -29,7 +29,8 @@ BeatPage::~BeatPage() {
   ::munmap(page_, wire::kBeatPageBytes);
 }
 
-void BeatPage::Beat() {
+void BeatPage::Beat(bool leased) {
+  if (leased) __atomic_store_n(&page_->leased, 1U, __ATOMIC_RELEASE);
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   __atomic_store_n(&page_->monotonic_ns, now.tv_sec * 1'000'000'000LL + now.tv_nsec, __ATOMIC_RELEASE);

@@ -19,8 +19,8 @@ class BeatPage {
 
   // To be handed to supervisors: whoever has it can neither write it nor change its size.
   [[nodiscard]] int fd() const { return fd_.get(); }
-  // A beat, now. From one thread.
-  void Beat();
+  // A beat, now; `leased` as in wire::Beat. From one thread.
+  void Beat(bool leased);
 
  private:
   BeatPage(UniqueFd fd, wire::BeatPage* page);

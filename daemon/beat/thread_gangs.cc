@@ -121,8 +121,10 @@ void BeatThread::SupervisorReadsPage(uint64_t id, uint64_t number) {
 
 void BeatThread::BeatSupervisors(Agent& agent, lease::Nanos now) {
   agent.beaten = now;
-  if (agent.page) agent.page->Beat();
+  const bool leased = !agent.machine->OnGrace();
+  if (agent.page) agent.page->Beat(leased);
   wire::Beat beat{};
+  beat.leased = leased ? 1 : 0;
   wire::SetHeader(&beat, wire::Type::kBeat);
   for (const Supervisor& supervisor : agent.supervisors) {
     if (supervisor.reads_page) continue;

@@ -32,4 +32,8 @@ int64_t BeatPage::NewestMs() const {
   return page_ == nullptr ? 0 : __atomic_load_n(&page_->monotonic_ns, __ATOMIC_ACQUIRE) / 1000000;
 }
 
+bool BeatPage::Leased() const {
+  return page_ != nullptr && __atomic_load_n(&page_->leased, __ATOMIC_ACQUIRE) != 0;
+}
+
 }  // namespace muster::supervisor

@@ -20,6 +20,8 @@ class BeatPage {
   void Close();
   // CLOCK_MONOTONIC in milliseconds of the newest beat; 0 without a page, or before the first.
   [[nodiscard]] int64_t NewestMs() const;
+  // Whether a lease stood behind a beat so far.
+  [[nodiscard]] bool Leased() const;
 
  private:
   const wire::BeatPage* page_ = nullptr;

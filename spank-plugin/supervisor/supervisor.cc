@@ -68,6 +68,9 @@ bool Supervisor::TakeMessage(const Message& message, UniqueFd fd) {
     case wire::Type::kGetsOn:
       if (MayMakeStandby()) warm_.GetsOn(message.gets_on.generation, signals_);
       break;
+    case wire::Type::kBeat:
+      if (message.beat.leased != 0) fence_at_.Clear();
+      break;
     case wire::Type::kBeatPage:
       OnBeatPage(fd);
       break;
@@ -92,7 +95,8 @@ void Supervisor::OnWelcome(const wire::Welcome& welcome) {
   welcomed_ = true;
   disconnected_ = false;
   welcome_.Clear();
-  fence_at_.Clear();
+  // The musterd that is back may go again before it has a lease, and another, as in a crash loop: the time without one goes on.
+  if (lease_ms_ == 0) fence_at_.Clear();
   give_up_.Clear();
   Heard(MonotonicMs());
   // The hello has told a death that happened meanwhile; its circumstances are in this message.

@@ -153,7 +153,7 @@ class Supervisor {
   char* packet_ = nullptr;     // wire::kMaxMessage
   bool welcomed_ = false;      // on this connection
   bool known_ = false;         // there was a Welcome: the token is good
-  bool disconnected_ = false;  // since fence_at_ and give_up_ were set, until the next Welcome
+  bool disconnected_ = false;  // since give_up_ was set, until the next Welcome
   bool blocked_ = false;       // the socket takes no more now
   uint8_t token_[wire::kTokenBytes] = {};
   int64_t lease_ms_ = 0;
@@ -206,7 +206,7 @@ class Supervisor {
   Deadline lease_;
   Deadline welcome_;
   Deadline redial_;
-  Deadline fence_at_;  // musterd gone for reconnect_ms
+  Deadline fence_at_;  // musterd gone, or back without a lease, for reconnect_ms
   Deadline give_up_;
   Deadline sweep_end_;
   ExitWatch watch_;  // says when that is

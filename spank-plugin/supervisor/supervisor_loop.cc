@@ -130,6 +130,7 @@ void Supervisor::Disconnect() {
   socket_.reset();
   welcomed_ = false;
   blocked_ = false;
+  if (beats_.Leased()) fence_at_.Clear();
   beats_.Close();
   beat_page_due_ = false;
   lease_.Clear();
@@ -137,7 +138,7 @@ void Supervisor::Disconnect() {
   // An attempt that failed after connecting goes on with the times that run already.
   if (!disconnected_) {
     disconnected_ = true;
-    fence_at_.Set(now + reconnect_ms_);
+    if (!fence_at_.IsSet()) fence_at_.Set(now + reconnect_ms_);
     give_up_.Set(now + settings_.give_up_ms);
     backoff_ms_ = kFirstBackoffMs;
   }
@@ -197,7 +198,7 @@ void Supervisor::OnTimers(int64_t now) {
   }
   if (fence_at_.Passed(now)) {
     fence_at_.Clear();
-    Fence("musterd has gone and has not come back in time");
+    if (!beats_.Leased()) Fence("musterd has gone and has not come back in time");
   }
   if (give_up_.Passed(now)) {
     Say("musterd on this node has gone (socket %s) and did not come back; start %s there. This task ends.",

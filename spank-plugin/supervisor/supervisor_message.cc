@@ -57,6 +57,8 @@ Parsed ParseMessage(const void* packet, size_t size, Message* out, const char** 
     }
     case wire::Type::kGetsOn:
       return Fixed(packet, size, &out->gets_on, why);
+    case wire::Type::kBeat:
+      return Fixed(packet, size, &out->beat, why);
     case wire::Type::kBeatPage:
       return Parsed::kMessage;
     case wire::Type::kFinish: {

@@ -17,6 +17,7 @@ struct Message {
   wire::Stop stop{};
   wire::Finish finish{};
   wire::GetsOn gets_on{};
+  wire::Beat beat{};
   // kReport, kRefused: inside the packet, not terminated.
   const char* text = nullptr;
   size_t text_size = 0;

@@ -89,13 +89,16 @@ void Daemon::Save(size_t task, uint64_t generation, uint64_t step) {
 
 // ---- the beat thread
 
-void Daemon::Attend(lease::AgentSettings settings, uint64_t term, uint32_t coordinator,
-                    const lease::WitnessSet& witnesses) {
+void Daemon::Attend(lease::AgentSettings settings, bool keyed) {
   agent_.emplace(std::move(settings));
-  Follow(term, coordinator, witnesses);
+  keyed_ = keyed;
+  lease::Output out;
+  Pump(&out);
 }
 
 void Daemon::Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses) {
+  if (!agent_) return;
+  keyed_ = true;
   lease::Output out;
   agent_->Follow(term, static_cast<lease::NodeIndex>(coordinator), witnesses, host.Local(), &out);
   Pump(&out);
@@ -134,7 +137,7 @@ void Daemon::Handle(uint32_t from, const lease::Datagram& datagram) {
   lease::Output out;
   const bool reports = datagram.type == lease::Type::kBeat || datagram.type == lease::Type::kSpent;
   if (lead_ && (reports || datagram.term > lead_->term())) lead_->Receive(datagram, host.Local(), &out);
-  if (agent_ && (!lead_ || !reports)) agent_->Receive(datagram, host.Local(), &out);
+  if (agent_ && keyed_ && (!lead_ || !reports)) agent_->Receive(datagram, host.Local(), &out);
   Carry(&out, from);
 }
 
@@ -185,7 +188,7 @@ void Daemon::Carry(lease::Output* out, uint32_t came_from) {
     if ((renewed || world.now() >= beaten_ + sim.options.times.beat) &&
         agent_->MayBeatSupervisors(host.Local())) {
       beaten_ = world.now();
-      host.BeatSupervisors();
+      host.BeatSupervisors(!agent_->OnGrace());
     }
   }
   for (const lease::Send& send : out->sends) {

@@ -38,8 +38,8 @@ class Daemon {
 
   // ---- the beat thread
   void Receive(uint32_t from, const lease::Datagram& datagram);
-  void Attend(lease::AgentSettings settings, uint64_t term, uint32_t coordinator,
-              const lease::WitnessSet& witnesses);
+  // `keyed`: it has the gang's key from the process before it.
+  void Attend(lease::AgentSettings settings, bool keyed);
   // As Attendance::MayStart: now, whatever has been posted to the main loop so far.
   [[nodiscard]] bool MayStart() const { return agent_ && host.Local() < start_until_; }
   void EndAttendance() { agent_.reset(); }
@@ -81,6 +81,7 @@ class Daemon {
 
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);
   std::optional<lease::AgentLease> agent_;
+  bool keyed_ = false;  // the agent can read the gang's datagrams
   std::optional<lease::CoordinatorLease> lead_;
   std::unique_ptr<Coordinator> coordinator_;
   Nanos paused_until_ = 0;

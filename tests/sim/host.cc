@@ -182,17 +182,18 @@ void Host::KillSupervisor(size_t local) {
   s.stop_asked = true;
   ++s.incarnation;
   if (daemon_) daemon_->SupervisorClosed(local);
-  if (s.processes) Sweep(local);  // musterd kills what is left
+  Sweep(local);  // musterd kills what is left, if anything
 }
 
 // ---- the lease, as the supervisors see it
 
 Nanos Host::LeaseEnd() const {
-  return connected_ ? beaten_ + sim_.options.times.lease : gone_at_ + sim_.options.times.reconnect;
+  return connected_ ? std::min(beaten_ + sim_.options.times.lease, unleased_until_) : unleased_until_;
 }
 
-void Host::BeatSupervisors() {
+void Host::BeatSupervisors(bool leased) {
   beaten_ = world_.now();
+  if (leased) unleased_until_ = lease::kNever;
   if (check_at_ > LeaseEnd()) CheckLease();
 }
 
@@ -261,19 +262,25 @@ void Host::KillDaemon() {
   Hurt();
   daemon_.reset();
   connected_ = false;
-  gone_at_ = world_.now();
+  unleased_until_ = std::min(unleased_until_, world_.now() + sim_.options.times.reconnect);
   sim_.network.ProcessEnded(index_);
   MaybeHidden();
+  MaybeUnled();
+  // A coordinator that goes before its next acks has told nobody.
+  world_.After(2 * sim_.options.times.beat, [this] { MaybeUnled(); });
+}
+
+void Host::MaybeUnled() {
   unled_ |= saved.coordinator != index_ && std::none_of(sim_.hosts.begin(), sim_.hosts.end(),
                                                         [](const auto& host) { return host->Leads(); });
 }
 
 bool Host::Leads() const {
-  return daemon_ && daemon_->lead() != nullptr;
+  return daemon_ && daemon_->lead() != nullptr && !Frozen() && !daemon_->Paused();
 }
 
 void Host::MaybeHidden() {
-  if (crashed_ || daemon_) return;
+  if (crashed_ || (daemon_ && unleased_until_ == lease::kNever)) return;
   bool seen = !Frozen();
   for (const auto& other : sim_.hosts) seen &= sim_.network.Joined(index_, other->index());
   hidden_ |= !seen;
@@ -287,7 +294,7 @@ void Host::StartDaemon() {
   Later(world_.Pick(2, 100) * kMs, [this] {
     if (!daemon_ || connected_) return;
     connected_ = true;
-    BeatSupervisors();  // its welcome counts
+    BeatSupervisors(false);  // its welcome counts
     daemon_->SupervisorsConnect();
   });
 }

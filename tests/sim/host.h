@@ -55,7 +55,7 @@ class Host {
   void StopMember(size_t local, uint64_t generation, bool last_words);
   void FinishMember(size_t local);
   void TellCommitted(size_t local, uint64_t generation, uint64_t step, bool good);
-  void BeatSupervisors();  // kBeat
+  void BeatSupervisors(bool leased);  // kBeat
 
   // What happens to it.
   void Crash();
@@ -74,13 +74,15 @@ class Host {
 
   [[nodiscard]] bool crashed() const { return crashed_; }
   [[nodiscard]] bool Frozen() const;
-  // musterd has died where nobody could hear it, or the host is out of reach since: its supervisors wait for `reconnect`,
-  // and no coordinator can know that: README.md.
+  // musterd has died where nobody could hear it, or the host is out of reach before another has a lease: its supervisors wait for
+  // `reconnect`, and no coordinator can know that: README.md.
   [[nodiscard]] bool Hidden() const { return hidden_; }
-  // It has died while nobody led: one that takes over because its coordinator is dead cannot know that.
+  // It has died while no coordinator could hear it and tell others: a successor that takes over because its coordinator is dead
+  // cannot know that.
   [[nodiscard]] bool Unled() const { return unled_; }
   void Attended() { hidden_ = unled_ = false; }
   void MaybeHidden();
+  void MaybeUnled();
   // It has just been woken: its members run until it has noticed what time it is.
   [[nodiscard]] bool JustWoken() const;
   [[nodiscard]] Daemon* daemon() const { return daemon_.get(); }
@@ -126,7 +128,8 @@ class Host {
   std::unique_ptr<Daemon> daemon_;
   bool connected_ = false;  // supervisors to the daemon
   Nanos beaten_ = 0;
-  Nanos gone_at_ = 0;
+  Nanos unleased_until_ =
+      lease::kNever;  // musterd has gone, or is back without a lease: members run on until then
   Nanos check_at_ = lease::kNever;
   bool hidden_ = false;
   bool unled_ = false;

@@ -82,6 +82,7 @@ void LocalGang::SupervisorsConnect() {
   }
   Remember();
   knows_members_ = true;
+  BeginAttendance();
   if (search_.Idle()) Connect();
 }
 

@@ -72,6 +72,7 @@ class LocalGang {
   void MaybeNodeExecuted();
   void MaybeNodeStopped();
   void MaybeOver();
+  void BeginAttendance();
   void Fence();
   void KillFenced();
   void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim);

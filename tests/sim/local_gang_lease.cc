@@ -10,10 +10,10 @@ namespace muster::sim {
 
 // ---- the lease
 
-void LocalGang::On(const Attended& attended) {
-  search_.TakenIn(attended.coordinator);
-  Remember();
-  if (daemon_.Attending()) return daemon_.Follow(orders_.term(), coordinator(), attended.witnesses);
+// With the first supervisor here: supervisors whose musterd was restarted are beaten, or fenced, from the start. The lease itself
+// begins when a coordinator has answered.
+void LocalGang::BeginAttendance() {
+  if (daemon_.Attending()) return;
   lease::AgentSettings settings;
   settings.times = daemon_.sim.options.times;
   settings.gang = 1;
@@ -22,9 +22,14 @@ void LocalGang::On(const Attended& attended) {
     settings.candidates.push_back(static_cast<lease::NodeIndex>(node));
   settings.first_sequence = static_cast<uint64_t>(world_.now()) + 1;
   settings.promised = host_.saved.promised;
-  settings.grace_until = host_.Local() < grace_until_ ? grace_until_ : 0;
-  daemon_.Attend(std::move(settings), orders_.term(), coordinator(), attended.witnesses);
-  if (orders_.said_stopped()) daemon_.SetStopped(*orders_.said_stopped());
+  settings.grace_until = grace_until_;
+  daemon_.Attend(std::move(settings), orders_.term() > 0);
+}
+
+void LocalGang::On(const Attended& attended) {
+  search_.TakenIn(attended.coordinator);
+  Remember();
+  daemon_.Follow(orders_.term(), coordinator(), attended.witnesses);
 }
 
 void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& closed) {

@@ -174,6 +174,22 @@ TEST_F(LeaseTerm, AStopOfAnOlderTermBindsNoMore) {
   ExpectStart(2);
 }
 
+// musterd is restarted while its coordinator is dead. It has the gang's key, and its members run without a lease until the successor
+// knows of them.
+TEST_F(LeaseTerm, AMusterdThatIsBackHearsTheSuccessorThoughItsAgentDialsADeadHost) {
+  RunFirst();
+  HoldRecord();
+  CutOff(kCoordinator);
+  AdvanceUntil("the successor asks for the record", times_.reconnect / 2, [&] { return RecordWaits(); });
+  EndDaemon(kBatch);
+  clock_.Stop();
+  StartDaemon(kBatch, clock_);
+  ASSERT_TRUE(members_[kBatch].Rejoin(daemons_[kBatch]->socket(), wire::MemberState::kRunning, 1));
+  ReleaseRecord();
+  EXPECT_TRUE(InTime([&] { return Follow({kBatch, kSuccessor}, 2); }));
+  EXPECT_FALSE(HasStop(kBatch));
+}
+
 // The node's agent dials a host that does not answer, and would do so for longer than a coordinator waits for a node.
 TEST_F(LeaseTerm, ANodeThatIsAskedToCoordinateFollowsItselfThoughItsAgentDialsAnotherHost) {
   EndDaemon(kSuccessor);

@@ -102,6 +102,43 @@ TEST(Reconnect, WhenMusterdStaysAwayTheProgramIsKilledAndTheTaskWaitsOn) {
   EXPECT_TRUE(IsAlive(rig.supervisor()));
 }
 
+// As in a crash loop: each process of musterd would give the program as much time again.
+TEST(Reconnect, AMusterdThatIsBackWithoutALeaseGivesNoTimeToRunOn) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(60'000, 1'000);
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  const int64_t began = MonotonicMs();
+  rig.Disconnect();
+  rig.Accept();
+  rig.Welcome(60'000, 60'000);
+  EXPECT_FALSE(rig.Next(milliseconds(100)));
+  rig.Disconnect();
+  rig.Accept();
+  rig.Welcome(60'000, 60'000);
+  EXPECT_TRUE(Until([&] { return !IsAlive(pid); }));
+  EXPECT_GE(MonotonicMs() - began, 1'000);
+  EXPECT_NE(rig.ReadStderr("\n").find("musterd has gone"), std::string::npos);
+}
+
+TEST(Reconnect, ABeatThatALeaseStandsBehindEndsTheTimeWithoutMusterd) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(60'000, 500);
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  rig.Disconnect();
+  rig.Accept();
+  rig.Welcome(60'000, 500);
+  wire::Beat beat{};
+  wire::SetHeader(&beat, Type::kBeat);
+  beat.leased = 1;
+  rig.Send(&beat, sizeof beat);
+  EXPECT_FALSE(rig.Next(milliseconds(1'000)));
+  EXPECT_TRUE(IsAlive(pid));
+}
+
 TEST(Reconnect, WhenMusterdNeverComesBackTheTaskFailsAndNamesTheUnit) {
   Rig rig;
   rig.settings.give_up_ms = 200;
@@ -219,6 +256,7 @@ class Page {
     Write(0, wire::kBeatPageMagic);
   }
   void Beat() const { Write(8, static_cast<uint64_t>(MonotonicMs()) * 1'000'000); }
+  void Leased() const { Write(16, 1); }
   UniqueFd fd;
 
  private:
@@ -268,6 +306,27 @@ TEST(Lease, ThePageOfAConnectionThatHasEndedCountsNoMore) {
     page.Beat();
     return !IsAlive(pid);
   }));
+}
+
+TEST(Lease, APageSaysThatALeaseStandsBehindItsBeats) {
+  Rig rig;
+  rig.Launch();
+  rig.Welcome(60'000, 500);
+  rig.Start(1, "sleep 60");
+  const pid_t pid = rig.ExpectExecuted(1);
+  rig.Disconnect();
+  rig.Accept();
+  rig.Welcome(60'000, 500);
+  const Page page;
+  page.Leased();
+  HandOver(rig, page);
+  rig.Expect<wire::BeatPageHandover>(Type::kBeatPageRead);
+  EXPECT_FALSE(rig.Next(milliseconds(1'000)));
+  EXPECT_TRUE(IsAlive(pid));
+  rig.Disconnect();  // now the time without musterd begins anew
+  rig.Accept();
+  rig.Welcome(60'000, 60'000);
+  EXPECT_TRUE(Until([&] { return !IsAlive(pid); }));
 }
 
 TEST(Lease, APageThatMayShrinkUnderItsReaderIsLeftAlone) {
