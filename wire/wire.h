@@ -249,7 +249,7 @@ struct GetsOn {
 struct Beat {
   Header header;
   uint32_t
-      leased;  // 0: musterd has been restarted, and has no lease yet: its members run on for the rest of `reconnect`
+      leased;  // 0: members of a musterd that was restarted run on for the rest of `reconnect`, without a lease
 };
 
 // No tail in either direction. A supervisor that does not know it ignores it, and is sent kBeat as ever.

@@ -121,7 +121,7 @@ void BeatThread::SupervisorReadsPage(uint64_t id, uint64_t number) {
 
 void BeatThread::BeatSupervisors(Agent& agent, lease::Nanos now) {
   agent.beaten = now;
-  const bool leased = !agent.machine->OnGrace();
+  const bool leased = agent.machine->Leased();
   if (agent.page) agent.page->Beat(leased);
   wire::Beat beat{};
   beat.leased = leased ? 1 : 0;

@@ -68,6 +68,8 @@ Fault Gang::MemberFault(uint32_t task, const Exit& exit) const {
         fmt::format("{} ({}, pid {}) {}", Who(task), exit.program.empty() ? "program unknown" : exit.program,
                     exit.pid, DescribeStatus(exit.status, exit.oom_killed));
     if (!exit.waited_for.empty()) fault.what += "; it waited for others: " + exit.waited_for;
+    // The member could not read the checkpoint that this generation began from, or waited for a member that could not.
+    if (rejected_) fault.cause = CauseClass::kInfrastructure;
   }
   return fault;
 }

@@ -407,6 +407,8 @@ void Gang::On(const CheckpointBad& event, Actions& out) {
                           event.saved_anew ? "it has been saved anew since" : "going back to the one before"),
       .task = event.task,
       .cause = CauseClass::kInfrastructure};
+  // The program may have read the new one meanwhile. If it has not, its end is the fault.
+  if (!stops && event.saved_anew) return;
   if (!stops) return Fail(std::move(fault), out);
   if (!fault_ || fault_->planned || fault_->cause != CauseClass::kUser) return;
   fault_ = std::move(fault);

@@ -96,8 +96,6 @@ void Gang::ExitSeen(uint32_t task, const Exit& exit, Actions& out) {
           exit.time_ns > 0 && exit.time_ns < fault_->exit.time_ns) {
         fault_ = MemberFault(task, exit);
         fault_time_ns_ = exit.time_ns;
-        // The member could not read the checkpoint that this generation began from, or waited for a member that could not.
-        if (rejected_) fault_->cause = CauseClass::kInfrastructure;
         Recharge();
       }
       return;

@@ -172,7 +172,8 @@ void Gang::Recover(Actions& out) {
   if (!strangers.empty()) out.emplace_back(StopGeneration{generation_, strangers, true});
   // What the members have saved is committed under this generation's record.
   if (!MUSTER_PLANTED(commit_under_old_record)) out.emplace_back(Persist{});
-  if (bad_ && bad_->generation == generation_) return On(*bad_, out);
+  if (bad_ && bad_->generation == generation_) On(*bad_, out);
+  if (state_ != State::kRunning) return;
   if (std::optional<Fault> fault = FaultMeanwhile()) return Fail(*std::move(fault), out);
   out.emplace_back(
       Note{"recovered", fmt::format("the coordinator took over; generation {} runs on", generation_)});

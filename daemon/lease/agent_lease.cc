@@ -287,7 +287,7 @@ void AgentLease::Beat(Nanos now, Output* out) {
   Datagram beat = Make(dead ? Type::kSpent : Type::kBeat, coordinator_, now);
   beat.echo = static_cast<uint64_t>(stamp_);
   beat.generation = stopped_;
-  if (OnGrace()) beat.flags |= kOnGrace;
+  if (!fenced_ && settings_.grace_until != 0) beat.flags |= kOnGrace;
   if (!dead) {
     sent_[sent_next_] = {beat.sequence, now};
     sent_next_ = (sent_next_ + 1) % kRemembered;

@@ -54,8 +54,8 @@ class AgentLease {
   [[nodiscard]] bool MayRun(Nanos now) const { return !fenced_ && fences_pending_ == 0 && now < RunUntil(); }
   // Whether supervisors may be told now that all is well.
   [[nodiscard]] bool MayBeatSupervisors(Nanos now) const;
-  // Members run on what the owner allowed at the start, and no coordinator has acked since.
-  [[nodiscard]] bool OnGrace() const { return !fenced_ && settings_.grace_until != 0; }
+  // A coordinator has given the right by which members run here, rather than the owner at the start.
+  [[nodiscard]] bool Leased() const { return !fenced_ && settings_.grace_until == 0; }
 
   [[nodiscard]] uint64_t term() const { return term_; }
   [[nodiscard]] NodeIndex coordinator() const { return coordinator_; }

@@ -121,13 +121,13 @@ void CoordinatorLease::OnBeat(const Datagram& beat, Nanos now, Output* out) {
     n.heard = now;
     n.echo = std::max(n.echo, std::min(static_cast<Nanos>(beat.echo), now));
     const bool grace = (beat.flags & kOnGrace) != 0;
-    if (!n.proved && !n.closed && !grace && n.echo >= n.attached) n.proved = true;
-    if (n.proved && !grace) {
-      n.bound = now + times.lease;
-    } else if (n.bound == kNever) {
-      n.bound = now + times.reconnect;
+    if (grace || n.attached == 0) {
+      // Its musterd was restarted, or may be again with no link whose end would be seen.
+      n.proved = false;
+      n.bound = std::max(n.bound == kNever ? 0 : n.bound, now + times.lease + times.reconnect);
     } else {
-      n.bound = std::max(n.bound, now + times.lease);
+      n.proved |= !n.closed && n.echo >= n.attached;
+      n.bound = n.proved ? now + times.lease : std::max(n.bound == kNever ? 0 : n.bound, now + times.lease);
     }
     if (!n.beaten || n.silent) out->events.push_back({EventKind::kHeard, beat.from, settings_.term, 0});
     n.beaten = true;

@@ -188,7 +188,7 @@ void Daemon::Carry(lease::Output* out, uint32_t came_from) {
     if ((renewed || world.now() >= beaten_ + sim.options.times.beat) &&
         agent_->MayBeatSupervisors(host.Local())) {
       beaten_ = world.now();
-      host.BeatSupervisors(!agent_->OnGrace());
+      host.BeatSupervisors(agent_->Leased());
     }
   }
   for (const lease::Send& send : out->sends) {

@@ -582,6 +582,16 @@ TEST_F(GangRestart, ABadCheckpointThatHasBeenSavedAnewIsTheCauseAndIsNotRejected
               HasSubstr("the checkpoint of step 40 does not verify: no; it has been saved anew since"));
 }
 
+// The program may go on, or not.
+TEST_F(GangRestart, ABadCheckpointThatHasBeenSavedAnewStopsNothingAndExcusesTheEndThatMayFollow) {
+  rig.Feed(CheckpointBad{.task = 2, .generation = 1, .step = 40, .reason = "no", .saved_anew = true});
+  EXPECT_TRUE(rig.actions.empty());
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  rig.Exit(2, ExitCode(1));
+  EXPECT_TRUE(rig.Did<StopGeneration>());
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+}
+
 TEST_F(GangRestart, ANodeThatComesBackWithABadCheckpointAndAnExitSaysTheFormer) {
   rig.Feed(NodeLeft{1});
   NodeJoined back = rig.Node(1, MemberState::kExited, 1);

@@ -311,8 +311,23 @@ TEST_F(CoordinatorLeaseTest, WhereNobodySawWhoseMusterdWentAllKeepThatTime) {
   Until(taken + Milliseconds(32'000), {0});
   EXPECT_TRUE(Silent(2));
   EXPECT_FALSE(Silent(1));
+  lead_->NodeAttached(1, now_);
+  Beat(1);
+  Beat(1);
   Until(now_ + Milliseconds(1'500), {0, 2});
   EXPECT_TRUE(Silent(1)) << "who has beaten is silent as soon as ever";
+}
+
+// Should its musterd go again nobody sees the end of a link.
+TEST_F(CoordinatorLeaseTest, ANodeThatBeatsBeforeItHasALinkKeepsTheTimeOfOneWhoseMusterdHasGone) {
+  MakeSuccessor(3, true);
+  Until(now_ + Milliseconds(1'000), {0, 1, 2});
+  const Nanos gone = now_;
+  lead_->NodeAttached(1, now_);
+  Until(gone + Milliseconds(31'000), {0, 1});
+  EXPECT_FALSE(Silent(2));
+  Until(gone + Milliseconds(31'500), {0, 1});
+  EXPECT_TRUE(Silent(2));
 }
 
 TEST_F(CoordinatorLeaseTest, AHigherTermDeposesItAndALowerOneIsToldOfIt) {
