@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -20,17 +21,57 @@ double PartOf(double is, double should) {
   return should <= 0 ? 0 : is / should;
 }
 
-bool Over(const Suspect& suspect, const std::vector<uint32_t>& switches, const Measured& one) {
+bool Over(const Suspect& suspect, const Layout& layout, const Measured& one) {
   const bool out = suspect.direction == Direction::kOut;
   switch (suspect.scope) {
     case Scope::kNode:
       return (out ? one.from : one.to) == suspect.node;
     case Scope::kSwitch:
-      return switches[one.from] != switches[one.to] && switches[out ? one.from : one.to] == suspect.node;
+      return layout.switches[one.from] != layout.switches[one.to] &&
+             layout.switches[out ? one.from : one.to] == suspect.node;
     case Scope::kPair:
       return one.from == suspect.node && one.to == suspect.other;
+    case Scope::kNetwork:
+      return layout.networks[one.from] == suspect.node && layout.networks[one.to] == suspect.other;
   }
   return false;
+}
+
+bool Arrives(const Measured& one) {
+  return one.connected || one.small_heard > 0;
+}
+
+// Networks from which nothing has arrived in others, though two of those that tried, or more, hear others and are heard.
+std::vector<Suspect> Apart(const Layout& layout, const std::vector<const Measured*>& measured) {
+  constexpr uint32_t kTelling = 2;
+  std::vector<bool> heard_out(layout.nodes);
+  std::vector<bool> heard_in(layout.nodes);
+  for (const Measured* one : measured) {
+    if (!Arrives(*one)) continue;
+    heard_out[one->from] = true;
+    heard_in[one->to] = true;
+  }
+  struct Count {
+    uint32_t all = 0;
+    uint32_t telling = 0;
+    bool arrives = false;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, Count> counts;
+  for (const Measured* one : measured) {
+    if (!layout.BetweenNetworks(*one)) continue;
+    Count& count = counts[{layout.networks[one->from], layout.networks[one->to]}];
+    ++count.all;
+    if (heard_out[one->from] && heard_in[one->to]) ++count.telling;
+    count.arrives |= Arrives(*one);
+  }
+  std::vector<Suspect> apart;
+  for (const auto& [networks, count] : counts) {
+    if (count.arrives || count.telling < kTelling) continue;
+    Suspect suspect{Trouble::kUnreachable, Scope::kNetwork, networks.first, networks.second};
+    suspect.bad = suspect.all = count.all;
+    apart.push_back(suspect);
+  }
+  return apart;
 }
 
 // What an end's link carried besides.
@@ -58,14 +99,9 @@ bool Tells(Trouble trouble, const Measured& one, const Expected& expected) {
 // explain the same.
 class Blame {
  public:
-  Blame(Trouble trouble, uint32_t nodes, const std::vector<uint32_t>& switches, const Expected& expected,
-        std::vector<const Measured*> all, std::vector<const Measured*> bad)
-      : trouble_(trouble),
-        nodes_(nodes),
-        switches_(switches),
-        expected_(expected),
-        all_(std::move(all)),
-        bad_(std::move(bad)) {}
+  Blame(Trouble trouble, const Layout& layout, const Expected& expected, std::vector<const Measured*> all,
+        std::vector<const Measured*> bad)
+      : trouble_(trouble), layout_(layout), expected_(expected), all_(std::move(all)), bad_(std::move(bad)) {}
 
   std::vector<Suspect> Run() {
     std::vector<Suspect> suspects;
@@ -96,16 +132,18 @@ class Blame {
   }
 
   [[nodiscard]] std::optional<Suspect> Best() const {
-    const uint32_t groups = switches_.empty() ? 0 : 1 + *std::ranges::max_element(switches_);
+    const uint32_t nodes = layout_.nodes;
+    const std::vector<uint32_t>& switches = layout_.switches;
+    const uint32_t groups = switches.empty() ? 0 : 1 + *std::ranges::max_element(switches);
     // Of each direction: nodes, then switches.
-    std::array<std::vector<Count>, 2> counts{std::vector<Count>(nodes_ + groups),
-                                             std::vector<Count>(nodes_ + groups)};
+    std::array<std::vector<Count>, 2> counts{std::vector<Count>(nodes + groups),
+                                             std::vector<Count>(nodes + groups)};
     const auto count = [&](const Measured& one, uint64_t Count::*field, uint64_t amount) {
       counts[0][one.from].*field += amount;
       counts[1][one.to].*field += amount;
-      if (groups == 0 || switches_[one.from] == switches_[one.to]) return;
-      counts[0][nodes_ + switches_[one.from]].*field += amount;
-      counts[1][nodes_ + switches_[one.to]].*field += amount;
+      if (groups == 0 || switches[one.from] == switches[one.to]) return;
+      counts[0][nodes + switches[one.from]].*field += amount;
+      counts[1][nodes + switches[one.to]].*field += amount;
     };
     const bool packets = trouble_ == Trouble::kLossy;
     for (const Measured* one : all_) count(*one, &Count::all, packets ? one->packets : 1);
@@ -113,12 +151,12 @@ class Blame {
     std::optional<Suspect> best;
     uint64_t most = 0;
     for (size_t direction = 0; direction < 2; ++direction) {
-      for (uint32_t i = 0; i < nodes_ + groups; ++i) {
+      for (uint32_t i = 0; i < nodes + groups; ++i) {
         const Count& here = counts[direction][i];
         if (here.bad <= most || !Explains(here)) continue;
         most = here.bad;
-        const bool node = i < nodes_;
-        best = Suspect{trouble_, node ? Scope::kNode : Scope::kSwitch, node ? i : i - nodes_, 0,
+        const bool node = i < nodes;
+        best = Suspect{trouble_, node ? Scope::kNode : Scope::kSwitch, node ? i : i - nodes, 0,
                        direction == 0 ? Direction::kOut : Direction::kIn};
       }
     }
@@ -129,14 +167,14 @@ class Blame {
     std::vector<const Measured*> bad;
     Count packets;
     std::erase_if(bad_, [&](const Measured* one) {
-      if (!Over(suspect, switches_, *one)) return false;
+      if (!Over(suspect, layout_, *one)) return false;
       bad.push_back(one);
       if (suspect.why.empty()) suspect.why = one->error;
       return true;
     });
     // What is explained says nothing of the other link that it went over.
     std::erase_if(all_, [&](const Measured* one) {
-      if (!Over(suspect, switches_, *one)) return false;
+      if (!Over(suspect, layout_, *one)) return false;
       ++suspect.all;
       packets.bad += one->lost;
       packets.all += one->packets;
@@ -156,22 +194,20 @@ class Blame {
   }
 
   Trouble trouble_;
-  uint32_t nodes_;
-  const std::vector<uint32_t>& switches_;
+  const Layout& layout_;
   const Expected& expected_;
   std::vector<const Measured*> all_;
   std::vector<const Measured*> bad_;
 };
 
 bool SmallHeard(const std::vector<Measured>& all, uint32_t from, uint32_t to) {
-  return std::ranges::any_of(all, [&](const Measured& one) {
-    return one.from == from && one.to == to && (one.connected || one.small_heard > 0);
-  });
+  return std::ranges::any_of(
+      all, [&](const Measured& one) { return one.from == from && one.to == to && Arrives(one); });
 }
 
 bool SamePlace(const Suspect& a, const Suspect& b) {
   if (a.trouble != b.trouble || a.scope != b.scope) return false;
-  if (a.scope != Scope::kPair) return a.node == b.node;
+  if (a.scope == Scope::kNode || a.scope == Scope::kSwitch) return a.node == b.node;
   return std::minmax(a.node, a.other) == std::minmax(b.node, b.other);
 }
 
@@ -193,10 +229,9 @@ bool Shared(const Measured& one, const Expected& expected) {
 
 bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, const Expected& expected) {
   if (!Tells(trouble, one, expected)) return false;
-  const bool arrives = one.connected || one.small_heard > 0;
   switch (trouble) {
     case Trouble::kUnreachable:
-      return !arrives;
+      return !Arrives(one);
     case Trouble::kBlocked:
       return !one.connected && one.small_heard > 0 && SmallHeard(all, one.to, one.from);
     case Trouble::kMtu:
@@ -219,7 +254,8 @@ void Join(std::vector<Suspect>& suspects) {
       if (!SamePlace(a, b)) continue;
       if (a.direction != b.direction || a.node != b.node) {
         a.direction = Direction::kBoth;
-        if (a.scope == Scope::kPair && a.other < a.node) std::swap(a.node, a.other);
+        if (a.other < a.node && (a.scope == Scope::kPair || a.scope == Scope::kNetwork))
+          std::swap(a.node, a.other);
         a.bad += b.bad;
         a.all += b.all;
         if (a.trouble == Trouble::kLossy) {
@@ -234,12 +270,17 @@ void Join(std::vector<Suspect>& suspects) {
   }
 }
 
-std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches,
-                           const std::vector<Measured>& measured, const Expected& expected) {
+std::vector<Suspect> Judge(const Layout& layout, const std::vector<Measured>& measured,
+                           const Expected& expected) {
   std::vector<Suspect> suspects;
   std::vector<const Measured*> left;
   left.reserve(measured.size());
   for (const Measured& one : measured) left.push_back(&one);
+  const auto take = [&](const Suspect& suspect) {
+    std::erase_if(left, [&](const Measured* one) { return Over(suspect, layout, *one); });
+    suspects.push_back(suspect);
+  };
+  for (const Suspect& suspect : Apart(layout, left)) take(suspect);
   // The worst first: who does not answer is not slow too.
   for (const Trouble trouble : {Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kNoRdma,
                                 Trouble::kSlow, Trouble::kLossy}) {
@@ -250,10 +291,7 @@ std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches
     std::vector<const Measured*> tell;
     std::ranges::copy_if(left, std::back_inserter(tell),
                          [&](const Measured* one) { return Tells(trouble, *one, expected); });
-    for (const Suspect& suspect : Blame(trouble, nodes, switches, expected, tell, bad).Run()) {
-      std::erase_if(left, [&](const Measured* one) { return Over(suspect, switches, *one); });
-      suspects.push_back(suspect);
-    }
+    for (const Suspect& suspect : Blame(trouble, layout, expected, tell, bad).Run()) take(suspect);
   }
   Join(suspects);
   return suspects;

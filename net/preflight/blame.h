@@ -2,7 +2,8 @@
 //
 // A node's link has two directions: out, from the node to its switch, and in. A measurement of a pair goes over one's out and the
 // other's in. What is bad is laid on the smallest number of links that explain it: a link whose measurements are nearly all bad
-// explains them, and a pair of which no link does is itself the finding.
+// explains them, and a pair of which no link does is itself the finding. Where nothing passes between two networks, though their nodes
+// hear others, no link explains it either: those networks are.
 #pragma once
 
 #include <algorithm>
@@ -45,11 +46,11 @@ const char* Name(Direction direction);  // "out", "in", "both"
 
 // Where the cause is.
 struct Suspect {
-  enum class Scope { kNode, kSwitch, kPair };
+  enum class Scope { kNode, kSwitch, kPair, kNetwork };
   Trouble trouble = Trouble::kSlow;
   Scope scope = Scope::kNode;
-  uint32_t node = 0;   // kNode: its link; kSwitch: its number; kPair: from this node
-  uint32_t other = 0;  // kPair: to this one
+  uint32_t node = 0;   // kNode: its link; kSwitch, kNetwork: its number; kPair: from this node
+  uint32_t other = 0;  // kPair, kNetwork: to this one
   Direction direction = Direction::kOut;
   uint32_t bad = 0;   // measurements over it that are bad
   uint32_t all = 0;   // and all of them
@@ -76,6 +77,16 @@ struct Expected {
   [[nodiscard]] double SuspiciousAbove() const { return lossy_above / 4; }
 };
 
+// Where nodes are.
+struct Layout {
+  uint32_t nodes = 0;
+  std::vector<uint32_t> switches;  // of each node the number of its leaf; empty: nobody knows
+  std::vector<uint32_t> networks;  // of each node the number of its rack's network; empty: all have the same
+  [[nodiscard]] bool BetweenNetworks(const Measured& one) const {
+    return !networks.empty() && networks[one.from] != networks[one.to];
+  }
+};
+
 // Whether one end's link carried so much other traffic that lost packets say nothing.
 bool Shared(const Measured& one, const Expected& expected);
 
@@ -85,8 +96,8 @@ bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, 
 // Makes one suspect of those of the same trouble in the same place: out and in are both.
 void Join(std::vector<Suspect>& suspects);
 
-// `switches`: for each node the number of its leaf switch; empty: nobody knows. They are joined.
-std::vector<Suspect> Judge(uint32_t nodes, const std::vector<uint32_t>& switches,
-                           const std::vector<Measured>& measured, const Expected& expected);
+// What is bad; joined.
+std::vector<Suspect> Judge(const Layout& layout, const std::vector<Measured>& measured,
+                           const Expected& expected);
 
 }  // namespace muster::preflight

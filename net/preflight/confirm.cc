@@ -30,9 +30,8 @@ bool AllShow(Trouble trouble, const std::vector<Measured>& again, const Expected
 
 }  // namespace
 
-std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
-                           const std::set<uint32_t>& able, const std::set<uint32_t>& shared,
-                           const std::vector<Suspect>& suspects) {
+std::vector<Way> Witnesses(const Suspect& suspect, const Layout& layout, const std::set<uint32_t>& able,
+                           const std::set<uint32_t>& shared, const std::vector<Suspect>& suspects) {
   std::vector<Way> ways;
   const auto add = [&](uint32_t own, uint32_t other) {
     if (suspect.direction != Direction::kIn) ways.push_back({own, other});
@@ -48,11 +47,16 @@ std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& 
   for (const uint32_t node : able) {
     const auto of_it = [&](const Suspect& one) {
       return one.scope == Scope::kNode ? one.node == node
-                                       : one.scope == Scope::kSwitch && one.node == switches[node];
+                                       : one.scope == Scope::kSwitch && one.node == layout.switches[node];
     };
-    if (of_it(suspect)) {
+    const bool suspected = std::ranges::any_of(suspects, of_it);
+    if (suspect.scope == Scope::kNetwork) {
+      if (suspected) continue;
+      if (layout.networks[node] == suspect.node) inside.push_back(node);
+      if (layout.networks[node] == suspect.other) outside.push_back(node);
+    } else if (of_it(suspect)) {
       inside.push_back(node);
-    } else if (std::ranges::none_of(suspects, of_it)) {
+    } else if (!suspected) {
       outside.push_back(node);
     }
   }

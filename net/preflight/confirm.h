@@ -21,11 +21,11 @@ struct Way {
 
 // Two ways over what is suspected in each of its directions, each with another node that nobody suspects; those whose links are `shared`
 // come last. Of many `suspects`, `suspect` among them, each has other witnesses than its neighbours in the list, so that many can measure at
-// the same time. A pair has no others: it measures three times, or five for what a busy host looks like. `able`: the nodes that can measure.
+// the same time. A pair has no others: it measures three times, or five for what a busy host looks like. Of networks, two pairs of nodes
+// that nobody suspects measure. `able`: the nodes that can measure.
 // Fewer, or none, where there are no such nodes.
-std::vector<Way> Witnesses(const Suspect& suspect, const std::vector<uint32_t>& switches,
-                           const std::set<uint32_t>& able, const std::set<uint32_t>& shared,
-                           const std::vector<Suspect>& suspects);
+std::vector<Way> Witnesses(const Suspect& suspect, const Layout& layout, const std::set<uint32_t>& able,
+                           const std::set<uint32_t>& shared, const std::vector<Suspect>& suspects);
 
 struct Remeasurement {
   size_t suspect = 0;  // its place in the list of suspects

@@ -27,12 +27,14 @@ std::string Where(const Suspect& suspect, const Places& places) {
   if (suspect.scope == Scope::kSwitch)
     return fmt::format("{} switch {}", Choose(suspect.direction, "out of", "into", "through"),
                        places.switches[suspect.node]);
+  const auto ways = [&](const std::string& one, const std::string& other) {
+    return suspect.direction == Direction::kBoth ? fmt::format("between {} and {}", one, other)
+                                                 : fmt::format("from {} to {}", one, other);
+  };
+  if (suspect.scope == Scope::kNetwork)
+    return ways(places.networks[suspect.node], places.networks[suspect.other]);
   const Places::Node& node = places.nodes[suspect.node];
-  if (suspect.scope == Scope::kPair) {
-    const std::string& other = places.nodes[suspect.other].name;
-    return suspect.direction == Direction::kBoth ? fmt::format("between {} and {}", node.name, other)
-                                                 : fmt::format("from {} to {}", node.name, other);
-  }
+  if (suspect.scope == Scope::kPair) return ways(node.name, places.nodes[suspect.other].name);
   const std::string link =
       node.interface.empty() ? node.name : fmt::format("{} ({})", node.name, node.interface);
   return fmt::format("{} {}", Choose(suspect.direction, "from", "to", "from and to"), link);
@@ -60,17 +62,20 @@ std::string Look(const char* command, const Suspect& suspect, const Places& plac
 }
 
 void PutPlace(const Suspect& suspect, const Places& places, json& finding) {
-  const Places::Node* node = suspect.scope == Scope::kSwitch ? nullptr : &places.nodes[suspect.node];
   switch (suspect.scope) {
     case Scope::kPair:
-      finding["pair"] = {node->name, places.nodes[suspect.other].name};
+      finding["pair"] = {places.nodes[suspect.node].name, places.nodes[suspect.other].name};
+      return;
+    case Scope::kNetwork:
+      finding["networks"] = {places.networks[suspect.node], places.networks[suspect.other]};
       return;
     case Scope::kSwitch:
       finding["switch"] = places.switches[suspect.node];
       return;
     case Scope::kNode:
-      finding["node"] = node->name;
-      if (!node->interface.empty()) finding["interface"] = node->interface;
+      const Places::Node& node = places.nodes[suspect.node];
+      finding["node"] = node.name;
+      if (!node.interface.empty()) finding["interface"] = node.interface;
   }
 }
 
@@ -86,6 +91,13 @@ json FindingOf(const Suspect& suspect, const Places& places) {
   };
   switch (suspect.trouble) {
     case Trouble::kUnreachable:
+      if (suspect.scope == Scope::kNetwork) {
+        put(fmt::format(
+                "Nothing arrives {}, though their nodes reach others: no router joins these networks.",
+                where),
+            fmt::format("ip route show to match {}", places.networks[suspect.other]));
+        break;
+      }
       put(fmt::format("Nothing arrives {}.", where), Look("ip -s link show", suspect, places));
       break;
     case Trouble::kBlocked:

@@ -23,9 +23,10 @@ struct Places {
   };
   std::vector<Node> nodes;
   std::vector<std::string> switches;
+  std::vector<std::string> networks;
 };
 
-// {trouble, direction, node | pair | switch, interface, is, should, text, fix}: `text` is a sentence, `fix` a command with its device to begin with.
+// {trouble, direction, node | pair | switch | networks, interface, is, should, text, fix}: `text` is a sentence, `fix` a command with its device to begin with.
 nlohmann::json FindingOf(const Suspect& suspect, const Places& places);
 
 // Of each node whose interface has another MTU than most.

@@ -194,6 +194,9 @@ bool ShareAPort(const Node& node, uint32_t one, uint32_t other) {
 }  // namespace
 
 std::vector<RailName> AlignRails(std::vector<Node>& nodes) {
+  for (Node& node : nodes) {
+    for (RailOf& rail : node.rails) rail.own_network = rail.network;
+  }
   JoinRacks(nodes);
   std::vector<RailName> rails;
   std::vector<Ports> aligned(nodes.size());

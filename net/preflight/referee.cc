@@ -13,6 +13,7 @@
 #include "net/preflight/conductor.h"
 #include "net/preflight/confirm.h"
 #include "net/preflight/link_findings.h"
+#include "net/preflight/mute.h"
 #include "net/preflight/plan.h"
 #include "net/preflight/rails.h"
 #include "net/preflight/roll.h"
@@ -59,8 +60,9 @@ class Test {
   [[nodiscard]] uint64_t FewestPacketsOfRails() const;
   [[nodiscard]] json Missing() const;
   void NumberSwitches();
+  void NumberNetworks();
+  [[nodiscard]] std::vector<Measured> MeasuredOf(uint32_t rail) const;
   [[nodiscard]] milliseconds Duration() const;
-  [[nodiscard]] bool Mute(uint32_t node, uint32_t rail) const;
   void MeasureRound(const Round& round, const std::vector<uint32_t>& rails, bool back);
   std::vector<std::vector<Measured>> MeasureAgain(const std::vector<Suspect>& suspects,
                                                   const std::set<uint32_t>& shared, uint32_t rail);
@@ -75,7 +77,17 @@ class Test {
   std::vector<MeasuredLeg> measured_;
   std::vector<uint32_t> switches_;  // of each node its leaf's number; empty when one does not know its own
   std::vector<std::string> switch_names_;
+  std::vector<std::string> network_names_;
+  std::vector<Layout> layouts_;  // of each rail
 };
+
+std::vector<Measured> Test::MeasuredOf(uint32_t rail) const {
+  std::vector<Measured> measured;
+  for (const MeasuredLeg& one : measured_) {
+    if (one.leg.rail == rail) measured.push_back(one.measured);
+  }
+  return measured;
+}
 
 // What the fastest link of the rail carries; 0: nobody knows.
 int64_t Test::RateOf(uint32_t rail) const {
@@ -87,10 +99,7 @@ int64_t Test::RateOf(uint32_t rail) const {
 uint64_t Test::FewestPacketsOfRails() const {
   std::optional<uint64_t> fewest;
   for (uint32_t rail = 0; rail < Rails(); ++rail) {
-    std::vector<Measured> measured;
-    for (const MeasuredLeg& one : measured_) {
-      if (one.leg.rail == rail) measured.push_back(one.measured);
-    }
+    const std::vector<Measured> measured = MeasuredOf(rail);
     if (!measured.empty()) fewest = std::min(fewest.value_or(~uint64_t{0}), FewestPackets(measured));
   }
   return fewest.value_or(0);
@@ -113,6 +122,18 @@ void Test::NumberSwitches() {
   }
 }
 
+void Test::NumberNetworks() {
+  for (uint32_t rail = 0; rail < Rails(); ++rail) {
+    Layout& layout = layouts_.emplace_back(Layout{static_cast<uint32_t>(nodes_.size()), switches_, {}});
+    for (const Node& node : nodes_) {
+      const std::string& own = node.rails[rail].own_network;
+      const auto known = std::ranges::find(network_names_, own);
+      layout.networks.push_back(static_cast<uint32_t>(known - network_names_.begin()));
+      if (known == network_names_.end()) network_names_.push_back(own);
+    }
+  }
+}
+
 milliseconds Test::Duration() const {
   if (!options_.full) return kQuick;
   // A packet of 1,500 bytes is the smallest that a link may have for its payload.
@@ -131,22 +152,12 @@ milliseconds Test::Duration() const {
 Places Test::PlacesOf(uint32_t rail) const {
   Places places;
   places.switches = switch_names_;
+  places.networks = network_names_;
   for (const Node& node : nodes_) {
     const RailOf& own = node.rails[rail];
     places.nodes.push_back({node.name, own.interface, own.mtu, own.verbs, own.device, own.no_verbs});
   }
   return places;
-}
-
-// Whether no connection of this node's has come to pass, in two rounds or more: there is no need to wait for more of them.
-bool Test::Mute(uint32_t node, uint32_t rail) const {
-  size_t tried = 0;
-  for (const MeasuredLeg& one : measured_) {
-    if (one.leg.rail != rail || (one.leg.from != node && one.leg.to != node)) continue;
-    if (one.measured.connected) return false;
-    ++tried;
-  }
-  return tried >= 4;
 }
 
 // What is suspected alone: the ways of one suspect must not disturb another's.
@@ -158,7 +169,8 @@ std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>
   }
   std::vector<Remeasurement> todo;
   for (size_t i = 0; i < suspects.size(); ++i) {
-    for (const Way& way : Witnesses(suspects[i], switches_, able, shared, suspects)) todo.push_back({i, way});
+    for (const Way& way : Witnesses(suspects[i], layouts_[rail], able, shared, suspects))
+      todo.push_back({i, way});
   }
   std::vector<std::vector<Measured>> again(suspects.size());
   while (!todo.empty()) {
@@ -177,10 +189,7 @@ std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>
 }
 
 void Test::Find(uint32_t rail, Found& found) {
-  std::vector<Measured> measured;
-  for (const MeasuredLeg& one : measured_) {
-    if (one.leg.rail == rail) measured.push_back(one.measured);
-  }
+  const std::vector<Measured> measured = MeasuredOf(rail);
   const Expected expected = ExpectedOf(measured, RateOf(rail), options_.full ? kLossyFull : kLossyQuick);
   const std::set<uint32_t> shared = SharedLinks(measured, nodes_.size(), expected);
   for (const uint32_t node : shared) found.shared.insert(node);
@@ -191,7 +200,7 @@ void Test::Find(uint32_t rail, Found& found) {
     found.findings.push_back(std::move(finding));
   }
   for (json& finding : VerbsFindings(places)) found.findings.push_back(std::move(finding));
-  auto suspects = Judge(static_cast<uint32_t>(nodes_.size()), switches_, measured, expected);
+  auto suspects = Judge(layouts_[rail], measured, expected);
   // Why its large packets are lost is known.
   std::erase_if(suspects, [&](const Suspect& suspect) {
     return suspect.trouble == Trouble::kMtu && suspect.scope == Suspect::Scope::kNode &&
@@ -231,9 +240,10 @@ void Test::FindRate(uint32_t rail, const std::vector<Measured>& measured, Found&
 void Test::MeasureRound(const Round& round, const std::vector<uint32_t>& rails, bool back) {
   std::vector<Leg> legs;
   for (const uint32_t rail : rails) {
+    const Mute mute(layouts_[rail], MeasuredOf(rail));
     for (const Pair& pair : round) {
-      if (!Mute(pair.one, rail) && !Mute(pair.other, rail))
-        legs.push_back({rail, back ? pair.other : pair.one, back ? pair.one : pair.other});
+      const Leg leg{rail, back ? pair.other : pair.one, back ? pair.one : pair.other};
+      if (!mute.Has(leg.from, leg.to)) legs.push_back(leg);
     }
   }
   for (MeasuredLeg& one : conductor_.Measure(legs, Duration())) measured_.push_back(std::move(one));
@@ -242,6 +252,7 @@ void Test::MeasureRound(const Round& round, const std::vector<uint32_t>& rails, 
 json Test::Run() {
   const auto began = Clock::now();
   NumberSwitches();
+  NumberNetworks();
   const auto count = static_cast<uint32_t>(nodes_.size());
   const auto groups = RailGroups(nodes_, rails_.size());
   for (const Round& round : options_.full ? AllPairs(count) : QuickPairs(count)) {

@@ -26,7 +26,7 @@ struct TestOptions {
 //   latency_us (half of the shortest round trip, the median of the pairs), longest_latency_us and longest_pair, measurements,
 //   packets (of TCP's data, over the direction of a link that had fewest),
 //   over_tcp: [{text, fix}] (why nodes have measured over TCP though the fabric has RDMA devices),
-//   findings: [{trouble, node | pair | switch, interface, direction, is, should, text, fix}], passing (what was seen once
+//   findings: [{trouble, node | pair | switch | networks, interface, direction, is, should, text, fix}], passing (what was seen once
 //   only, likewise), shared: [names of nodes whose links carried other traffic], gone: [names] (ended, or answered no more),
 //   missing: [numbers].
 // Every node hears whether it is ok. kUnavailable when fewer than two nodes come.

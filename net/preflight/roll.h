@@ -20,6 +20,7 @@ struct RailOf {
   int64_t mtu = 0;
   int64_t rate_mbit_s = 0;
   std::string network;
+  std::string own_network;  // the same, before the networks of racks are one
   std::vector<std::string> carriers;
   size_t own = 0;  // its place among the node's own
   bool verbs = false;

@@ -164,6 +164,35 @@ class Fabric:
                 run("ip", "-n", f"n{number}", "link", "del", "above0")
 
     @contextlib.contextmanager
+    def racks(self, first: range, second: range, *, router: bool) -> Iterator[None]:
+        """The nodes of `second` are at a switch of their own, in a network of their own. `router`: it carries packets between both."""
+        before = self.settings.read_text()
+        self.settings.write_text(before.replace(f"{NETWORK}.0.0/16", f"{NETWORK}.0.0/16, {SECOND}.0.0/16"))
+        run("ip", "-n", "switch", "link", "add", "rack", "type", "bridge")
+        try:
+            run("ip", "-n", "switch", "link", "set", "rack", "up")
+            for number in second:
+                run("ip", "-n", "switch", "link", "set", f"roce0-{number}", "master", "rack")
+                self.address(number, there=False)
+                run("ip", "-n", f"n{number}", "address", "add", f"{SECOND}.0.{number + 1}/16", "dev", "roce0")
+            if router:
+                run("ip", "netns", "exec", "switch", "sysctl", "-qw", "net.ipv4.ip_forward=1")
+                for bridge, own, other, numbers in (("fabric", NETWORK, SECOND, first), ("rack", SECOND, NETWORK, second)):
+                    run("ip", "-n", "switch", "address", "add", f"{own}.255.254/16", "dev", bridge)
+                    for number in numbers:
+                        run("ip", "-n", f"n{number}", "route", "add", f"{other}.0.0/16", "via", f"{own}.255.254")
+            yield
+        finally:
+            self.settings.write_text(before)
+            for number in second:
+                run("ip", "-n", "switch", "link", "set", f"roce0-{number}", "master", "fabric")
+            for number in (*first, *second):
+                run("ip", "-n", f"n{number}", "address", "flush", "dev", "roce0")  # and the route
+                self.address(number, there=True)
+            run("ip", "-n", "switch", "address", "flush", "dev", "fabric")
+            run("ip", "-n", "switch", "link", "del", "rack")
+
+    @contextlib.contextmanager
     def other_gang(self, numbers: list[int]) -> Iterator[None]:
         """These nodes' links are full of its traffic, in both directions."""
         processes = []

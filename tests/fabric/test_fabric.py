@@ -152,6 +152,27 @@ class FabricTest(unittest.TestCase):
                 self.fabric.rate(2, out=MBIT_S)
             self.assertEqual((verdict.code, verdict.named()), (1, [("slow", "out", "n2")] * 2), verdict.document)
 
+    def test_between_racks_with_networks_of_their_own_a_router_is_no_finding_and_a_bad_link_is_named(self) -> None:
+        with self.fabric.racks(range(4), range(4, 8), router=True):
+            verdict = self.fabric.test(nodes=8)
+            self.assertEqual((verdict.code, verdict.named(), verdict.document["rails"]), (0, [], 1), verdict.document)
+            node = self.random.randrange(8)
+            self.fabric.rate(node, into=MBIT_S / 2)
+            try:
+                verdict = self.fabric.test(nodes=8)
+            finally:
+                self.fabric.rate(node, into=MBIT_S)
+            self.assertEqual((verdict.code, verdict.named()), (1, [("slow", "in", f"n{node}")]), verdict.document)
+
+    def test_racks_that_do_not_reach_each_other_are_said_in_one_sentence_and_no_node_is_named(self) -> None:
+        with self.fabric.racks(range(4), range(4, 8), router=False):
+            verdict = self.fabric.test(nodes=8)
+        self.assertEqual((verdict.code, verdict.errors, len(verdict.document["findings"])), (1, [], 1), verdict.document)
+        [finding] = verdict.document["findings"]
+        self.assertEqual((finding["trouble"], finding["direction"], finding["networks"]), ("unreachable", "both", ["10.77.0.0/16", "10.79.0.0/16"]))
+        self.assertEqual(finding["text"], "Nothing arrives between 10.77.0.0/16 and 10.79.0.0/16, though their nodes reach others: no router joins these networks.")
+        self.assertEqual(finding["fix"], "ip route show to match 10.79.0.0/16")
+
     def test_without_a_gang_it_says_how_to_start_it(self) -> None:
         command = self.fabric.command(0, "env", "-u", "GROUP_RANK", str(BUILD / "bin" / "muster"), "net", "test", f"--settings={self.fabric.settings}")
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

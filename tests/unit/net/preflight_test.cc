@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <random>
 #include <set>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "net/preflight/blame.h"
 #include "net/preflight/confirm.h"
 #include "net/preflight/link_findings.h"
+#include "net/preflight/mute.h"
 #include "net/preflight/plan.h"
 #include "net/preflight/rails.h"
 #include "net/preflight/summary.h"
@@ -78,8 +80,8 @@ TEST(Plan, QuickRoundsAreSomeOfAllAndGiveEachNodeThreePeersWhereThereAreSoMany) 
 // What a fabric's links do, and what a test of it hears.
 class SimulatedFabric {
  public:
-  SimulatedFabric(uint32_t nodes, uint32_t leaves, uint64_t seed) : nodes_(nodes), random_(seed) {
-    for (uint32_t i = 0; i < nodes; ++i) switches_.push_back(i * leaves / nodes);
+  SimulatedFabric(uint32_t nodes, uint32_t leaves, uint64_t seed) : layout_{nodes}, random_(seed) {
+    for (uint32_t i = 0; i < nodes; ++i) layout_.switches.push_back(i * leaves / nodes);
   }
 
   void Plant(const Suspect& suspect) { planted_.push_back(suspect); }
@@ -126,20 +128,20 @@ class SimulatedFabric {
   // What the whole test names.
   std::vector<Suspect> Test() {
     std::vector<Measured> measured;
-    for (const Round& round : QuickPairs(nodes_)) {
+    for (const Round& round : QuickPairs(layout_.nodes)) {
       for (const Pair& pair : round) {
         measured.push_back(Measure(pair.one, pair.other, kPackets));
         measured.push_back(Measure(pair.other, pair.one, kPackets));
       }
     }
     const Expected expected = ExpectedOf(measured, 0, 0.004);
-    const auto suspects = Judge(nodes_, switches_, measured, expected);
+    const auto suspects = Judge(layout_, measured, expected);
     std::set<uint32_t> able;
-    for (uint32_t i = 0; i < nodes_; ++i) able.insert(i);
+    for (uint32_t i = 0; i < layout_.nodes; ++i) able.insert(i);
     std::vector<Suspect> named;
     for (const Suspect& suspect : suspects) {
       std::vector<Measured> again;
-      for (const Way& way : Witnesses(suspect, switches_, able, {}, suspects))
+      for (const Way& way : Witnesses(suspect, layout_, able, {}, suspects))
         again.push_back(Measure(way.from, way.to, 10 * kPackets));
       if (const auto confirmed = Confirmed(suspect, again, expected)) named.push_back(*confirmed);
     }
@@ -147,7 +149,7 @@ class SimulatedFabric {
     return named;
   }
 
-  [[nodiscard]] const std::vector<uint32_t>& switches() const { return switches_; }
+  [[nodiscard]] const std::vector<uint32_t>& switches() const { return layout_.switches; }
 
  private:
   static constexpr double kRate = 400'000;
@@ -159,12 +161,11 @@ class SimulatedFabric {
     const bool in = suspect.direction != Direction::kOut;
     if (suspect.scope == Scope::kNode) return (out && from == suspect.node) || (in && to == suspect.node);
     if (suspect.scope == Scope::kPair) return from == suspect.node && to == suspect.other;
-    if (switches_[from] == switches_[to]) return false;
-    return (out && switches_[from] == suspect.node) || (in && switches_[to] == suspect.node);
+    if (layout_.switches[from] == layout_.switches[to]) return false;
+    return (out && layout_.switches[from] == suspect.node) || (in && layout_.switches[to] == suspect.node);
   }
 
-  uint32_t nodes_;
-  std::vector<uint32_t> switches_;
+  Layout layout_;
   std::vector<Suspect> planted_;
   std::mt19937_64 random_;
 };
@@ -259,14 +260,14 @@ Measured Good(uint32_t from, uint32_t to, double mbit_s) {
 }
 
 TEST(Judge, OfTwoNodesOnlyTheDirectionIsKnown) {
-  const auto found = Judge(2, {}, {Good(0, 1, 100), Good(1, 0, 40)}, {{100, 100}, 0.75, 0.004});
+  const auto found = Judge({2}, {Good(0, 1, 100), Good(1, 0, 40)}, {{100, 100}, 0.75, 0.004});
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0], (Suspect{Trouble::kSlow, Scope::kPair, 1, 0, Direction::kOut}));
 }
 
 TEST(Judge, NothingMeasuredSaysNothing) {
-  EXPECT_TRUE(Judge(4, {}, {}, {{0, 0}, 0.75, 0.004}).empty());
-  EXPECT_TRUE(Judge(0, {}, {}, {{0, 0}, 0.75, 0.004}).empty());
+  EXPECT_TRUE(Judge({4}, {}, {{0, 0}, 0.75, 0.004}).empty());
+  EXPECT_TRUE(Judge({0}, {}, {{0, 0}, 0.75, 0.004}).empty());
   EXPECT_EQ(UsualRate({}), 0);
 }
 
@@ -336,7 +337,7 @@ TEST(Judge, AFewLostPacketsOnManyLinksAreNobodys) {
       measured.back().lost = (from + to) % 3 == 0 ? 1 : 0;
     }
   }
-  EXPECT_TRUE(Judge(8, {}, measured, {{100, 100}, 0.75, 0.004}).empty());
+  EXPECT_TRUE(Judge({8}, measured, {{100, 100}, 0.75, 0.004}).empty());
 }
 
 TEST(Witnesses, AreOthersThanWhoIsSuspected) {
@@ -394,9 +395,9 @@ TEST(Judge, OtherTrafficExplainsALowRateAndLostPackets) {
   Measured shared = Good(0, 1, 50);
   shared.lost = 5;
   shared.other_in = 45;
-  EXPECT_TRUE(Judge(2, {}, {shared, Good(1, 0, 100)}, expected).empty());
+  EXPECT_TRUE(Judge({2}, {shared, Good(1, 0, 100)}, expected).empty());
   shared.other_in = 5;
-  const auto found = Judge(2, {}, {shared, Good(1, 0, 100)}, expected);
+  const auto found = Judge({2}, {shared, Good(1, 0, 100)}, expected);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].trouble, Trouble::kSlow) << "it carries little in all";
   // A node with a slow link is named though most of its peers' links are shared: theirs say nothing.
@@ -406,7 +407,7 @@ TEST(Judge, OtherTrafficExplainsALowRateAndLostPackets) {
     measured.back().other_in = peer > 2 ? 50 : 0;
     measured.push_back(Good(peer, 0, 100));
   }
-  EXPECT_EQ(Judge(6, {}, measured, expected),
+  EXPECT_EQ(Judge({6}, measured, expected),
             (std::vector<Suspect>{{Trouble::kSlow, Scope::kNode, 0, 0, Direction::kOut}}));
 }
 
@@ -421,12 +422,12 @@ TEST(Judge, ANodeThatMeasuresOverTcpIsNotSlowBesideNodesWithRdma) {
   }
   const Expected expected = ExpectedOf(measured, 0, 0.004);
   EXPECT_EQ(expected.mbit_s, (std::array<double, 2>{20'000, 390'000}));
-  EXPECT_TRUE(Judge(6, {}, measured, expected).empty());
+  EXPECT_TRUE(Judge({6}, measured, expected).empty());
   // Links of other nodes are found by either.
   for (Measured& one : measured) {
     if (one.from == 1) one.mbit_s /= 2;
   }
-  auto found = Judge(6, {}, measured, expected);
+  auto found = Judge({6}, measured, expected);
   ASSERT_EQ(found, (std::vector<Suspect>{{Trouble::kSlow, Scope::kNode, 1, 0, Direction::kOut}}));
   EXPECT_EQ(std::pair(found[0].bad, found[0].all), std::pair(5U, 5U));
   EXPECT_EQ(std::pair(found[0].is, found[0].should), std::pair(195'000.0, 390'000.0));
@@ -435,7 +436,7 @@ TEST(Judge, ANodeThatMeasuresOverTcpIsNotSlowBesideNodesWithRdma) {
   for (Measured& one : measured) {
     if (one.to == 5) one.mbit_s = 5'000;
   }
-  found = Judge(6, {}, measured, ExpectedOf(measured, 400'000, 0.004));
+  found = Judge({6}, measured, ExpectedOf(measured, 400'000, 0.004));
   ASSERT_EQ(found, (std::vector<Suspect>{{Trouble::kSlow, Scope::kNode, 5, 0, Direction::kIn}}));
   EXPECT_EQ(std::pair(found[0].is, found[0].should), std::pair(5'000.0, 20'000.0));
   // A rate that links do not reach is no measure, and what is faster than a link need be is none.
@@ -458,7 +459,7 @@ TEST(Confirmed, ALinkThatWentDownInTheMiddleIsNamedAsWhatItIsNow) {
   // Its writes failed on the way there, and nothing has arrived on the way back.
   Measured cut = Good(0, 1, 0);
   cut.verbs = true;
-  auto suspects = Judge(2, {}, {cut, silent(1, 0)}, expected);
+  auto suspects = Judge({2}, {cut, silent(1, 0)}, expected);
   ASSERT_EQ(suspects.size(), 2U);
   std::vector<Suspect> stand;
   for (const Suspect& suspect : suspects) {
@@ -486,8 +487,71 @@ TEST(Join, LeavesOneSuspectOfATroubleInAPlace) {
   EXPECT_EQ(all[1], node);
 }
 
+// Two racks of four nodes, each with a network of its own.
+const Layout kTwoRacks{8, {}, {0, 0, 0, 0, 1, 1, 1, 1}};
+
+// What a quick test of them hears: what arrives carries 100 Mbit/s.
+std::vector<Measured> OfTwoRacks(const std::function<bool(uint32_t from, uint32_t to)>& arrives) {
+  std::vector<Measured> measured;
+  for (const Round& round : QuickPairs(kTwoRacks.nodes)) {
+    for (const auto& [one, other] : round) {
+      for (const auto& [from, to] : {std::pair(one, other), std::pair(other, one)}) {
+        measured.push_back(arrives(from, to) ? Good(from, to, 100) : Measured{from, to});
+      }
+    }
+  }
+  return measured;
+}
+
+bool InOneRack(uint32_t from, uint32_t to) {
+  return kTwoRacks.networks[from] == kTwoRacks.networks[to];
+}
+
+TEST(Judge, NetworksThatDoNotReachEachOtherAreNoFaultOfANode) {
+  const Expected expected{{100, 100}, 0.75, 0.004};
+  const std::vector<Suspect> apart{{Trouble::kUnreachable, Scope::kNetwork, 0, 1, Direction::kBoth}};
+  EXPECT_EQ(Judge(kTwoRacks, OfTwoRacks(InOneRack), expected), apart);
+  const auto one_way = [](uint32_t from, uint32_t to) { return InOneRack(from, to) || from < to; };
+  EXPECT_EQ(Judge(kTwoRacks, OfTwoRacks(one_way), expected),
+            (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kNetwork, 1, 0, Direction::kOut}}));
+  // A router joins them, and a node's cable is out.
+  const auto without_5 = [](uint32_t from, uint32_t to) { return from != 5 && to != 5; };
+  const Suspect cable{Trouble::kUnreachable, Scope::kNode, 5, 0, Direction::kBoth};
+  EXPECT_EQ(Judge(kTwoRacks, OfTwoRacks(without_5), expected), (std::vector<Suspect>{cable}));
+  // Without a router the nodes with a cable tell it.
+  const auto neither = [&](uint32_t from, uint32_t to) { return InOneRack(from, to) && without_5(from, to); };
+  const auto found = Judge(kTwoRacks, OfTwoRacks(neither), expected);
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0], apart[0]);
+  const auto again = Witnesses(apart[0], kTwoRacks, {0, 1, 2, 3, 4, 5, 6, 7}, {}, {apart[0], cable});
+  ASSERT_EQ(again.size(), 4U) << "two pairs, in both directions";
+  for (const Way& way : again) {
+    EXPECT_FALSE(InOneRack(way.from, way.to));
+    EXPECT_TRUE(without_5(way.from, way.to)) << "it is suspected itself";
+  }
+  // Of a single pair nobody knows what it says of all.
+  EXPECT_EQ(
+      Judge({4, {}, {0, 0, 1, 1}},
+            {Good(0, 1, 100), Good(1, 0, 100), Good(2, 3, 100), Good(3, 2, 100), {0, 2}, {2, 0}}, expected),
+      (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kPair, 0, 2, Direction::kBoth}}));
+}
+
+TEST(Mute, WhatWasTriedBetweenNetworksMakesNoNodeMute) {
+  std::vector<Measured> tried{{0, 4}, {4, 0}, {0, 5}, {5, 0}, {1, 6}, {6, 1}};
+  EXPECT_FALSE(Mute(kTwoRacks, tried).Has(0, 4)) << "three are not enough";
+  tried.push_back({1, 7});
+  EXPECT_TRUE(Mute(kTwoRacks, tried).Has(2, 6));
+  EXPECT_FALSE(Mute(kTwoRacks, tried).Has(6, 2)) << "the other direction has been tried three times";
+  EXPECT_FALSE(Mute(kTwoRacks, tried).Has(0, 1));
+  tried.push_back(Good(1, 6, 100));
+  EXPECT_FALSE(Mute(kTwoRacks, tried).Has(2, 6));
+  EXPECT_TRUE(Mute({8}, tried).Has(0, 1)) << "without racks a node that nobody hears in two rounds is";
+}
+
 TEST(Findings, SayWhereInOneSentence) {
-  const Places places{{{"n0", "roce0", 9000}, {"n1", "roce0", 9000}, {"n2", "", 1500}}, {"s0", "s1"}};
+  const Places places{{{"n0", "roce0", 9000}, {"n1", "roce0", 9000}, {"n2", "", 1500}},
+                      {"s0", "s1"},
+                      {"10.1.0.0/16", "10.2.0.0/16"}};
   Suspect suspect{Trouble::kSlow, Scope::kNode, 1, 0, Direction::kIn, 3, 3, 200'000, 400'000};
   EXPECT_EQ(FindingOf(suspect, places).at("text"), "200000 of 400000 Mbit/s arrive to n1 (roce0).");
   suspect.scope = Scope::kPair;
@@ -503,6 +567,12 @@ TEST(Findings, SayWhereInOneSentence) {
   EXPECT_EQ(FindingOf(suspect, places).at("fix"), "on n1 and n0: ethtool -S roce0");
   suspect = {Trouble::kUnreachable, Scope::kNode, 2};
   EXPECT_EQ(FindingOf(suspect, places).at("fix"), "ip -s link show");
+  suspect = {Trouble::kUnreachable, Scope::kNetwork, 1, 0};
+  EXPECT_EQ(
+      FindingOf(suspect, places).at("text"),
+      "Nothing arrives from 10.2.0.0/16 to 10.1.0.0/16, though their nodes reach others: no router joins "
+      "these networks.");
+  EXPECT_EQ(FindingOf(suspect, places).at("fix"), "ip route show to match 10.1.0.0/16");
   const auto mtus = MtuFindings(places);
   ASSERT_EQ(mtus.size(), 1U);
   EXPECT_EQ(mtus[0].at("text"), "n2 has an MTU of 1500, the others have 9000.");
