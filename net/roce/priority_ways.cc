@@ -51,10 +51,17 @@ std::string Mapping(int64_t dscp, int64_t priority) {
 }  // namespace
 
 Way Dcbx(const Host& host, const PhysicalPort& on) {
-  return Dcb(
+  Way way = Dcb(
       host, on, {"dcbx", "show"}, "host",
       [](const json& document) { return document.value("host", false) ? "host" : "the adapter's firmware"; },
       {"dcbx", "set", "host", "ieee"});
+  // As long as the agent of its firmware runs, this driver takes nothing of dcb; it is the host's as soon as the agent has ended.
+  if (on.driver == "ice") {
+    const std::vector<std::string> set{"ethtool", "--set-priv-flags", on.name, "fw-lldp-agent", "off"};
+    way.fix = Joined(set);
+    way.set = Running(host, set);
+  }
+  return way;
 }
 
 Way Dscp(const Host& host, const Settings& settings, const PhysicalPort& on) {

@@ -39,7 +39,9 @@ Result<std::string> Output(const Host& host, const std::vector<std::string>& wor
   if (ran->code == 0) return ran->output;
   if (ran->code == kNoProgram) return Error{Errc::kNotFound, fmt::format("{} is not installed", words[0])};
   if (ran->code == kTooLong) return Error{Errc::kUnavailable, fmt::format("{} does not end", words[0])};
-  const std::string said = LastLine(ran->output);
+  const auto lines = Words(ran->output, "\n");
+  // Where a driver refuses, dcb's first line says why; its last one is of an errno that nothing has set.
+  const std::string said = lines.empty() ? "" : words[0] == "dcb" ? lines.front() : lines.back();
   return Error{Errc::kUnavailable, said.empty() ? fmt::format("{} ended with {}", words[0], ran->code)
                                                 : fmt::format("{}: {}", words[0], said)};
 }

@@ -36,6 +36,35 @@ else:
 """
 
 
+# Answers as ethtool's, by its words without the interface; what a driver does not have it refuses. `fw-lldp-agent off` is of ice.
+ETHTOOL = """#!/usr/bin/python3
+import json, sys
+from pathlib import Path
+words = [word for word in sys.argv[1:] if word not in NAMES]
+if words == ["--set-priv-flags", "fw-lldp-agent", "off"]:
+    dcb = Path("DCB")
+    state = json.loads(dcb.read_text())
+    for name in NAMES:
+        state["interfaces"][name] |= {"host": True, "agent": False}
+    dcb.write_text(json.dumps(state))
+    sys.exit()
+answer = ANSWERS.get(" ".join(words))
+if answer is None:
+    sys.exit("netlink error: Operation not supported")
+print(answer)
+"""
+RINGS = """Ring parameters for roce0:
+Pre-set maximums:
+RX:		8192
+RX Mini:	n/a
+TX:		8192
+Current hardware settings:
+RX:		1024
+RX Mini:	n/a
+TX:		1024
+"""
+
+
 class NetCommandTest(unittest.TestCase):
     def setUp(self) -> None:
         temporary = tempfile.TemporaryDirectory()
@@ -72,11 +101,16 @@ class NetCommandTest(unittest.TestCase):
             (gids / str(gid)).write_text(f"{name}\n")
         return net
 
-    def with_dcb(self, *names: str, host: bool = False) -> None:
-        port = {"host": host, "trust": "pcp", "dscp": [], "pfc": [False] * 8}
+    def with_dcb(self, *names: str, host: bool = False, **port_has: Any) -> None:
+        port = {"host": host, "trust": "pcp", "dscp": [], "pfc": [False] * 8} | port_has
         self.dcb.write_text(json.dumps({"interfaces": {name: port for name in names}}))
         tool = self.tools / "dcb"
         tool.write_text(f'#!/bin/sh\nMUSTER_DCB_STATE={self.dcb} exec {HERE}/stand_in_dcb "$@"\n')
+        tool.chmod(0o755)
+
+    def with_ethtool(self, *names: str, answers: dict[str, str]) -> None:
+        tool = self.tools / "ethtool"
+        tool.write_text(ETHTOOL.replace("NAMES", repr(names)).replace("DCB", str(self.dcb)).replace("ANSWERS", repr(answers)))
         tool.chmod(0o755)
 
     def with_firmware(self, program: str = "mstconfig", **values: int) -> Path:
@@ -218,6 +252,71 @@ class NetCommandTest(unittest.TestCase):
         self.with_firmware("mlxconfig", ROCE_CC_PRIO_MASK_P2=0)
         found = {knob["knob"]: knob for knob in self.net("check", code=1)["knobs"]}
         self.assertEqual(found["ecn"]["fix"], "mlxconfig -y -d 0000:3b:00.1 set ROCE_CC_PRIO_MASK_P2=8")
+
+    def matrix(self) -> dict[str, dict[str, str]]:
+        """Of each column of network.md's table of knobs and drivers: by which way each knob is read; "" where there is no such thing."""
+        text = (HERE.parents[2] / "docs" / "network.md").read_text()
+        table = text.partition("## Where each is seen and set")[2].strip().partition("\n\n")[0]
+        header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+        columns: dict[str, dict[str, str]] = {name: {} for name in header[1:]}
+        for knobs, *cells in rows:
+            for column, cell in zip(columns.values(), cells, strict=True):
+                first = cell.replace("`", "").replace(",", "").split()[0]
+                column |= dict.fromkeys(knobs.replace("`", "").split(", "), "" if first == "no" else first)
+        return columns
+
+    def test_each_driver_shows_the_knobs_of_its_column_in_network_md(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        self.settings.write_text("networks: 10.77.0.0/16\nrings: 8192\n")
+        rings = {"-g": RINGS}
+        of_mlx5 = rings | {"--get-tunable pfc-prevention-tout": "pfc-prevention-tout: 8000", "-S": "NIC statistics:\n     tx_pause_storm_error_events: 0"}
+        drivers = {"mlx5 of the kernel": "mlx5_core", "mlx5 of the vendor": "mlx5_core", "bnxt": "bnxt_en", "ice": "ice", "soft ones (rxe), virtio": "virtio_net"}
+        matrix = self.matrix()
+        self.assertEqual(list(matrix), list(drivers))
+        for column, driver in drivers.items():
+            with self.subTest(column):
+                self.root = self.directory / column
+                net = self.adapter("roce0", driver=driver)
+                self.with_dcb(*["roce0"] * (driver != "virtio_net"), driver=driver.removesuffix("_en"))
+                self.with_ethtool("roce0", answers=of_mlx5 if driver == "mlx5_core" else rings)
+                self.with_firmware(ROCE_CC_PRIO_MASK_P1=0, CNP_DSCP_P1=0, CNP_802P_PRIO_P1=0)
+                self.with_rdma_cm()
+                files = []
+                if column == "mlx5 of the vendor":
+                    files = [net / "ecn" / file for file in ("roce_np/enable/3", "roce_rp/enable/3", "roce_np/cnp_dscp", "roce_np/cnp_802p_prio")]
+                    files.append(self.root / "sys/class/infiniband/mlx5_0/tc/1/traffic_class")
+                elif column == "mlx5 of the kernel":
+                    files = [self.root / "sys/kernel/debug/mlx5/0000:3b:00.0/cc_params" / file for file in ("np_cnp_dscp", "np_cnp_prio")]
+                for file in files:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_text("0\n" if file.name != "traffic_class" else "")
+                found = {knob["knob"]: "unknown" if knob["state"] == "unknown" else knob["via"] for knob in self.net("check", code=1)["knobs"] if knob["knob"] != "subnet"}
+                self.assertEqual(found, {knob: via for knob, via in matrix[column].items() if via})
+
+    def test_what_the_firmware_owns_is_named_with_what_the_driver_says(self) -> None:
+        self.interface("roce0", "10.77.0.1/16")
+        self.adapter("roce0", driver="bnxt_en")
+        self.with_dcb("roce0", driver="bnxt", agent=True)
+        found = self.of(self.net("set", code=1), "roce0")
+        self.assertEqual((found["dcbx"]["is"], found["dcbx"]["why"]), ("the adapter's firmware", "dcb: Error when attempting to set attribute: Operation not permitted"))
+        self.assertEqual((found["pfc"]["state"], found["pfc"]["why"]), ("differs", "dcb: Attribute write: Invalid argument"))
+        self.with_dcb("roce0", driver="bnxt")
+        self.assertEqual(self.settable(self.net("set", code=0)) - {"unknown"}, {"set", "is"})
+        self.assertEqual(self.port("roce0")["dscp"], [[26, 3], [48, 6]])
+
+    def test_the_agent_in_the_firmware_of_ice_is_ended_by_its_flag(self) -> None:
+        self.settings.write_text("networks: 10.77.0.0/16\ncnp_priority: 2\n")  # a card with eight ports has four priorities for each
+        self.interface("roce0", "10.77.0.1/16")
+        self.adapter("roce0", driver="ice")
+        self.with_dcb("roce0", driver="ice", agent=True)
+        self.with_ethtool("roce0", answers={})
+        found = self.of(self.net("check", code=1), "roce0")
+        self.assertEqual(found["dcbx"]["fix"], "ethtool --set-priv-flags roce0 fw-lldp-agent off")
+        self.net("set", code=0)
+        self.assertEqual((self.port("roce0")["host"], self.port("roce0")["dscp"]), (True, [[26, 3], [48, 2]]))
+        self.settings.write_text("networks: 10.77.0.0/16\n")
+        found = self.of(self.net("set", code=1), "roce0")
+        self.assertEqual((found["dscp"]["is"], found["dscp"]["why"]), ("26:3 48:2", "dcb: Attribute write: Invalid argument"))
 
     def bond(self) -> fabric_shapes.Shape:
         """Of two ports of an adapter; the address and the MTU are the kernel's."""
