@@ -181,6 +181,9 @@ class FabricTest(unittest.TestCase):
         self.assertEqual((found["mtu"]["is"], found["mtu"]["should"]), ("4200", "9000"))
         self.net(self.a, "check", code=0)
         self.assertNotEqual(self.large_ping(self.b, self.a, wait_s=5), 0)
+        [finding] = self.fabric_test()["findings"]
+        told = {key: finding[key] for key in ("trouble", "direction", "node", "is", "should")}
+        self.assertEqual(told, {"trouble": "mtu", "direction": "both", "node": "b", "is": 4200, "should": 9000})
         self.set_up(self.b)
         self.assertEqual(self.large_ping(self.b, self.a), 0)
 
