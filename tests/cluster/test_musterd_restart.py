@@ -44,7 +44,7 @@ holder = socket.create_server(("0.0.0.0", 304))
 print("begun", flush=True)
 sys.stdin.read()
 """
-RESTARTS = 20
+RESTARTS = 100
 
 NODES = ["n1", "n2", "n3", "n4"]
 COORDINATOR = "n2"
