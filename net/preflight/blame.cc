@@ -41,7 +41,7 @@ bool Arrives(const Measured& one) {
   return one.connected || one.small_heard > 0;
 }
 
-// Networks from which nothing has arrived in others, though two of those that tried, or more, hear others and are heard.
+// From each network those in which nothing has arrived, though two measurements or more were of nodes that are heard, and hear, elsewhere.
 std::vector<Suspect> Apart(const Layout& layout, const std::vector<const Measured*>& measured) {
   constexpr uint32_t kTelling = 2;
   std::vector<bool> heard_out(layout.nodes);
@@ -64,9 +64,20 @@ std::vector<Suspect> Apart(const Layout& layout, const std::vector<const Measure
     if (heard_out[one->from] && heard_in[one->to]) ++count.telling;
     count.arrives |= Arrives(*one);
   }
+  // A rack that alone reaches none, or is reached by none: its leaf switch explains that.
+  const auto alone = [&](uint32_t network, bool out) {
+    bool others_arrive = false;
+    for (const auto& [networks, count] : counts) {
+      const bool own = (out ? networks.first : networks.second) == network;
+      if (own && count.arrives) return false;
+      others_arrive |= !own && count.arrives && networks.first != network && networks.second != network;
+    }
+    return others_arrive;
+  };
   std::vector<Suspect> apart;
   for (const auto& [networks, count] : counts) {
     if (count.arrives || count.telling < kTelling) continue;
+    if (!layout.switches.empty() && (alone(networks.first, true) || alone(networks.second, false))) continue;
     Suspect suspect{Trouble::kUnreachable, Scope::kNetwork, networks.first, networks.second};
     suspect.bad = suspect.all = count.all;
     apart.push_back(suspect);

@@ -92,9 +92,8 @@ json FindingOf(const Suspect& suspect, const Places& places) {
   switch (suspect.trouble) {
     case Trouble::kUnreachable:
       if (suspect.scope == Scope::kNetwork) {
-        put(fmt::format(
-                "Nothing arrives {}, though their nodes reach others: no router joins these networks.",
-                where),
+        put(fmt::format("Nothing arrives {}, though their nodes reach others: no route joins these networks.",
+                        where),
             fmt::format("ip route show to match {}", places.networks[suspect.other]));
         break;
       }

@@ -170,7 +170,7 @@ class FabricTest(unittest.TestCase):
         self.assertEqual((verdict.code, verdict.errors, len(verdict.document["findings"])), (1, [], 1), verdict.document)
         [finding] = verdict.document["findings"]
         self.assertEqual((finding["trouble"], finding["direction"], finding["networks"]), ("unreachable", "both", ["10.77.0.0/16", "10.79.0.0/16"]))
-        self.assertEqual(finding["text"], "Nothing arrives between 10.77.0.0/16 and 10.79.0.0/16, though their nodes reach others: no router joins these networks.")
+        self.assertEqual(finding["text"], "Nothing arrives between 10.77.0.0/16 and 10.79.0.0/16, though their nodes reach others: no route joins these networks.")
         self.assertEqual(finding["fix"], "ip route show to match 10.79.0.0/16")
 
     def test_without_a_gang_it_says_how_to_start_it(self) -> None:

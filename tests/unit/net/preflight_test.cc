@@ -536,6 +536,27 @@ TEST(Judge, NetworksThatDoNotReachEachOtherAreNoFaultOfANode) {
       (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kPair, 0, 2, Direction::kBoth}}));
 }
 
+TEST(Judge, AmongRacksTheLeafSwitchOfTheOneThatIsAloneIsNamed) {
+  Layout layout{12, {}, {}};
+  for (uint32_t node = 0; node < layout.nodes; ++node) layout.networks.push_back(node / 4);
+  layout.switches = layout.networks;
+  const auto hear = [&](const std::function<bool(uint32_t from, uint32_t to)>& arrives) {
+    std::vector<Measured> measured;
+    for (const Round& round : AllPairs(layout.nodes)) {
+      for (const auto& [one, other] : round) {
+        const bool joined = arrives(layout.networks[one], layout.networks[other]);
+        measured.push_back(joined ? Good(one, other, 100) : Measured{one, other});
+        measured.push_back(joined ? Good(other, one, 100) : Measured{other, one});
+      }
+    }
+    return Judge(layout, measured, {{100, 100}, 0.75, 0.004});
+  };
+  EXPECT_EQ(hear([](uint32_t one, uint32_t other) { return one == other || (one != 2 && other != 2); }),
+            (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kSwitch, 2, 0, Direction::kBoth}}));
+  EXPECT_EQ(hear([](uint32_t one, uint32_t other) { return one + other != 2 || one == other; }),
+            (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kNetwork, 0, 2, Direction::kBoth}}));
+}
+
 TEST(Mute, WhatWasTriedBetweenNetworksMakesNoNodeMute) {
   std::vector<Measured> tried{{0, 4}, {4, 0}, {0, 5}, {5, 0}, {1, 6}, {6, 1}};
   EXPECT_FALSE(Mute(kTwoRacks, tried).Has(0, 4)) << "three are not enough";
@@ -570,7 +591,7 @@ TEST(Findings, SayWhereInOneSentence) {
   suspect = {Trouble::kUnreachable, Scope::kNetwork, 1, 0};
   EXPECT_EQ(
       FindingOf(suspect, places).at("text"),
-      "Nothing arrives from 10.2.0.0/16 to 10.1.0.0/16, though their nodes reach others: no router joins "
+      "Nothing arrives from 10.2.0.0/16 to 10.1.0.0/16, though their nodes reach others: no route joins "
       "these networks.");
   EXPECT_EQ(FindingOf(suspect, places).at("fix"), "ip route show to match 10.1.0.0/16");
   const auto mtus = MtuFindings(places);
