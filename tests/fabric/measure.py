@@ -32,7 +32,7 @@ KINDS: dict[str, tuple[Plant, tuple[str, str] | None]] = {
     "half rate": (lambda fabric, node: fabric.rate(node, out=MBIT_S / 2, into=MBIT_S / 2), ("slow", "both")),
     "MTU": (lambda fabric, node: fabric.mtu(node, 1400), ("mtu", "both")),
     "cable": (lambda fabric, node: fabric.cable(node, plugged=False), ("unreachable", "both")),
-    "1 % lost": (lambda fabric, node: fabric.drop(node, "numgen random mod 100 < 1"), ("lossy", "in")),
+    "1 % lost": (lambda fabric, node: fabric.drop(node, "numgen inc mod 100 < 1"), ("lossy", "in")),
 }
 
 
