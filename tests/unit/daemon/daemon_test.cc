@@ -55,9 +55,10 @@ class DaemonTest : public TwoDaemons {
   }
 
   // What a second gang of the same user's is told first, on both nodes. Only the node that leads the first gang's test of the
-  // links has ended it. `fabric_news`: what the watch of the first node's ports has said in between.
+  // links has ended it. `fabric_news`: what the watch of the first node's ports has said in between; `later`: how much later it is.
   Type FirstOrderAfterATest(int wait_status, const std::string& verdict,
-                            const std::vector<std::string>& fabric_news = {}) {
+                            const std::vector<std::string>& fabric_news = {},
+                            LoopClock::Time::duration later = {}) {
     Join("preflight=quick");
     uint64_t test = 0;
     for (TestSupervisor& member : members_) {
@@ -71,6 +72,7 @@ class DaemonTest : public TwoDaemons {
     ExpectStart(1);
     TestDaemon& daemon = *daemons_[0];
     daemon.On([&] { daemon.agent().FabricSaid(fabric_news, ""); });
+    clock_.Move(later);
     TestSupervisor again[2] = {TestSupervisor(StepHello(13, 0, 2)), TestSupervisor(StepHello(13, 1, 2))};
     for (const uint32_t node : {0, 1})
       EXPECT_TRUE(again[node].Join(daemons_[node]->socket(), "n[1-2]", "preflight=quick"));
@@ -127,6 +129,11 @@ TEST_F(DaemonTest, TheRecordChargesAFaultWhenItsGenerationHasStopped) {
 // The start ends what still measures on the other node, which has found nothing either.
 TEST_F(DaemonTest, LinksThatANodeHasFoundGoodAreKnownOnTheOthers) {
   EXPECT_EQ(FirstOrderAfterATest(0, R"({"findings": []})"), Type::kStart);
+}
+
+// After preflight_age, by default.
+TEST_F(DaemonTest, LinksThatWereFoundGoodLongAgoAreTestedAgain) {
+  EXPECT_EQ(FirstOrderAfterATest(0, R"({"findings": []})", {}, std::chrono::minutes(15)), Type::kTestLinks);
 }
 
 TEST_F(DaemonTest, LinksWithAFindingAreTestedAgain) {
