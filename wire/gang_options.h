@@ -51,6 +51,7 @@ struct GangOptions {
   char role[kMaxName + 1] = "worker";
   char after[kMaxName + 1] = "";  // start after every member of that role runs; "": at once
   char name[kMaxName + 1] = "";   // key of the checkpoints; "": the job's own
+  bool name_wait = false;         // a gang that has the name is waited for
 };
 
 // Bytes that hold any sentence of the functions below.
@@ -160,12 +161,22 @@ inline bool ParsePreflight(const char* text, size_t size, GangOptions* out) {
   return out->preflight != Preflight::kOff || IsWord(text, size, "off");
 }
 
+// "NAME", or "NAME" with `suffix`.
+inline bool ParseNameAnd(const char* text, size_t size, const char* suffix, char (&name)[kMaxName + 1],
+                         bool* has_suffix) {
+  const size_t extra = strlen(suffix);
+  *has_suffix = size > extra && memcmp(text + size - extra, suffix, extra) == 0;
+  return ParseName(text, *has_suffix ? size - extra : size, name);
+}
+
 // "ROLE" or "ROLE:done".
 inline bool ParseAfter(const char* text, size_t size, GangOptions* out) {
-  constexpr char kDone[] = ":done";
-  constexpr size_t kDoneSize = sizeof(kDone) - 1;
-  out->after_done = size > kDoneSize && memcmp(text + size - kDoneSize, kDone, kDoneSize) == 0;
-  return ParseName(text, out->after_done ? size - kDoneSize : size, out->after);
+  return ParseNameAnd(text, size, ":done", out->after, &out->after_done);
+}
+
+// "KEY" or "KEY:wait".
+inline bool ParseKey(const char* text, size_t size, GangOptions* out) {
+  return ParseNameAnd(text, size, ":wait", out->name, &out->name_wait);
 }
 
 using Parse = bool (*)(const char* text, size_t size, GangOptions* out);
@@ -195,6 +206,13 @@ bool ParseYesNoKey(const char* text, size_t size, GangOptions* out) {
 template <auto Field>
 bool ParseNameKey(const char* text, size_t size, GangOptions* out) {
   return ParseName(text, size, out->*Field);
+}
+inline bool SameKey(const GangOptions& one, const GangOptions& other) {
+  return strcmp(one.name, other.name) == 0 && one.name_wait == other.name_wait;
+}
+inline void CopyKey(const GangOptions& from, GangOptions* to) {
+  CopyField<&GangOptions::name>(from, to);
+  to->name_wait = from.name_wait;
 }
 inline bool ParseHang(const char* text, size_t size, GangOptions* out) {
   out->hang_off = IsWord(text, size, "off");
@@ -284,8 +302,7 @@ inline constexpr GangKey kGangKeys[] = {
     {"role", "NAME", "", detail::ParseNameKey<&GangOptions::role>},
     {"kind", "tracked|chief|service|untracked|sidecar", "", detail::ParseKind},
     {"after", "ROLE[:done]", "", detail::ParseAfter},
-    {"name", "KEY", "", detail::ParseNameKey<&GangOptions::name>, detail::SameField<&GangOptions::name>,
-     detail::CopyField<&GangOptions::name>},
+    {"name", "KEY[:wait]", "", detail::ParseKey, detail::SameKey, detail::CopyKey},
     {"files", "yes|no", "", detail::ParseYesNoKey<&GangOptions::files>},
     {"order", "slurm|topology", "", detail::ParseOrder, detail::SameField<&GangOptions::order_by_topology>,
      detail::CopyField<&GangOptions::order_by_topology>},

@@ -51,6 +51,9 @@ class CoordinatorSearch {
     if (linked_at_) due_.reset();
     wait_ = times_.first_wait;
   }
+  // It has said that the gang cannot begin yet.
+  void CoordinatorWaits() { coordinator_waits_ = true; }
+  [[nodiscard]] bool coordinator_waits() const { return coordinator_waits_; }
   // The newest link has ended, or the owner gives up on it. The node is dialled again at due(), or the next candidate after it.
   void Lost(Nanos now) {
     Close();
@@ -70,6 +73,7 @@ class CoordinatorSearch {
     ++link_;
     linked_at_.reset();
     due_.reset();
+    coordinator_waits_ = false;
   }
   // When Due() is to be asked; none: nothing is waited for.
   [[nodiscard]] std::optional<Nanos> due() const { return due_; }
@@ -158,6 +162,7 @@ class CoordinatorSearch {
   uint64_t link_ = 0;  // its number
   std::optional<Nanos> linked_at_;
   std::optional<Nanos> due_;  // with a link: no word has come on it yet
+  bool coordinator_waits_ = false;
   Nanos wait_ = times_.first_wait;
 };
 

@@ -127,7 +127,7 @@ void LocalGang::LimitJoining() {
     if (members_.size() < local_tasks_) {
       Dismiss(fmt::format("gang {}: after {} s only {} of the {} tasks of {} are here", job_.Id(), seconds,
                           members_.size(), local_tasks_, context_.self));
-    } else if (search_.attended()) {
+    } else if (search_.attended() || search_.coordinator_waits()) {
       LimitJoining();
     } else {
       Dismiss(fmt::format("gang {}: after {} s no coordinator has started it{}{}", job_.Id(), seconds,
@@ -278,6 +278,9 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
       return steps_.Take(message.step_order());
     case v1::CoordinatorMessage::kRefused:
       return OnRefused(message.refused());
+    case v1::CoordinatorMessage::kWaiting:
+      search_.CoordinatorWaits();
+      return OnReport(message.waiting().report());
     case v1::CoordinatorMessage::kAttended:
       return OnAttended(message.attended());
     case v1::CoordinatorMessage::kCaptureStacks:

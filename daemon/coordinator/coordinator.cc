@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <utility>
 
 #include "base/clock.h"
@@ -223,6 +224,7 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
     std::erase_if(early_, [&](const Early& early) { return early.node == node && early.link != agent.link; });
     early_.push_back({node, agent.link, {}});
     *early_.back().message.mutable_register_() = registration;
+    if (!waiting_.empty()) Send(node, Waiting(NewMessage(), waiting_));
     return;
   }
   Registered(node, registration);
@@ -281,6 +283,10 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
 void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
   if (fence_.lost()) return;
   if (!gang_) {
+    // Nothing has run, and nothing is to be saved.
+    const bool terminated = message.has_terminating() && message.terminating().signal() == SIGTERM;
+    if (!holder_.empty() && terminated)
+      return Refuse(fmt::format("gang {}: ended before it began: {}", job_.Id(), holder_));
     early_.push_back({node, agents_[node].link, message});
     return;
   }
@@ -509,6 +515,7 @@ GangMetrics Coordinator::Metrics() const {
 
 GangRecord Coordinator::Record() const {
   GangRecord record = RecordOf({job_, self_, fence_, gang_ ? &*gang_ : nullptr, starts_, terms_});
+  if (!holder_.empty()) record.state = kWaiting;
   record.created_ns = created_ns_;
   record.updated_ns = RealtimeNs();
   record.first_cause = cause_;

@@ -68,6 +68,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Detached(uint32_t node, const Link* link);
   void Message(uint32_t node, const v1::AgentMessage& message);
 
+  // The state is kWaiting while another gang has the name, which no record in the store has.
+  static constexpr char kWaiting[] = "waiting";
   [[nodiscard]] GangRecord Record() const;
   [[nodiscard]] GangMetrics Metrics() const;
   [[nodiscard]] std::vector<hang::Pace> Paces() const { return hangs_.Paces(); }
@@ -98,9 +100,10 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
     int64_t longest_ns = 0;
   };
 
-  void TryTakeOver();
+  void TryTakeOver(std::chrono::milliseconds pause = {});
   void Begin(TakenRecord taken);
   void NotTaken(const Error& why);
+  void AskHolder(const GangRecord& holder);
   void Refuse(const std::string& text);
   void Feed(const gang::Event& event);
   void Carry(std::vector<gang::Action> actions);
@@ -254,6 +257,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
   Origin origin_;
   std::optional<TakeOver> take_over_;  // from Begin
+  std::string holder_;                 // of the name, in a sentence; "": no other gang has it
+  std::string waiting_;                // what the job's user was told of that; "": nothing
   std::unique_ptr<Leadership> leadership_;
   std::vector<BeatAddress> addresses_;
   std::string beat_key_;
@@ -282,5 +287,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::optional<gather::GangSide> exchanges_;  // of values between members, in this generation
   steps::GangSide steps_;
 };
+
+// That a gang waits for its name, which another has; takeover.cc.
+v1::CoordinatorMessage Waiting(v1::CoordinatorMessage message, const std::string& holder);
 
 }  // namespace muster

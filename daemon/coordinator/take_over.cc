@@ -12,7 +12,11 @@
 namespace muster {
 
 TakeOver::TakeOver(const Origin& origin, GangJob job, std::string self, const Until& until)
-    : origin_(origin), job_(std::move(job)), self_(std::move(self)), until_(until) {}
+    : origin_(origin),
+      job_(std::move(job)),
+      self_(std::move(self)),
+      until_(until),
+      claim_(job_.options.name, job_.options.name_wait, until.refusal) {}
 
 TakeOver::Decision TakeOver::Decide(const Found& found, const Try& now, const GangRecord& mine) const {
   const uint64_t term = found.fence.term;
@@ -26,7 +30,11 @@ TakeOver::Decision TakeOver::Decide(const Found& found, const Try& now, const Ga
   }
   const GangRecord& record = *found.record;
   if (Status may = MayTake(record); !may) return may.error();
-  if (!record.IsOf(job_)) return swap;
+  if (!record.IsOf(job_)) {
+    if (MayHoldName(record) && !claim_.IsFree(record)) return Held{record};
+    swap.record = Named(mine, swap.to.term);
+    return swap;
+  }
   if (AwaitsSuccessor(now.now) && term > origin_.known_term) {
     if (record.term != term) {
       return Error{
@@ -48,7 +56,7 @@ TakeOver::Next TakeOver::NotTaken(const Error& why, Nanos now) const {
   // A gang that runs is not ended because the store is away, or full.
   if (MayPass(why) && !origin_.fresh) return Next::kAgain;
   const bool again = MayPass(why) || why.code == Errc::kConflict;
-  return again && now <= until_.refusal ? Next::kAgain : Next::kRefuse;
+  return again && (now <= until_.refusal || claim_.Patient()) ? Next::kAgain : Next::kRefuse;
 }
 
 // Members of an earlier run of a requeued job may still run on a node that was cut off. Their coordinator must not take the record of the
@@ -69,6 +77,17 @@ Status TakeOver::MayTake(const GangRecord& record) const {
   }
   if (!origin_.fresh) return Error{Errc::kInvalid, fmt::format("gang {} has the record now", record.gang)};
   return {};
+}
+
+// Not a record of this job's own former run, nor of a job that had this one's number before: a number is one job's at a time. A gang
+// that Slurm has ended may be back, because its job was requeued.
+bool TakeOver::MayHoldName(const GangRecord& record) const {
+  if (job_.options.name[0] == '\0') return false;
+  if (Is(record, gang::State::kFinished) && !record.terminating) return false;
+  if (MUSTER_PLANTED(name_taken_from_the_living)) return false;
+  if (record.job_id != job_.job_id) return true;
+  return record.submission == job_.submission && record.step_id != job_.step_id &&
+         record.restart_count >= job_.restart_count;
 }
 
 // A node that is cut off from the others may still reach the store. Once they have gone on without it, it does not take

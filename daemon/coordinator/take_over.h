@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "ceph/catalog/fence.h"
+#include "daemon/coordinator/name_claim.h"
 #include "daemon/coordinator/record.h"
 #include "daemon/gang_job/gang_job.h"
 
@@ -49,9 +50,8 @@ class TakeOver {
     enum class After { kNothing, kGang, kEnd };  // whether the gang is new, goes on, or is over already
     Fence from;
     Fence to;
-    // That names this coordinator, for those who read it before the first beat; the caller sets when it was made. None: another
-    // gang's stays, with its key, until this coordinator knows how to go on from it.
-    std::optional<GangRecord> record;
+    // That names this coordinator, for those who read it before the first beat; the caller sets when it was made.
+    GangRecord record;
     After after = After::kNothing;
   };
   // Another coordinates.
@@ -59,8 +59,12 @@ class TakeOver {
     std::string coordinator;
     uint64_t term = 0;
   };
+  // Another gang has the name as long as it lives: Slurm is to be asked about its job, and claim() is to hear the answer.
+  struct Held {
+    GangRecord record;
+  };
   // An Error says why the record is not taken now.
-  using Decision = std::variant<Swap, Elsewhere, Error>;
+  using Decision = std::variant<Swap, Elsewhere, Held, Error>;
 
   enum class Next { kAgain, kStepDown, kRefuse };
 
@@ -79,9 +83,11 @@ class TakeOver {
   // Whether the outcome of the swap must be known: tried until the store has answered, for kSwapFor.
   [[nodiscard]] bool ForSure() const { return origin_.promised; }
   [[nodiscard]] const GangJob& job() const { return job_; }
+  [[nodiscard]] NameClaim& claim() { return claim_; }
 
  private:
   [[nodiscard]] Status MayTake(const GangRecord& record) const;
+  [[nodiscard]] bool MayHoldName(const GangRecord& record) const;
   [[nodiscard]] Status MayReturn(const GangRecord& record, const std::set<uint32_t>& here) const;
   [[nodiscard]] bool AwaitsSuccessor(Nanos now) const;
   [[nodiscard]] GangRecord Named(GangRecord record, uint64_t term) const;
@@ -90,6 +96,7 @@ class TakeOver {
   GangJob job_;
   std::string self_;  // this host
   Until until_;
+  NameClaim claim_;
 };
 
 }  // namespace muster

@@ -12,6 +12,7 @@
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/record_of_gang.h"
 #include "daemon/link/link.h"
+#include "daemon/slurm/slurm.h"
 #include "daemon/slurm/topology.h"
 
 namespace muster {
@@ -25,10 +26,11 @@ struct TakenRecord {
 
 namespace {
 
-using Tried = std::variant<TakenRecord, TakeOver::Elsewhere, Error>;
+using Tried = std::variant<TakenRecord, TakeOver::Elsewhere, TakeOver::Held, Error>;
 
 constexpr auto kTakeoverRetry = std::chrono::milliseconds(1000);
 constexpr auto kSwapRetry = std::chrono::milliseconds(300);
+constexpr auto kWaitForName = std::chrono::milliseconds(5000);
 
 TakeOver::Nanos Nanos(Loop::Time time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
@@ -49,10 +51,11 @@ Tried LookAndSwapOnce(Catalog& catalog, const TakeOver& rules, const TakeOver::T
   }
   auto decision = rules.Decide({head->fence, record ? &*record : nullptr}, now, mine);
   if (auto* elsewhere = std::get_if<TakeOver::Elsewhere>(&decision)) return std::move(*elsewhere);
+  if (auto* held = std::get_if<TakeOver::Held>(&decision)) return std::move(*held);
   if (auto* why = std::get_if<Error>(&decision)) return std::move(*why);
   auto& swap = std::get<TakeOver::Swap>(decision);
-  if (swap.record) swap.record->updated_ns = RealtimeNs();
-  const std::string text = swap.record ? swap.record->Encode() : head->record;
+  swap.record.updated_ns = RealtimeNs();
+  const std::string text = swap.record.Encode();
   Status swapped;
   if (rules.ForSure()) {
     swapped = catalog.AdvanceForSure(swap.from, swap.to, text, go_on, head->record);
@@ -99,7 +102,24 @@ Tried LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& 
   return Error{Errc::kConflict, "another has taken the record since"};
 }
 
+// That Slurm knows nothing of the holder's job means something only if it knows of this gang's own, which is the same user's.
+void AskOfJobs(Slurm* slurm, const JobRun& own, const GangRecord& holder, const Slurm::JobDone& done) {
+  if (slurm == nullptr) return done(Error{Errc::kUnavailable, "this daemon has no access to Slurm"});
+  const JobRun run{holder.job_id, holder.restart_count, holder.uid, holder.created_ns / 1'000'000'000};
+  slurm->JobInfo(own, Slurm::Sharing::kSkip, [slurm, run, done](const Result<SlurmJob>& found) {
+    if (!found) return done(Error{Errc::kUnavailable, found.error().message});
+    slurm->JobInfo(run, Slurm::Sharing::kSkip, done);
+  });
+}
+
 }  // namespace
+
+// Agents that hear this know that there is a coordinator, and let their tasks wait.
+v1::CoordinatorMessage Waiting(v1::CoordinatorMessage message, const std::string& holder) {
+  v1::Report* report = message.mutable_waiting()->mutable_report();
+  report->set_text(fmt::format("muster: gang {}: waits: {}\n", message.gang(), holder));
+  return message;
+}
 
 void Coordinator::Begin(Origin origin, std::function<void()> over) {
   origin_ = std::move(origin);
@@ -111,11 +131,20 @@ void Coordinator::Begin(Origin origin, std::function<void()> over) {
   TryTakeOver();
 }
 
-void Coordinator::TryTakeOver() {
-  takeover_timer_ = 0;
+void Coordinator::TryTakeOver(std::chrono::milliseconds pause) {
+  if (pause.count() > 0) {
+    takeover_timer_ = loop_.After(pause, [this] {
+      takeover_timer_ = 0;
+      if (!TakeOver::StillAsked(Here())) return StepDown("");
+      TryTakeOver();
+    });
+    return;
+  }
   asked_at_ = clock_->Now();
+  GangRecord mine = Record();
+  mine.state = gang::ToString(gang::State::kJoining);
   worker_->Do([weak = weak_from_this(), catalog = catalog_, rules = *take_over_,
-               now = TakeOver::Try{asked_at_, Here()}, mine = Record(),
+               now = TakeOver::Try{asked_at_, Here()}, mine = std::move(mine),
                topology = job_.options.order_by_topology ? context_.topology : nullptr, &loop = loop_] {
     if (topology) topology->Refresh();  // for Settings()
     Tried tried = LookAndSwap(*catalog, rules, now, mine, [&weak] { return !weak.expired(); });
@@ -124,6 +153,7 @@ void Coordinator::TryTakeOver() {
       if (!self || self->fence_.lost()) return;
       if (auto* taken = std::get_if<TakenRecord>(&tried)) return self->Begin(std::move(*taken));
       if (const auto* why = std::get_if<Error>(&tried)) return self->NotTaken(*why);
+      if (const auto* held = std::get_if<TakeOver::Held>(&tried)) return self->AskHolder(held->record);
       const auto& elsewhere = std::get<TakeOver::Elsewhere>(tried);
       self->StepDown(elsewhere.coordinator, elsewhere.term);
     });
@@ -142,17 +172,37 @@ void Coordinator::NotTaken(const Error& why) {
                                 store_->Describe(), why.message));
     case TakeOver::Next::kAgain:
       spdlog::warn("gang {}: {}; trying again", job_.Id(), why.message);
-      takeover_timer_ = loop_.After(kTakeoverRetry, [this] {
-        takeover_timer_ = 0;
-        if (!TakeOver::StillAsked(Here())) return StepDown("");
-        TryTakeOver();
-      });
+      TryTakeOver(kTakeoverRetry);
   }
+}
+
+// Slurm says whether the gang that has the name lives.
+void Coordinator::AskHolder(const GangRecord& holder) {
+  created_ns_ = RealtimeNs();  // this gang has not begun
+  const JobRun own{job_.job_id, job_.restart_count, job_.uid, created_ns_ / 1'000'000'000};
+  AskOfJobs(context_.slurm, own, holder, [weak = weak_from_this(), holder](const Result<SlurmJob>& job) {
+    const auto self = weak.lock();
+    if (!self || self->fence_.lost()) return;
+    NameClaim& claim = self->take_over_->claim();
+    const NameClaim::Next next = claim.Heard(holder, job, Nanos(self->loop_.Now()));
+    self->holder_ = claim.holder();
+    if (next == NameClaim::Next::kTake) return self->TryTakeOver();
+    if (next == NameClaim::Next::kRefuse)
+      return self->Refuse(fmt::format("gang {}: {}", self->job_.Id(), claim.Refusal()));
+    if (next == NameClaim::Next::kWait && self->waiting_ != self->holder_) {
+      self->waiting_ = self->holder_;
+      self->AddHistory("waiting", self->waiting_);
+      self->Broadcast(Waiting(self->NewMessage(), self->waiting_));
+    }
+    self->TryTakeOver(claim.Patient() ? kWaitForName : kTakeoverRetry);
+  });
 }
 
 void Coordinator::Begin(TakenRecord taken) {
   const GangHead& head = taken.head;
   fence_.Take(head.fence);
+  holder_.clear();
+  waiting_.clear();
   starts_.SetNewest(head.latest);
   for (const CheckpointInfo& checkpoint : head.checkpoints) {
     saved_in_[checkpoint.step] = checkpoint.fence.generation;

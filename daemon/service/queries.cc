@@ -82,12 +82,14 @@ json MembersJson(const std::vector<hang::Pace>& paces, bool stragglers_only) {
 class Answering {
  public:
   Answering(const v1::Question& question, uint32_t uid, std::shared_ptr<Store> store, Engine& engine,
-            std::map<std::string, Live> live, std::string self, const Config& config)
+            std::map<std::string, Live> live, std::vector<Live> waiting, std::string self,
+            const Config& config)
       : question_(question),
         space_(SpaceOf(uid)),
         store_(std::move(store)),
         engine_(engine),
         live_(std::move(live)),
+        waiting_(std::move(waiting)),
         self_(std::move(self)),
         config_(config) {}
 
@@ -180,6 +182,10 @@ class Answering {
           known.push_back({key, *std::move(record), false, {}});
       }
     }
+    for (const Live& waiting : waiting_) {
+      const GangRecord& record = waiting.record;
+      if (Named(record.gang, record.key)) known.push_back({record.key, record, true, {}});
+    }
     std::sort(known.begin(), known.end(),
               [](const Known& a, const Known& b) { return a.record.created_ns < b.record.created_ns; });
     return known;
@@ -271,6 +277,7 @@ class Answering {
   std::shared_ptr<Store> store_;
   Engine& engine_;
   std::map<std::string, Live> live_;  // by key
+  std::vector<Live> waiting_;         // their names are other gangs'
   std::string self_;
   const Config& config_;
 };
@@ -320,12 +327,18 @@ void Queries::Ask(AskedBy who, std::string question, std::function<void(std::str
   }
   loop_.Post([this, parsed, uid, reply = std::move(reply)] {
     std::map<std::string, Live> live;
+    std::vector<Live> waiting;
     for (const auto& [id, coordinator] : coordinators_.gangs()) {
-      if (coordinator->job().uid == uid)
-        live.emplace(coordinator->job().Key(), Live{coordinator->Record(), coordinator->Paces()});
+      if (coordinator->job().uid != uid) continue;
+      Live one{coordinator->Record(), coordinator->Paces()};
+      if (one.record.state == Coordinator::kWaiting) {
+        waiting.push_back(std::move(one));
+      } else {
+        live.emplace(coordinator->job().Key(), std::move(one));
+      }
     }
-    worker_.Do([this, parsed, uid, live = std::move(live), reply] {
-      reply(Answering(parsed, uid, store_, engine_, live, self_, config_).Run().SerializeAsString());
+    worker_.Do([this, parsed, uid, live = std::move(live), waiting = std::move(waiting), reply] {
+      reply(Answering(parsed, uid, store_, engine_, live, waiting, self_, config_).Run().SerializeAsString());
     });
   });
 }

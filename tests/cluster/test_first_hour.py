@@ -27,6 +27,71 @@ def member(code: str = "record(); until_released()") -> str:
     return " ".join([*MEMBER, "{FILES}", f'"{code}"'])
 
 
+class OneNameOneGang(ClusterCase):
+    def setUp(self) -> None:
+        self.wait_until_idle()
+        self.expect_error(r"name=\w+ is that of gang")
+
+    def named(self, words: str = "name=exp", options: str = "") -> Job:
+        return self.batch(f"#SBATCH -N1 -n1 --requeue --gang={words}\n{options}\nsrun {member()}\n")
+
+    def state(self, job: Job) -> str:
+        return self.cluster.exec("ctl", ["squeue", "-h", "-t", "all", "-j", job.id, "-o", "%T"]).stdout.strip()
+
+    def is_refused(self, second: Job, first: Job, state: str) -> None:
+        self.assertNotEqual(second.wait(), 0)
+        self.assertRegex(second.err, rf"muster: gang {second.gang}: name=exp is that of gang {first.gang}, job {first.id} \({state}\), coordinator n\d, since")
+        self.assertIn("sbatch --dependency=singleton", second.err)
+        self.assertIn("--gang=name=exp:wait", second.err)
+        self.assertEqual(second.records(), [])
+
+    def test_a_name_stays_with_the_job_that_trains_and_with_its_next_run_until_it_ends(self) -> None:
+        first = self.named()
+        first.wait_for_generation(1, 1)
+        self.is_refused(self.named(), first, "RUNNING")
+        status = self.status(first)
+        self.assertEqual((status["state"], status["term"], status["generation"]), ("running", 1, 1))
+        self.cluster.exec("ctl", ["scontrol", "requeuehold", first.id])
+        self.wait(lambda: "PENDING" in self.state(first), "the job to be held", harness.SLURM)
+        self.is_refused(self.named(), first, "PENDING")
+        self.cluster.exec("ctl", ["scontrol", "release", first.id])
+        self.wait(lambda: len(first.records()) == 2, "the next run", harness.SLURM)
+        first.release()
+        self.assertEqual(first.wait(harness.SLURM), 0, first.err)
+        last = self.named()
+        self.wait(last.records, "a later job, which has the name")
+        last.release()
+        self.assertEqual(last.wait(), 0, last.err)
+
+    def test_who_waits_for_a_name_has_it_when_the_first_has_ended_and_may_be_cancelled(self) -> None:
+        first = self.named("name=turn")
+        first.wait_for_generation(1, 1)
+        waiting = [self.named("name=turn:wait") for _ in range(2)]
+        for job in waiting:
+            self.wait(lambda job=job: f"waits: name=turn is that of gang {first.gang}, job {first.id} (RUNNING)" in job.err, "it to say so")
+        second, third = waiting
+        node = self.cluster.exec("ctl", ["squeue", "-h", "-j", second.id, "-o", "%N"]).stdout.strip()
+        shown = json.loads(self.muster("--json", "status", node=node).stdout)["gangs"]
+        states = {gang["gang"]: gang["state"] for gang in shown}
+        self.assertEqual((states[first.gang], states[second.gang]), ("running", "waiting"))
+        self.cluster.exec("ctl", ["scancel", third.id])
+        third.wait()
+        self.assertEqual(third.records(), [])
+        first.release()
+        self.assertEqual(first.wait(), 0, first.err)
+        self.wait(second.records, "the second to have its turn")
+        self.assertEqual(self.event_texts(second, "waiting")[0][:20], "name=turn is that of")
+        second.release()
+        self.assertEqual(second.wait(), 0, second.err)
+
+    def test_of_an_array_with_one_name_one_task_trains(self) -> None:
+        job = self.named(options="#SBATCH --array=1-3")
+        self.wait(lambda: job.err.count(" is that of gang ") == 2, "two to be refused")
+        self.assertEqual(len(job.records()), 1)
+        job.release()
+        self.assertNotEqual(job.wait(), 0)
+
+
 class StepsThatAreNoGang(ClusterCase):
     def setUp(self) -> None:
         # `sbatch --wait` may end while the job of the test before still has its nodes.

@@ -97,7 +97,7 @@ void Coordinator::Swap(const TakeOver::Swap& swap, const Store::Head& head) {
     if (answer == Store::Answer::kConflict) return NotTaken({Errc::kConflict, "somebody else was faster"});
     Taken(now, after);
   };
-  AdvanceForSure({swap.from, swap.to, std::make_shared<GangRecord>(*swap.record), head.record}, go_on,
+  AdvanceForSure({swap.from, swap.to, std::make_shared<GangRecord>(swap.record), head.record}, go_on,
                  swapped);
 }
 

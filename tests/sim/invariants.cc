@@ -270,6 +270,12 @@ void Invariants::GoesOn(const gang::Gang& gang, uint64_t term, const lease::Witn
   stale_ = std::move(stale);
 }
 
+void Invariants::NameTaken(const GangRecord& record) {
+  const bool back = record.terminating && sim_.requeued;
+  if ((Is(record, gang::State::kFinished) && !back) || (sim_.Over() && !sim_.requeued)) return;
+  sim_.world.Fail(Invariant::kNameKept, "the gang's name is taken while its job is there, or comes back");
+}
+
 void Invariants::Committed(const Store::Head& head, const Checkpoint& checkpoint) {
   const auto look = [&](const std::pair<uint64_t, uint64_t>& one) {
     const auto listed = head.checkpoints.find(one.first);

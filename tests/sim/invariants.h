@@ -68,6 +68,8 @@ class Invariants {
   void StepsDown(uint32_t node, std::optional<uint32_t> successor);
   // A coordinator of this term has changed the record.
   void Written(const Fence& before, const Fence& after, uint64_t by_term);
+  // Another job's gang has taken the gang's name=KEY, whose record was this.
+  void NameTaken(const GangRecord& record);
   // A checkpoint is: its generation's record is in the store, all members' shards are in it, each has been saved, and what the
   // generation started from is still listed.
   void Committed(const Store::Head& head, const Checkpoint& checkpoint);

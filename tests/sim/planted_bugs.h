@@ -93,6 +93,12 @@ inline constexpr std::array kPlantedBugs = {
     PlantedBug{"unnamed", Invariant::kOwnRecordKept},
     // What a coordinator before has had stopped the next one cannot start.
     PlantedBug{"old_stops_bind", Invariant::kComesToEnd},
+    // A second job of a name takes the record over while the first trains: the product did so once.
+    PlantedBug{"name_taken_from_the_living", Invariant::kNameKept},
+    // A job of which Slurm says nothing counts as one that has ended.
+    PlantedBug{"name_taken_in_silence", Invariant::kNameKept},
+    // A job that has been requeued gives its name up.
+    PlantedBug{"name_taken_from_requeued", Invariant::kNameKept},
 };
 // clang-format on
 

@@ -1,6 +1,7 @@
 #include "tests/sim/simulation.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "tests/sim/daemon.h"
@@ -48,6 +49,7 @@ Options MakeOptions(World& world) {
   options.gang_job = {.job_id = 1, .submission = 1, .launched_ns = 1, .task_count = gang.task_count};
   options.gang_job.hosts = gang.node_names;
   options.gang_job.options.restarts = gang.restarts;
+  std::strcpy(options.gang_job.options.name, "model");
   return options;
 }
 
@@ -63,7 +65,8 @@ Simulation::Simulation(uint64_t seed, bool tracing, Coverage& coverage_)
               }),
       store(world, options.gang.node_count),
       invariants(*this),
-      coverage(coverage_) {
+      coverage(coverage_),
+      rival_(*this, seed) {
   for (uint32_t i = 0; i < options.gang.node_count; ++i) {
     hosts.push_back(std::make_unique<Host>(*this, i, options.tasks_per_host));
   }
@@ -107,6 +110,7 @@ void Simulation::Requeue(std::function<void(const std::string&)> failed) {
   const bool works = options.job.can_requeue && world.Chance(0.8);
   world.After(world.Pick(100, 900) * kMs, [this, works, failed = std::move(failed)] {
     if (job_over) return;
+    requeued = works;
     if (works) return EndJob();
     failed("Slurm does not want to");
   });
@@ -146,6 +150,7 @@ std::string Simulation::Run() {
             options.tasks_per_host, options.gang.roles[0].spares, options.gang.roles[0].min_nodes,
             options.gang.grow, options.gang.restarts);
   Join();
+  rival_.Begin();
   Schedule schedule(*this);
   const Nanos end = schedule.Plan();
   while (world.Step(end)) {

@@ -14,6 +14,7 @@
 #include "tests/sim/host.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/network.h"
+#include "tests/sim/rival.h"
 #include "tests/sim/store.h"
 #include "tests/sim/world.h"
 
@@ -60,11 +61,16 @@ class Simulation {
   std::vector<std::unique_ptr<Host>> hosts;
   bool calm = false;      // no faults any more: programs come to their end
   bool job_over = false;  // Slurm has ended every task
+  bool requeued = false;  // and has the job in its queue again
+
+  // No task is left.
+  [[nodiscard]] bool Over() const;
 
  private:
   void Join();
   void Heal();
-  [[nodiscard]] bool Over() const;
+
+  Rival rival_;
 };
 
 }  // namespace muster::sim

@@ -58,6 +58,7 @@ class Store {
   void SetForgetful(double part) { forgetful_ = part; }  // of the answers
   void Heal();
   [[nodiscard]] const Head& head() const { return head_; }
+  [[nodiscard]] bool down() const { return down_; }
 
  private:
   World& world_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -218,6 +219,69 @@ TEST_F(CoordinatorLinks, AStoreThatIsAwayIsWaitedForByTheLoopsClock) {
   const auto message = refused.get();
   ASSERT_TRUE(message);
   EXPECT_THAT(message->refused().text(), HasSubstr("no answer"));
+}
+
+// This daemon has no access to Slurm, which it would ask.
+TEST_F(CoordinatorLinks, ANameThatAnotherGangHasIsWaitedForAndNotTaken) {
+  Catalog named(store_, SpaceOf(1000), "name-exp");
+  GangRecord record = RecordIn(gang::State::kRunning);
+  record.gang = "11.0";
+  record.job_id = 11;
+  record.key = "name-exp";
+  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  Join("name=exp:wait");
+  for (const uint32_t node : {0, 1}) {
+    const auto waiting = Take(node, CoordinatorKind::kWaiting);
+    ASSERT_TRUE(waiting) << "node " << node;
+    EXPECT_THAT(waiting->waiting().report().text(), HasSubstr("name=exp is that of gang 11.0, job 11"));
+  }
+  auto head = named.Load();
+  ASSERT_TRUE(head);
+  EXPECT_EQ(head->fence.term, 1U);
+  record.state = gang::ToString(gang::State::kFinished);
+  ASSERT_TRUE(named.Advance(head->fence, head->fence, record.Encode()));
+  clock_.Move(std::chrono::seconds(5));
+  ExpectStart(1);
+  head = named.Load();
+  ASSERT_TRUE(head);
+  EXPECT_EQ(head->fence.term, 2U);
+}
+
+TEST_F(CoordinatorLinks, AGangIsRefusedTheNameOfOneOfWhichSlurmSaysNothing) {
+  Catalog named(store_, SpaceOf(1000), "name-exp");
+  GangRecord record = RecordIn(gang::State::kRunning);
+  record.gang = "11.0";
+  record.job_id = 11;
+  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  Dial(1);
+  Register(1, "name=exp,join=1h");
+  auto refused = std::async(std::launch::async, [this] { return Take(1, CoordinatorKind::kRefused); });
+  std::chrono::minutes moved{0};
+  while (refused.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready) {
+    clock_.Move(std::chrono::minutes(1));
+    moved += std::chrono::minutes(1);
+  }
+  EXPECT_GE(moved, std::chrono::hours(1));
+  EXPECT_THAT(refused.get()->refused().text(), HasSubstr("Slurm does not say whether it lives"));
+  EXPECT_EQ(named.Load()->fence.term, 1U);
+}
+
+TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenSlurmEndsIt) {
+  Catalog named(store_, SpaceOf(1000), "name-exp");
+  GangRecord record = RecordIn(gang::State::kRunning);
+  record.gang = "11.0";
+  record.job_id = 11;
+  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  Dial(1);
+  Register(1, "name=exp:wait");
+  ASSERT_TRUE(Take(1, CoordinatorKind::kWaiting));
+  auto message = Message();
+  message.mutable_terminating()->set_task(1);
+  message.mutable_terminating()->set_signal(SIGTERM);
+  agents_[1].Send(message);
+  const auto refused = Take(1, CoordinatorKind::kRefused);
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->refused().text(), HasSubstr("ended before it began"));
 }
 
 TEST_F(CoordinatorLinks, ALinkWhoseFirstMessageIsNoRegistrationIsClosed) {

@@ -240,6 +240,16 @@ TEST(CoordinatorSearch, ANodeThatKnowsOfAnotherIsBelieved) {
   EXPECT_TRUE(search.Idle());
 }
 
+TEST(CoordinatorSearch, ACoordinatorWaitsUntilItsLinkEnds) {
+  CoordinatorSearch search = Search();
+  search.Dial(0);
+  EXPECT_FALSE(search.coordinator_waits());
+  search.CoordinatorWaits();
+  EXPECT_TRUE(search.coordinator_waits());
+  search.Lost(1);
+  EXPECT_FALSE(search.coordinator_waits());
+}
+
 TEST(CoordinatorSearch, ANewRegistrationGoesToTheSameNode) {
   CoordinatorSearch search = Search();
   const uint64_t link = search.Dial(0);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <variant>
@@ -47,6 +48,32 @@ GangRecord RecordIn(gang::State state) {
   return record;
 }
 
+GangJob NamedJob() {
+  GangJob job = AskingJob();
+  std::strcpy(job.options.name, "exp");
+  return job;
+}
+
+// Of another job's gang, which has the name.
+GangRecord HolderIn(gang::State state) {
+  GangRecord record = RecordIn(state);
+  record.gang = "11.0";
+  record.job_id = 11;
+  record.restart_count = 0;
+  record.submission = 6;
+  return record;
+}
+
+bool IsHeld(TakeOver& rules, const GangRecord& record) {
+  return std::holds_alternative<TakeOver::Held>(rules.Decide({{3, 2}, &record}, {}, {}));
+}
+
+SlurmJob InSlurm(const std::string& state) {
+  SlurmJob job;
+  job.state = state;
+  return job;
+}
+
 // This is n2.
 TakeOver Rules(const TakeOver::Origin& origin) {
   return {origin, AskingJob(), "n2", kUntil};
@@ -70,9 +97,8 @@ TEST(TakeOver, AFreshGangsRecordIsMadeWhereThereIsNone) {
   EXPECT_EQ(swap->from, Fence());
   EXPECT_EQ(swap->to, (Fence{1, 0}));
   EXPECT_EQ(swap->after, After::kNothing);
-  ASSERT_TRUE(swap->record);
-  EXPECT_EQ(swap->record->term, 1U);
-  EXPECT_EQ(swap->record->coordinator, "n2");
+  EXPECT_EQ(swap->record.term, 1U);
+  EXPECT_EQ(swap->record.coordinator, "n2");
 }
 
 TEST(TakeOver, TheGangsRecordIsTakenInTheNextTermAndNamesWhoHasIt) {
@@ -84,10 +110,9 @@ TEST(TakeOver, TheGangsRecordIsTakenInTheNextTermAndNamesWhoHasIt) {
   EXPECT_EQ(swap->from, (Fence{3, 2}));
   EXPECT_EQ(swap->to, (Fence{4, 2}));
   EXPECT_EQ(swap->after, After::kGang);
-  ASSERT_TRUE(swap->record);
-  EXPECT_EQ(swap->record->term, 4U);
-  EXPECT_EQ(swap->record->coordinator, "n2");
-  EXPECT_EQ(swap->record->step_reached, 80U);
+  EXPECT_EQ(swap->record.term, 4U);
+  EXPECT_EQ(swap->record.coordinator, "n2");
+  EXPECT_EQ(swap->record.step_reached, 80U);
 }
 
 TEST(TakeOver, TheRecordOfAnEndSaysThatTheGangIsOver) {
@@ -97,17 +122,64 @@ TEST(TakeOver, TheRecordOfAnEndSaysThatTheGangIsOver) {
   EXPECT_EQ(swap->after, After::kEnd);
 }
 
-TEST(TakeOver, AnotherGangsRecordIsKeptByAFreshGangAndRefusedToOneThatRuns) {
+TEST(TakeOver, AnotherGangsRecordIsReplacedByAFreshGangsAndRefusedToOneThatRuns) {
   GangRecord record = RecordIn(gang::State::kFinished);
   record.submission = 6;
-  const auto decision = Decide({.fresh = true}, record);
+  const GangRecord mine = RecordIn(gang::State::kJoining);
+  const auto decision = Rules({.fresh = true}).Decide({{3, 2}, &record}, {}, mine);
   const auto* swap = std::get_if<TakeOver::Swap>(&decision);
   ASSERT_TRUE(swap);
-  EXPECT_FALSE(swap->record) << "it stays";
+  EXPECT_EQ(swap->record.submission, mine.submission) << "who comes next finds whose the key is";
+  EXPECT_EQ(swap->record.term, 4U);
+  EXPECT_EQ(swap->record.coordinator, "n2");
   EXPECT_EQ(swap->after, After::kNothing);
   const auto refusal = Refusal(Decide({.known_term = 3}, record));
   ASSERT_TRUE(refusal);
   EXPECT_EQ(refusal->code, Errc::kInvalid);
+}
+
+TEST(TakeOver, ANameIsHeldByAGangThatHasNotEndedUntilSlurmSaysThatItsJobHas) {
+  TakeOver rules({.fresh = true}, NamedJob(), "n2", kUntil);
+  for (const gang::State state : {gang::State::kJoining, gang::State::kRunning, gang::State::kRequeueing})
+    EXPECT_TRUE(IsHeld(rules, HolderIn(state)));
+  GangRecord ended = HolderIn(gang::State::kFinished);
+  EXPECT_FALSE(IsHeld(rules, ended));
+  ended.terminating = true;
+  EXPECT_TRUE(IsHeld(rules, ended)) << "Slurm has ended it, and may have requeued its job";
+  GangRecord holder = HolderIn(gang::State::kRunning);
+  rules.claim().Heard(holder, InSlurm("RUNNING"), 0);
+  EXPECT_TRUE(IsHeld(rules, holder));
+  rules.claim().Heard(holder, InSlurm("COMPLETED"), 0);
+  EXPECT_FALSE(IsHeld(rules, holder));
+  holder.launched_ns += 1;
+  EXPECT_TRUE(IsHeld(rules, holder)) << "another gang has it by now";
+}
+
+TEST(TakeOver, ANameIsNotHeldByAFormerRunNorByAJobThatHadTheNumberBefore) {
+  TakeOver rules({.fresh = true}, NamedJob(), "n2", kUntil);
+  GangRecord own = RecordIn(gang::State::kRunning);
+  own.step_id = 4;
+  own.gang = "12.4-r1";
+  EXPECT_TRUE(IsHeld(rules, own)) << "another step of this run";
+  own.restart_count = 0;
+  own.gang = "12.4";
+  EXPECT_FALSE(IsHeld(rules, own)) << "a step of the run before";
+  own.restart_count = 1;
+  own.submission = 6;
+  EXPECT_FALSE(IsHeld(rules, own)) << "of a job that Slurm has forgotten";
+  TakeOver unnamed = Rules({.fresh = true});
+  EXPECT_FALSE(IsHeld(unnamed, own));
+}
+
+TEST(TakeOver, WhoWaitsForANameWaitsForTheStoreToo) {
+  GangJob job = NamedJob();
+  job.options.name_wait = true;
+  TakeOver rules({.fresh = true}, job, "n2", kUntil);
+  const Error away{Errc::kUnavailable, "no answer"};
+  EXPECT_EQ(rules.NotTaken(away, kUntil.refusal + 1), Next::kRefuse) << "it has not seen whose the name is";
+  rules.claim().Heard(HolderIn(gang::State::kRunning), InSlurm("RUNNING"), 0);
+  EXPECT_EQ(rules.NotTaken(away, kUntil.refusal + 1), Next::kAgain);
+  EXPECT_EQ(rules.NotTaken({Errc::kCorrupt, "no record"}, 0), Next::kRefuse);
 }
 
 TEST(TakeOver, WhatARequeuedJobHasLeftBehindIsOver) {

@@ -1,0 +1,59 @@
+// Whether a gang may take a name=KEY whose record is another gang's. That gang has the name until its record says that it has ended, or
+// Slurm says that its job has. No clocks of two hosts are compared, and silence frees no name. Pure: no I/O, clock or thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "daemon/coordinator/record.h"
+#include "daemon/slurm/slurm.h"
+
+namespace muster {
+
+class NameClaim {
+ public:
+  using Nanos = int64_t;
+  // A gang whose step has just ended may still have to write so into its record.
+  static constexpr Nanos kMayEnd = 5'000'000'000;
+
+  // kLook: soon again, and nobody need know. kWait: the job's user is told what for.
+  enum class Next { kTake, kLook, kWait, kRefuse };
+
+  // `wait`: name=KEY:wait. `refusal`: until when Slurm's answer is waited for without it.
+  NameClaim(std::string name, bool wait, Nanos refusal)
+      : name_(std::move(name)), wait_(wait), refusal_(refusal) {}
+
+  // The name is `holder`'s, as its record says. `job`: what Slurm says of that gang's job.
+  Next Heard(const GangRecord& holder, const Result<SlurmJob>& job, Nanos now);
+  // Slurm has said that this gang's job has ended.
+  [[nodiscard]] bool IsFree(const GangRecord& holder) const { return free_ == IdOf(holder); }
+  // A sentence: whose the name is.
+  [[nodiscard]] const std::string& holder() const { return text_; }
+  // The same, with what the user can do.
+  [[nodiscard]] std::string Refusal() const;
+  // A holder has been seen, and the job's user wants to wait for its end however long that takes.
+  [[nodiscard]] bool Patient() const { return wait_ && seen_; }
+
+ private:
+  // One launch of one gang.
+  struct Id {
+    std::string gang;
+    uint64_t submission = 0;
+    int64_t launched_ns = 0;
+    bool operator==(const Id&) const = default;
+  };
+  static Id IdOf(const GangRecord& record) { return {record.gang, record.submission, record.launched_ns}; }
+
+  std::string name_;
+  bool wait_;
+  Nanos refusal_;
+  std::optional<Id> seen_;  // the newest holder
+  Nanos since_ = 0;         // it has been seen
+  std::optional<Id> free_;
+  std::string text_;
+};
+
+}  // namespace muster
