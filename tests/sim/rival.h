@@ -1,6 +1,6 @@
-// Jobs of the same user, on another cluster's worth of hosts, that want the gang's name=KEY while it is there: one after another, each
-// with the product's rules. Has a source of randomness of its own and does nothing to the store as long as the name is not free, so the
-// schedule of a seed is the same with and without.
+// Jobs of the same user, on hosts of their own, that want the gang's name=KEY while the gang is there: one after another, each with the
+// product's rules. They have a source of randomness of their own, and what they would take from the store is judged and not taken. So
+// the schedule of a seed is the same with and without them.
 #pragma once
 
 #include <cstdint>

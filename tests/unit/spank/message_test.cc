@@ -290,6 +290,9 @@ TEST(GangOptions, EveryKeyIsKept) {
   EXPECT_STREQ(all.after, "worker");
   EXPECT_TRUE(all.after_done);
   EXPECT_STREQ(all.name, "run");
+  EXPECT_FALSE(all.name_wait);
+  EXPECT_STREQ(Parsed("name=run:wait").name, "run");
+  EXPECT_TRUE(Parsed("name=run:wait").name_wait);
   EXPECT_TRUE(all.files);
   EXPECT_TRUE(all.order_by_topology);
   EXPECT_EQ(all.preflight, wire::Preflight::kFull);
