@@ -34,6 +34,8 @@ struct GangOptions {
   uint32_t spares = 0;         // nodes of the step whose tasks wait to replace a lost node's, 0..1024
   uint32_t min_nodes = 0;      // the gang goes on with so many when it has no spare, 1..65536; 0: it does not
   uint32_t hang_seconds = 0;   // no progress for so long is a hang, 1..86400; 0: learned from the steps
+  // From a generation's start to its first step; longer is a hang, 1..86400; 0: learned from earlier starts.
+  uint32_t startup_seconds = 0;
   uint32_t grace_seconds = 30;  // how long a drain waits for a checkpoint, 0..3600
   // How long members that live may go on when a fault ends their generation, 1..60, and the signal that tells them; 0: not at all.
   uint32_t last_words_seconds = 0;
@@ -291,6 +293,8 @@ inline constexpr GangKey kGangKeys[] = {
     {"grow", "yes|no", "", detail::ParseYesNoKey<&GangOptions::grow>, detail::SameField<&GangOptions::grow>,
      detail::CopyField<&GangOptions::grow>},
     {"hang", "DURATION|off", "1s..24h", detail::ParseHang, detail::SameHang, detail::CopyHang},
+    {"startup", "DURATION", "1s..24h", detail::ParseSecondsKey<&GangOptions::startup_seconds, 1, 86400>,
+     detail::SameField<&GangOptions::startup_seconds>, detail::CopyField<&GangOptions::startup_seconds>},
     {"grace", "DURATION", "0s..1h", detail::ParseSecondsKey<&GangOptions::grace_seconds, 0, 3600>,
      detail::SameField<&GangOptions::grace_seconds>, detail::CopyField<&GangOptions::grace_seconds>},
     {"last_words", "DURATION[:SIGNAL]", "1s..60s", detail::ParseLastWords, detail::SameLastWords,
@@ -351,6 +355,14 @@ inline bool CheckTogether(const GangOptions& options, char* error, size_t error_
         error, error_size,
         "--gang: grow=yes needs min=N: without it the gang never has fewer nodes than it began with; the "
         "keys are %s",
+        kGangKeysText.text);
+    return false;
+  }
+  if (options.hang_off && options.startup_seconds > 0) {
+    snprintf(
+        error, error_size,
+        "--gang: startup= with hang=off: no hang is looked for then, before the first step neither; the keys "
+        "are %s",
         kGangKeysText.text);
     return false;
   }

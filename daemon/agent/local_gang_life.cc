@@ -260,8 +260,12 @@ void LocalGang::Wish(bool drain, const std::string& reason) {
 // A generation has been started here.
 void LocalGang::WatchMembers() {
   if (!sampler_) {
+    // The shorter one of those that are given.
     std::optional<std::chrono::milliseconds> limit;
-    if (job_.options.hang_seconds > 0) limit = std::chrono::seconds(job_.options.hang_seconds);
+    for (const uint32_t given : {job_.options.hang_seconds, job_.options.startup_seconds}) {
+      const std::chrono::milliseconds time = std::chrono::seconds(given);
+      if (given > 0) limit = std::min(limit.value_or(time), time);
+    }
     sampler_ = std::make_unique<hang::Sampler>(
         context_.loop, context_.sampler, hang::SamplerSettingsFor(limit), hang::ActivityBelow,
         [this](const std::vector<hang::MemberReport>& reports) { SendReports(reports); });
@@ -291,6 +295,7 @@ void LocalGang::SendReports(const std::vector<hang::MemberReport>& reports) {
     r->set_age_ns(report.age_ns);
     r->set_checkpoint_busy(report.checkpoint_busy);
     r->set_suspended(report.suspended);
+    r->set_opened(report.opened);
     if (!report.activity) continue;
     r->set_has_activity(true);
     r->set_cpu_ns(report.activity->cpu_ns);

@@ -26,6 +26,7 @@ hang::Settings HangSettings(const GangJob& job) {
   hang::Settings settings;
   if (job.options.hang_off) settings.limit_ns = 0;
   if (job.options.hang_seconds > 0) settings.limit_ns = job.options.hang_seconds * hang::kSecondNs;
+  if (job.options.startup_seconds > 0) settings.first_step_ns = job.options.startup_seconds * hang::kSecondNs;
   return settings;
 }
 
@@ -401,7 +402,7 @@ void Coordinator::WatchProgress(gang::State before, uint64_t generation_before) 
     members.push_back({*member.rank, role.name, gang_->nodes()[member.node].name,
                        role.kind == gang::RoleKind::kTracked || role.kind == gang::RoleKind::kChief});
   }
-  hangs_.Begin(gang_->generation(), members);
+  hangs_.Begin(gang_->generation(), members, gang_->generation() != found_);
 }
 
 std::set<uint32_t> Coordinator::CaptureStacks(uint64_t generation) {
@@ -420,6 +421,7 @@ void Coordinator::TakeReports(const v1::MemberReports& reports) {
   if (reports.generation() != gang_->generation()) return;
   const uint64_t step = hangs_.Take(reports, saves_.Committing(gang_->generation()));
   if (step > gang_->max_step()) Feed(gang::Progressed{step});
+  if (hangs_.TakeLearned()) Do(gang::Persist{});
 }
 
 void Coordinator::MaybeOver() {
@@ -519,6 +521,7 @@ GangRecord Coordinator::Record() const {
   record.created_ns = created_ns_;
   record.updated_ns = RealtimeNs();
   record.first_cause = cause_;
+  record.starts = hangs_.Starts();
   record.warm = gang_ ? warm_.Text(WarmMembers()) : "";
   record.restart_cause = restart_cause_;
   record.events = history_;

@@ -254,6 +254,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool over_called_ = false;
 
   HangWatch hangs_;
+  uint64_t found_ = 0;  // the generation that ran when this coordinator took over; 0: none did
 
   Origin origin_;
   std::optional<TakeOver> take_over_;  // from Begin

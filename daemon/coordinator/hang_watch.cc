@@ -19,6 +19,7 @@ hang::MemberReport ReportOf(const v1::MemberReport& message) {
   report.age_ns = message.age_ns();
   report.checkpoint_busy = message.checkpoint_busy();
   report.suspended = message.suspended();
+  report.opened = message.opened();
   if (message.has_activity()) {
     hang::Activity activity;
     activity.cpu_ns = message.cpu_ns();
@@ -28,6 +29,27 @@ hang::MemberReport ReportOf(const v1::MemberReport& message) {
     report.activity = activity;
   }
   return report;
+}
+
+// The ranks whose stacks differ from the one that more than half of `among` have.
+std::vector<uint32_t> StandElsewhere(const std::vector<uint32_t>& among,
+                                     const std::map<uint32_t, v1::Stacks::Member>& stacks) {
+  std::map<std::string, std::vector<uint32_t>> by_summary;
+  for (const uint32_t rank : among) {
+    if (const auto stack = stacks.find(rank); stack != stacks.end() && !stack->second.summary().empty())
+      by_summary[stack->second.summary()].push_back(rank);
+  }
+  std::vector<uint32_t> others;
+  bool most = false;
+  for (const auto& [summary, ranks] : by_summary) {
+    if (ranks.size() * 2 > among.size()) {
+      most = true;
+    } else {
+      others.insert(others.end(), ranks.begin(), ranks.end());
+    }
+  }
+  std::sort(others.begin(), others.end());
+  return most ? others : std::vector<uint32_t>{};
 }
 
 }  // namespace
@@ -47,11 +69,11 @@ HangWatch::~HangWatch() {
   loop_.Cancel(tick_);
 }
 
-void HangWatch::Begin(uint64_t generation, const std::vector<hang::Member>& members) {
+void HangWatch::Begin(uint64_t generation, const std::vector<hang::Member>& members, bool whole) {
   generation_ = generation;
   stacks_timer_.Cancel();
   found_.reset();
-  detector_.GenerationStarted(members, Now());
+  detector_.GenerationStarted(members, Now(), whole);
   stragglers_.GenerationStarted(members);
   slow_.clear();
   if (tick_ == 0) tick_ = loop_.AfterPeriod(kTick, [this] { Tick(); });
@@ -126,6 +148,12 @@ void HangWatch::Tell() {
   hung.signature = fmt::format("hang at step {} of ranks{}", step ? fmt::format("{}", *step) : "?", ranks);
   // The culprits' whole stacks, or the first rank's, and one line of every other.
   std::vector<uint32_t> whole = found.verdict.culprits;
+  if (whole.empty()) {
+    whole = StandElsewhere(found.verdict.among, found.stacks);
+    if (!whole.empty())
+      hung.what += fmt::format("; by the stacks {} stand{} elsewhere than most", detector_.Names(whole),
+                               whole.size() == 1 ? "s" : "");
+  }
   if (whole.empty()) whole.push_back(0);
   for (const uint32_t rank : whole) {
     if (const auto stack = found.stacks.find(rank); stack != found.stacks.end())

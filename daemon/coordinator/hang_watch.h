@@ -39,8 +39,8 @@ class HangWatch {
   HangWatch(const HangWatch&) = delete;
   HangWatch& operator=(const HangWatch&) = delete;
 
-  // All members of this generation run.
-  void Begin(uint64_t generation, const std::vector<hang::Member>& members);
+  // All members of this generation run, just now, or (not `whole`) since a time that nobody knows.
+  void Begin(uint64_t generation, const std::vector<hang::Member>& members, bool whole = true);
   // The generation runs no more. What is known of its members stays until Forget, because members end one after another.
   void End();
   // There is another generation, which does not run yet.
@@ -52,6 +52,14 @@ class HangWatch {
   void Take(const v1::Stacks& stacks, uint32_t node);
   // Its program has exited 0.
   void Exited(uint32_t rank);
+
+  // What another coordinator's HangWatch has learned: of this gang, or (not `same_gang`) of an earlier run of its job.
+  void Remember(const std::map<std::string, hang::SeenStarts>& starts, bool same_gang) {
+    detector_.Remember(starts, same_gang);
+  }
+  [[nodiscard]] std::map<std::string, hang::SeenStarts> Starts() const { return detector_.Starts(); }
+  // Whether Starts() has changed so that the record is to be written again.
+  bool TakeLearned() { return detector_.TakeLearned(); }
 
   [[nodiscard]] std::string WaitedFor(uint32_t ended) const { return detector_.WaitedFor(ended); }
   [[nodiscard]] std::vector<hang::Pace> Paces() const { return stragglers_.Paces(); }

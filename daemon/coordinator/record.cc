@@ -13,6 +13,7 @@ namespace {
 
 using nlohmann::json;
 constexpr int kVersion = 1;
+constexpr int64_t kLongestStartNs = 1000LL * 24 * 3600 * 1'000'000'000;
 
 // The library converts any number to any other; a record with a number that does not fit is damaged.
 template <typename T>
@@ -33,6 +34,13 @@ template <typename T>
 void Read(const json& value, std::optional<T>* out) {
   if (value.is_null()) return;
   Read(value, &out->emplace());
+}
+
+json StartsJson(const std::map<std::string, hang::SeenStarts>& starts) {
+  json object = json::object();
+  for (const auto& [role, seen] : starts)
+    object[role] = {{"first_step_ns", seen.first_step_ns}, {"tenth_step_ns", seen.tenth_step_ns}};
+  return object;
 }
 
 }  // namespace
@@ -81,6 +89,7 @@ json GangRecord::Summary() const {
           {"created_ns", created_ns},
           {"updated_ns", updated_ns},
           {"first_cause", first_cause},
+          {"starts", StartsJson(starts)},
           {"warm", warm},
           {"restart_cause", restart_cause},
           {"finish_cause", finish_cause ? json(*finish_cause) : json()},
@@ -163,6 +172,16 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     Read(document.at("created_ns"), &record.created_ns);
     Read(document.at("updated_ns"), &record.updated_ns);
     Read(document.at("first_cause"), &record.first_cause);
+    if (const auto found = document.find("starts"); found != document.end()) {
+      for (const auto& [role, item] : found->get_ref<const json::object_t&>()) {
+        hang::SeenStarts& seen = record.starts[role];
+        Read(item.at("first_step_ns"), &seen.first_step_ns);
+        Read(item.at("tenth_step_ns"), &seen.tenth_step_ns);
+        if (seen.first_step_ns < 0 || seen.tenth_step_ns < 0 || seen.first_step_ns > kLongestStartNs ||
+            seen.tenth_step_ns > kLongestStartNs)
+          throw std::out_of_range("the time of a start does not fit");
+      }
+    }
     ReadIfThere(document, "warm", &record.warm);
     record.restart_cause = record.first_cause;
     ReadIfThere(document, "restart_cause", &record.restart_cause);

@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "daemon/gang_job/gang_job.h"
+#include "daemon/hang/seen_starts.h"
 
 namespace muster {
 
@@ -71,8 +72,9 @@ struct GangRecord {
   uint64_t restore_step = 0;
   int64_t created_ns = 0;
   int64_t updated_ns = 0;
-  std::string first_cause;    // of the newest fault
-  std::string warm;           // WarmStarts::Text
+  std::string first_cause;                         // of the newest fault
+  std::map<std::string, hang::SeenStarts> starts;  // by role, how long the program takes to its first steps
+  std::string warm;                                // WarmStarts::Text
   std::string restart_cause;  // why this generation was started: that, or what was planned
   // Of a finished gang: whose status is the step's, or the code of all (see gang::FinishGang).
   std::optional<uint32_t> finish_cause;

@@ -223,6 +223,13 @@ void Coordinator::Begin(TakenRecord taken) {
     cause_ = std::move(previous.first_cause);
     restart_cause_ = std::move(previous.restart_cause);
   }
+  if (taken.record) {
+    const bool same_gang = taken.record->IsOf(job_);
+    const bool same_step = taken.record->job_id == job_.job_id && taken.record->step_id == job_.step_id &&
+                           taken.record->submission == job_.submission;
+    if (same_step) hangs_.Remember(taken.record->starts, same_gang);
+  }
+  if (memory.running) found_ = memory.generation;
   for (const CheckpointInfo& checkpoint : head.checkpoints) {
     // The age of a checkpoint that an earlier gang of the key has left is not what a fault would cost this gang.
     if (checkpoint.step == head.latest && checkpoint.created_ns >= created_ns_)

@@ -37,7 +37,7 @@ std::string DurationText(int64_t ns) {
 
 Detector::Detector(Settings settings) : settings_(settings) {}
 
-void Detector::GenerationStarted(const std::vector<Member>& members, int64_t now_ns) {
+void Detector::GenerationStarted(const std::vector<Member>& members, int64_t now_ns, bool whole) {
   std::map<uint32_t, Rank> ranks;
   for (const Member& member : members) {
     Rank rank;
@@ -68,6 +68,7 @@ void Detector::GenerationStarted(const std::vector<Member>& members, int64_t now
   }
   running_ = known_ = true;
   judged_ = false;
+  whole_ = whole;
 }
 
 void Detector::GenerationEnded() {
@@ -103,6 +104,7 @@ void Detector::Report(const MemberReport& report, int64_t now_ns) {
   SetPausing(rank, report.suspended || report.checkpoint_busy, now_ns);
   const int64_t now = GangTime(now_ns);
   rank.reported_at = now;
+  rank.opened |= report.opened;
   TakeProgress(rank, report, now);
   if (!report.activity) return;
   if (!rank.activity) {
@@ -155,6 +157,7 @@ void Detector::Learn(Role& role, uint64_t step, int64_t at) {
   if (!role.front) {
     role.front = step;
     role.front_at = at;
+    if (starting) LearnStart(role, at);
     return;
   }
   if (step <= *role.front) return;
@@ -167,8 +170,35 @@ void Detector::Learn(Role& role, uint64_t step, int64_t at) {
   role.advances += steps;
   role.front = step;
   role.front_at = std::max(role.front_at, at);
-  if (starting && role.advances >= kStartSteps)
-    role.longest_start = std::max(role.longest_start, at - started_at_);
+  if (starting && role.advances >= kStartSteps) LearnStart(role, at);
+}
+
+// The role has made its first step, or its tenth one. A coordinator that has taken over knows no generation's beginning: what it saw of
+// the start would be too short.
+void Detector::LearnStart(Role& role, int64_t at) {
+  if (!whole_) return;
+  const bool tenth = role.advances >= kStartSteps;
+  int64_t& longest = tenth ? role.starts.tenth_step_ns : role.starts.first_step_ns;
+  learned_ |= tenth && at - started_at_ > longest;
+  longest = std::max({longest, at - started_at_, int64_t{1}});
+  for (const Rank* rank : role.ranks) role.started_on.insert(rank->member.node);
+}
+
+void Detector::Remember(const std::map<std::string, SeenStarts>& starts, bool same_gang) {
+  for (const auto& [name, seen] : starts) {
+    Role& role = roles_[name];
+    role.name = name;
+    role.starts = seen;
+    role.progresses = same_gang;
+  }
+}
+
+std::map<std::string, SeenStarts> Detector::Starts() const {
+  std::map<std::string, SeenStarts> starts;
+  for (const auto& [name, role] : roles_) {
+    if (role.starts.first_step_ns > 0) starts[name] = role.starts;
+  }
+  return starts;
 }
 
 void Detector::RememberPause(Role& role, int64_t pause, int64_t at) const {

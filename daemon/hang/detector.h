@@ -15,6 +15,10 @@
 // limit is four times as long until the gang has passed that step: a pause that was none passes at the second or third
 // attempt, a true hang is still found.
 //
+// Before a role's first step the limit is startup=DURATION, or three times the longest start that has been seen whole. Without
+// both there is none: a first start may compile for an hour. A role is judged there only if its program is known to step, or has
+// opened the gang.
+//
 // Without progress() a gang hangs when no tracked member has used CPU, GPU or done I/O for `idle`. A collective that
 // spins on a lost partner looks like work then: only progress() tells.
 //
@@ -25,10 +29,13 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/hang/progress_report.h"
+#include "daemon/hang/seen_starts.h"
 
 namespace muster::hang {
 
@@ -36,8 +43,10 @@ inline constexpr int64_t kSecondNs = 1'000'000'000;
 
 struct Settings {
   // hang=DURATION: in place of the learned limit, from the first step on; before it, and of programs that make none, in
-  // place of `startup` and `idle` where it is longer. 0: never a verdict. nullopt: learn.
+  // place of the learned limits and `idle` where it is longer. 0: never a verdict. nullopt: learn.
   std::optional<int64_t> limit_ns{};
+  // startup=DURATION: from a generation's start to a role's first step; in place of `startup` and `idle` where it is longer.
+  std::optional<int64_t> first_step_ns{};
   int64_t idle_floor_ns = 120 * kSecondNs;
   int64_t busy_floor_ns = 600 * kSecondNs;
   int64_t startup_ns = 1800 * kSecondNs;
@@ -62,6 +71,7 @@ struct Position {
 
 struct Verdict {
   std::vector<uint32_t> culprits;  // ranks that did not enter the step, or differ from the rest; may be empty
+  std::vector<uint32_t> among;     // tracked ranks that run, of the role that hangs, or of all roles
   std::vector<Position> positions;  // of all members that still run, by rank
   int64_t stalled_ns = 0;
   int64_t limit_ns = 0;
@@ -74,8 +84,9 @@ class Detector {
  public:
   explicit Detector(Settings settings);
 
-  // All members of it have exec'd. What was learned from earlier generations is kept.
-  void GenerationStarted(const std::vector<Member>& members, int64_t now_ns);
+  // All members of it have exec'd, just now, or (not `whole`) at a time that nobody knows any more. What was learned from earlier
+  // generations is kept.
+  void GenerationStarted(const std::vector<Member>& members, int64_t now_ns, bool whole = true);
   // Until the next one starts nothing is judged. The members' positions are kept until Forget, because members end one after another.
   void GenerationEnded();
   // Another generation has begun, of which not all members run yet.
@@ -84,8 +95,17 @@ class Detector {
   void MemberExited(uint32_t rank);
   void Report(const MemberReport& report, int64_t now_ns);
 
+  // By role. What another detector has seen of this gang, or (not `same_gang`) of an earlier run of its job, whose program may have
+  // been another one.
+  void Remember(const std::map<std::string, SeenStarts>& starts, bool same_gang);
+  [[nodiscard]] std::map<std::string, SeenStarts> Starts() const;
+  // Whether a role has made its tenth step since the last call, and it took longer than before.
+  bool TakeLearned() { return std::exchange(learned_, false); }
+
   // A member has ended because its collective timed out. Which ranks did it wait for? A sentence; "" when no rank stands out.
   [[nodiscard]] std::string WaitedFor(uint32_t ended) const;
+  // "rank 3 on n1, rank 5 on n2".
+  [[nodiscard]] std::string Names(const std::vector<uint32_t>& ranks) const;
 
   // To be called about once a second: judges what has been reported. At most one verdict a generation.
   std::optional<Verdict> Tick();
@@ -104,6 +124,7 @@ class Detector {
     int64_t longest_pause = 0;
     uint64_t advances = 0;           // steps of this generation
     bool progressed_before = false;  // called progress() in an earlier generation
+    bool opened = false;             // the gang, in this generation
     bool pausing = false;            // holds the gang's clock
     std::optional<Activity> activity;
     int64_t activity_at = 0;
@@ -118,8 +139,9 @@ class Detector {
     int64_t longest_pause = 0;   // of today
     int64_t longest_before = 0;  // of the day before
     int64_t day_began = 0;
-    int64_t longest_start = 0;  // from a generation's start to its tenth step
-    bool progresses = false;    // has called progress() in any generation
+    SeenStarts starts;
+    std::set<std::string> started_on;  // nodes on which such a start has been seen
+    bool progresses = false;           // has called progress() in any generation
     // Of this generation.
     std::vector<Rank*> ranks;  // tracked ones
     uint64_t advances = 0;
@@ -130,6 +152,7 @@ class Detector {
   struct Limit {
     int64_t ns = 0;
     std::string source;
+    bool given = false;  // by the user: it is what it is, also after a verdict
   };
   using Ranks = std::vector<const Rank*>;
   // The ranks that keep their role from going on.
@@ -142,16 +165,22 @@ class Detector {
   void SetPausing(Rank& rank, bool pausing, int64_t now_ns);
   void TakeProgress(Rank& rank, const MemberReport& report, int64_t now);
   void Learn(Role& role, uint64_t step, int64_t at);
+  void LearnStart(Role& role, int64_t at);
   void RememberPause(Role& role, int64_t pause, int64_t at) const;
   void EndPatience(const Role& role, uint64_t step);
 
   [[nodiscard]] Limit StepLimit(const Role& role, bool idle) const;
-  [[nodiscard]] Limit StartLimit(const Role& role) const;
+  [[nodiscard]] std::optional<Limit> FirstStepLimit(const Role& role) const;
+  [[nodiscard]] Limit TenthStepLimit(const Role& role) const;
+  [[nodiscard]] Limit LearnedStart(const Role& role, int64_t longest) const;
+  static void Lengthen(Limit& limit, const char* key, std::optional<int64_t> given);
+  [[nodiscard]] bool AnySteps() const;
   std::optional<Verdict> JudgeRole(const Role& role);
   std::optional<Verdict> JudgeLoner(const Role& role);
   std::optional<Verdict> JudgeIdle();
   [[nodiscard]] static Ranks Running(const Role& role);
   [[nodiscard]] static Ranks Behind(const Ranks& running);
+  [[nodiscard]] static Ranks NotOpened(const Ranks& running);
   [[nodiscard]] static Ranks Different(const Ranks& among);
   [[nodiscard]] static Culprits Blame(const Ranks& running);
   [[nodiscard]] static std::string Names(const Ranks& ranks);
@@ -165,6 +194,8 @@ class Detector {
   bool running_ = false;
   bool known_ = false;  // the members' positions are of the present generation
   bool judged_ = false;
+  bool whole_ = false;    // the generation's start has been seen
+  bool learned_ = false;  // see TakeLearned
   int64_t started_at_ = 0;
   uint32_t pausing_ = 0;     // ranks that hold the gang's clock
   int64_t stopped_for_ = 0;  // how long it has stood still so far

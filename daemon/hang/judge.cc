@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "daemon/hang/detector.h"
 
@@ -39,36 +40,58 @@ bool DoesNothing(Position::Doing doing) {
 
 std::optional<Verdict> Detector::Tick() {
   if (!running_ || judged_ || settings_.limit_ns == 0) return std::nullopt;
-  bool stepping = false;
   for (const auto& [name, role] : roles_) {
     if (auto verdict = JudgeRole(role)) return verdict;
     if (auto verdict = JudgeLoner(role)) return verdict;
-    stepping |=
-        std::any_of(role.ranks.begin(), role.ranks.end(), [](const Rank* r) { return r->step.has_value(); });
   }
-  return stepping ? std::nullopt : JudgeIdle();
+  return AnySteps() ? std::nullopt : JudgeIdle();
+}
+
+bool Detector::AnySteps() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& item) {
+    return item.second.member.tracked && item.second.step.has_value();
+  });
 }
 
 // ---- limits
 
-Detector::Limit Detector::StartLimit(const Role& role) const {
+void Detector::Lengthen(Limit& limit, const char* key, std::optional<int64_t> given) {
+  if (given && *given > limit.ns) limit = {*given, fmt::format("{}={}", key, DurationText(*given)), true};
+}
+
+// Caches of compilers and of file systems are a node's own: where the program has not started before it may take longer.
+Detector::Limit Detector::LearnedStart(const Role& role, int64_t longest) const {
+  const bool known = std::all_of(role.ranks.begin(), role.ranks.end(),
+                                 [&](const Rank* r) { return role.started_on.contains(r->member.node); });
+  return {std::max(known ? settings_.busy_floor_ns : settings_.startup_ns, kStartFactor * longest),
+          fmt::format("the start of a program, which took {} at most", DurationText(longest))};
+}
+
+// None: nobody knows how long that may take.
+std::optional<Detector::Limit> Detector::FirstStepLimit(const Role& role) const {
+  Limit limit;
+  Lengthen(limit, "startup", settings_.first_step_ns);
+  if (limit.given) return limit;
+  if (role.starts.first_step_ns == 0) return std::nullopt;
+  limit = LearnedStart(role, std::max(role.starts.first_step_ns, role.starts.tenth_step_ns));
+  Lengthen(limit, "hang", settings_.limit_ns);
+  return limit;
+}
+
+// From a role's first step to its tenth one.
+Detector::Limit Detector::TenthStepLimit(const Role& role) const {
   Limit limit{settings_.startup_ns, "the start of a program"};
-  if (role.longest_start > 0) {
-    limit.ns = std::max(settings_.busy_floor_ns, kStartFactor * role.longest_start);
-    limit.source =
-        fmt::format("the start of a program, which took {} at most", DurationText(role.longest_start));
-  }
-  if (settings_.limit_ns && *settings_.limit_ns > limit.ns) {
-    limit = {*settings_.limit_ns, fmt::format("hang={}", DurationText(*settings_.limit_ns))};
-  }
+  if (role.starts.tenth_step_ns > 0) limit = LearnedStart(role, role.starts.tenth_step_ns);
+  Lengthen(limit, "startup", settings_.first_step_ns);
   return limit;
 }
 
 Detector::Limit Detector::StepLimit(const Role& role, bool idle) const {
-  if (settings_.limit_ns)
-    return {*settings_.limit_ns, fmt::format("hang={}", DurationText(*settings_.limit_ns))};
-  Limit limit = idle ? Limit{settings_.idle_floor_ns, "those that the others wait for do nothing at all"}
-                     : Limit{settings_.busy_floor_ns, "the least for a member that may be at work"};
+  Limit limit;
+  Lengthen(limit, "hang", settings_.limit_ns);
+  if (limit.given) return limit;
+  limit = idle ? Limit{settings_.idle_floor_ns, "those that the others wait for do nothing at all"}
+               : Limit{settings_.busy_floor_ns, "the least for a member that may be at work"};
   const auto raise = [&limit](double ns, auto source) {
     if (ns > static_cast<double>(limit.ns)) limit = {static_cast<int64_t>(std::min(ns, 1e18)), source()};
   };
@@ -87,8 +110,8 @@ Detector::Limit Detector::StepLimit(const Role& role, bool idle) const {
     return fmt::format("{} times the longest pause so far, {}", kPauseFactor, DurationText(pause));
   });
   if (role.advances < kStartSteps) {
-    const Limit start = StartLimit(role);
-    raise(static_cast<double>(start.ns), [&] { return start.source; });
+    const Limit start = TenthStepLimit(role);
+    if (start.ns > limit.ns) limit = start;
   }
   return limit;
 }
@@ -132,6 +155,14 @@ Detector::Ranks Detector::Behind(const Ranks& running) {
   return not_begun.empty() ? behind : not_begun;
 }
 
+// Those that have not opened the gang, when others have. In some programs only one rank does.
+Detector::Ranks Detector::NotOpened(const Ranks& running) {
+  Ranks not_opened;
+  std::copy_if(running.begin(), running.end(), std::back_inserter(not_opened),
+               [](const Rank* rank) { return !rank->opened; });
+  return not_opened.size() * 2 < running.size() ? not_opened : Ranks{};
+}
+
 // Those in uninterruptible sleep; else the few that are idle among busy ones, or busy among idle ones.
 Detector::Ranks Detector::Different(const Ranks& among) {
   Ranks idle;
@@ -163,9 +194,17 @@ Detector::Culprits Detector::Blame(const Ranks& running) {
         fmt::format("did not enter step {}, as {} other{} did", newest, entered, entered == 1 ? "" : "s");
     return found;
   }
+  const bool begun =
+      std::any_of(running.begin(), running.end(), [](const Rank* r) { return r->step.has_value(); });
+  if (!begun) found.ranks = NotOpened(running);
+  if (!found.ranks.empty()) {
+    found.doing = fmt::format("ha{} not opened the gang, as {} others have",
+                              found.ranks.size() == 1 ? "s" : "ve", running.size() - found.ranks.size());
+    return found;
+  }
   found.ranks = Different(running);
   if (found.ranks.empty()) {
-    found.doing = "all are at the same step and do the same";
+    found.doing = begun ? "all are at the same step and do the same" : "all do the same";
     return found;
   }
   const auto doing = found.ranks.front()->doing;
@@ -186,6 +225,14 @@ std::string Detector::Names(const Ranks& ranks) {
   return names;
 }
 
+std::string Detector::Names(const std::vector<uint32_t>& ranks) const {
+  Ranks known;
+  for (const uint32_t rank : ranks) {
+    if (const auto found = ranks_.find(rank); found != ranks_.end()) known.push_back(&found->second);
+  }
+  return Names(known);
+}
+
 std::string Detector::WaitedFor(uint32_t ended) const {
   const auto found = ranks_.find(ended);
   if (!known_ || found == ranks_.end() || !found->second.member.tracked) return "";
@@ -201,25 +248,30 @@ std::string Detector::WaitedFor(uint32_t ended) const {
 
 std::optional<Verdict> Detector::JudgeRole(const Role& role) {
   const Ranks running = Running(role);
-  if (!role.progresses || running.empty()) return std::nullopt;
+  if (running.empty()) return std::nullopt;
   // A rank whose agent has not been heard may have made steps meanwhile: what is known counts, not what time it is.
   int64_t known_until = INT64_MAX;
   bool stepping = false;
+  bool opened = false;
   for (const Rank* rank : running) {
     known_until = std::min(known_until, rank->reported_at);
     stepping |= rank->step.has_value();
+    opened |= rank->opened;
   }
+  // A program that has never stepped may be none that does; a role beside those that step is one that waits, or serves.
+  if (!role.progresses && (!opened || AnySteps())) return std::nullopt;
   const int64_t stalled = known_until - (stepping ? role.alive_at : started_at_);
   const Ranks last = Behind(running);
   const Ranks& waited_for = last.empty() ? running : last;
   const bool idle =
       std::all_of(waited_for.begin(), waited_for.end(), [](const Rank* r) { return DoesNothing(r->doing); });
-  Limit limit = stepping ? StepLimit(role, idle) : StartLimit(role);
-  limit.ns *= patience_;
-  if (stalled < limit.ns) return std::nullopt;
+  std::optional<Limit> limit = stepping ? StepLimit(role, idle) : FirstStepLimit(role);
+  if (!limit) return std::nullopt;
+  if (!limit->given) limit->ns *= patience_;
+  if (stalled < limit->ns) return std::nullopt;
 
   const Culprits culprits = Blame(running);
-  return Give(&role, culprits.ranks, stalled, limit,
+  return Give(&role, culprits.ranks, stalled, *limit,
               stepping ? fmt::format("role {} has made no step for {}: ", role.name, DurationText(stalled))
                        : fmt::format("role {} has not begun to step {} after the start: ", role.name,
                                      DurationText(stalled)),
@@ -232,8 +284,8 @@ std::optional<Verdict> Detector::JudgeLoner(const Role& role) {
     if (!role.front || *role.front < *rank->step || *role.front - *rank->step < kStartSteps) continue;
     const int64_t stalled = rank->reported_at - rank->progress_at;
     Limit limit = StepLimit(role, false);
-    if (!settings_.limit_ns) limit.ns = std::max(limit.ns, kPauseFactor * rank->longest_pause);
-    limit.ns *= kLonerFactor * patience_;
+    if (!limit.given) limit.ns = std::max(limit.ns, kPauseFactor * rank->longest_pause) * patience_;
+    limit.ns *= kLonerFactor;
     if (stalled < limit.ns) continue;
     limit.source = fmt::format("{} times as long for one alone: {}", kLonerFactor, limit.source);
     return Give(&role, {rank}, stalled, limit, "",
@@ -258,9 +310,9 @@ std::optional<Verdict> Detector::JudgeIdle() {
   if (!any) return std::nullopt;
   Limit limit{settings_.idle_ns, "the least for a program that does not call progress()"};
   // A short limit is meant for steps: a program that has not made one may wait for its data or its licence.
-  if (settings_.limit_ns && *settings_.limit_ns > limit.ns)
-    limit = {*settings_.limit_ns, fmt::format("hang={}", DurationText(*settings_.limit_ns))};
-  limit.ns *= settings_.limit_ns ? 1 : patience_;
+  Lengthen(limit, "hang", settings_.limit_ns);
+  Lengthen(limit, "startup", settings_.first_step_ns);
+  if (!limit.given) limit.ns *= patience_;
   if (idle_for < limit.ns) return std::nullopt;
   const Ranks blocked = Different(running);
   return Give(nullptr, blocked, idle_for, limit,
@@ -273,7 +325,7 @@ std::optional<Verdict> Detector::JudgeIdle() {
 Verdict Detector::Give(const Role* role, const Ranks& culprits, int64_t stalled, const Limit& limit,
                        const std::string& before, const std::string& after) {
   judged_ = true;
-  if (!settings_.limit_ns) patience_ = std::min(patience_ * kPatienceFactor, kMostPatience);
+  if (!limit.given) patience_ = std::min(patience_ * kPatienceFactor, kMostPatience);
   patient_until_ = role != nullptr ? role->front : std::nullopt;
 
   Verdict verdict;
@@ -281,6 +333,10 @@ Verdict Detector::Give(const Role* role, const Ranks& culprits, int64_t stalled,
   verdict.limit_ns = limit.ns;
   verdict.limit_source = limit.source;
   for (const Rank* rank : culprits) verdict.culprits.push_back(rank->member.rank);
+  for (const auto& [name, one] : roles_) {
+    if (role != nullptr && role != &one) continue;
+    for (const Rank* rank : Running(one)) verdict.among.push_back(rank->member.rank);
+  }
   for (const auto& [number, rank] : ranks_) {
     if (!rank.exited) verdict.positions.push_back({number, rank.step, rank.doing});
   }

@@ -23,6 +23,7 @@ struct MemberReport {
   int64_t age_ns = 0;            // how long ago, at the time of this report, the last of them was
   bool checkpoint_busy = false;  // a save or a restore of this member is on its way
   bool suspended = false;        // Slurm has suspended it
+  bool opened = false;           // its program has opened the gang in this generation
   std::optional<Activity> activity{};  // not in every report
 };
 

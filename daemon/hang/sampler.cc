@@ -38,13 +38,13 @@ int64_t Ns(std::chrono::milliseconds time) {
 
 }  // namespace
 
-SamplerSettings SamplerSettingsFor(std::optional<std::chrono::milliseconds> hang) {
+SamplerSettings SamplerSettingsFor(std::optional<std::chrono::milliseconds> limit) {
   using std::chrono::milliseconds;
   SamplerSettings settings;
-  if (!hang || hang->count() <= 0) return settings;
-  settings.period = std::clamp(*hang / 5, milliseconds(200), settings.period);
-  settings.usage_period = std::clamp(*hang / 5, milliseconds(1000), settings.usage_period);
-  settings.usage_after = std::clamp(*hang / 5, milliseconds(1000), settings.usage_after);
+  if (!limit || limit->count() <= 0) return settings;
+  settings.period = std::clamp(*limit / 5, milliseconds(200), settings.period);
+  settings.usage_period = std::clamp(*limit / 5, milliseconds(1000), settings.usage_period);
+  settings.usage_after = std::clamp(*limit / 5, milliseconds(1000), settings.usage_after);
   return settings;
 }
 
@@ -131,6 +131,7 @@ std::vector<MemberReport> Sampler::Now() {
   for (const auto& [rank, member] : members_) {
     MemberReport& report = reports.emplace_back(member.report);
     if (report.step) report.age_ns = now - member.called_at;
+    report.opened = member.page != nullptr;
     // One that has called since the last look has run since then.
     report.suspended = member.still_since != now && IsSuspended(member.supervisor);
   }

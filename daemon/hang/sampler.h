@@ -30,8 +30,8 @@ struct SamplerSettings {
   std::chrono::milliseconds usage_after{10'000};  // whose step has stood still for so long
 };
 
-// For --gang=hang=DURATION (nullopt: not given): a short limit needs a closer look.
-SamplerSettings SamplerSettingsFor(std::optional<std::chrono::milliseconds> hang);
+// For the limit of --gang=hang=DURATION or startup=DURATION (nullopt: not given): a short limit needs a closer look.
+SamplerSettings SamplerSettingsFor(std::optional<std::chrono::milliseconds> limit);
 
 struct LocalMember {
   uint32_t rank = 0;

@@ -14,7 +14,7 @@ from harness import PYTHON, ClusterCase, Job  # noqa: E402
 from vc.names import BUILD_IN_NODE, SOURCE_IN_NODE  # noqa: E402
 
 PACKETS = f'import sys; sys.path.insert(0, "{SOURCE_IN_NODE}/tests/cluster/programs"); from packets import *; from passing import let_in\n'
-GANG_KEYS = ("restarts=N", "join=DURATION", "spares=N", "min=N", "grow=yes|no", "hang=DURATION|off", "grace=DURATION",
+GANG_KEYS = ("restarts=N", "join=DURATION", "spares=N", "min=N", "grow=yes|no", "hang=DURATION|off", "startup=DURATION", "grace=DURATION",
              "last_words=DURATION[:SIGNAL]", "stop_codes=CODE[:CODE...] (1..255)", "requeue=yes|no", "role=NAME", "kind=tracked|", "after=ROLE[:done]", "name=KEY[:wait]", "files=yes|no", "order=slurm|topology", "preflight=off|quick|full", "warm=yes|no", "or off alone")  # fmt: skip
 
 
@@ -44,7 +44,7 @@ class BadInput(ClusterCase):
 class Options(BadInput):
     def test_a_malformed_gang_option_is_refused_at_submit_with_the_good_keys(self) -> None:
         bad = ["spare=1", "restarts=-1", "restarts=many", "join=0", "name=../../etc", "name=..", "name=a:w", "role=a/b", "restarts",
-               "restarts=1,,join=5s", "restarts=1,restarts=2", "spares=1025", "min=-1", "hang=0", "grace=2h", "last_words=5:KILL", "stop_codes=0", "stop_codes=93:", "stop_codes=93:256", "grow=yes",
+               "restarts=1,,join=5s", "restarts=1,restarts=2", "spares=1025", "min=-1", "hang=0", "startup=0", "startup=1m,hang=off", "grace=2h", "last_words=5:KILL", "stop_codes=0", "stop_codes=93:", "stop_codes=93:256", "grow=yes",
                "grow=maybe", "order=tree", "preflight=yes", "kind=boss", "after=:done", "role=ps,after=ps", "off,spares=1", "spares=1,off", "off=yes", "x" * 2000]  # fmt: skip
         script = self.cluster.directory / "home" / "trainer" / "job.sh"
         script.write_text("#!/bin/bash\ntrue\n")

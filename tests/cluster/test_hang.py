@@ -18,6 +18,7 @@ from vc.names import BUILD_IN_NODE, CEPH_NODE  # noqa: E402
 NODES, TASKS = 3, 6
 HANGS = 2  # the rank that stands still; the first one of n2
 LIMIT_S = 10  # longer than a busy machine stands still
+STARTUP_S = 20  # and than Python needs there from the start to its first step
 OSDS = ("osd.0", "osd.1", "osd.2")
 
 # A program whose members step together. step() returns when all have entered the step, as a collective would; a member
@@ -151,6 +152,29 @@ class Hang(HangCase):
         self.assertRegex(job.err, r"rank 0: .*\buntil\b")
         self.check_end(job)
 
+    def test_a_rank_that_stops_before_its_first_step_is_found_and_named_by_its_stack(self) -> None:
+        code = TOGETHER + (
+            "def reads_a_data_set_that_never_comes():\n"
+            "    time.sleep(600)\n"
+            "if generation == 1:\n"
+            f"    if rank == {HANGS}: reads_a_data_set_that_never_comes()\n"
+            "    try: os.mkfifo(path('never'))\n"
+            "    except FileExistsError: pass\n"
+            "    open(path('never')).read()\n"
+            "take_until_released()"
+        )
+        job = self.gang(code, f"hang={LIMIT_S}s,startup={STARTUP_S}s", nodes=NODES, tasks=TASKS)
+        job.wait_for_generation(1, TASKS)
+        job.wait_for_generation(2, TASKS)
+        hangs = self.event_texts(job, "hang")
+        self.assertEqual(len(hangs), 1, hangs)
+        self.assertRegex(hangs[0], rf"has not begun to step .* \(limit {STARTUP_S}\.0 s: startup={STARTUP_S}\.0 s\)")
+        self.wait(lambda: "restart, not counted against the limit" in job.err, "the report in the job's stderr")
+        self.assertRegex(job.err, rf"by the stacks rank {HANGS} on n2 stands elsewhere than most")
+        self.assertRegex(job.err, rf"rank {HANGS}:\n(?:muster:   \|  *.*\n)*.*reads_a_data_set_that_never_comes")
+        self.assertEqual(len(self.event_texts(job, "stack")), TASKS)
+        self.check_end(job)
+
     def test_a_native_program_is_started_again_and_the_rank_that_hangs_is_named_with_its_stack(self) -> None:
         program = [f"{PROGRAMS}/hanging_member", "{FILES}", str(HANGS)]
         job = self.srun(program, f"hang={LIMIT_S}s", nodes=NODES, tasks=TASKS)
@@ -203,8 +227,8 @@ class NoHang(HangCase):
         self.outlives(job, self.control())
         self.assertEqual(self.events(job, "hang"), [])
 
-    def test_a_program_that_does_not_call_progress_may_sleep(self) -> None:
-        job = self.gang("record(); time.sleep(3600)", nodes=NODES, tasks=TASKS)
+    def test_a_program_that_does_not_open_its_gang_may_sleep(self) -> None:
+        job = self.gang("record(); time.sleep(3600)", "startup=3s", nodes=NODES, tasks=TASKS)
         job.wait_for_generation(1, TASKS)
         self.outlives(job, self.control())
 

@@ -121,6 +121,8 @@ TEST(Components, WhatIsTheWholeGangsIsSaidOnce) {
               HasSubstr("name= is for the whole gang"));
   EXPECT_THAT(Refusal("12 n[1-2] hang=off\n13 n[3-4] role=b,hang=5s\n"),
               HasSubstr("hang= is for the whole gang"));
+  EXPECT_THAT(Refusal("12 n[1-2] startup=4s\n13 n[3-4] role=b,startup=5s\n"),
+              HasSubstr("startup= is for the whole gang"));
   EXPECT_THAT(Refusal("12 n[1-2] last_words=5\n13 n[3-4] role=b,last_words=5:INT\n"),
               HasSubstr("last_words= is for the whole gang"));
   EXPECT_THAT(Refusal("12 n[1-2] stop_codes=5\n13 n[3-4] role=b,stop_codes=5:6\n"),

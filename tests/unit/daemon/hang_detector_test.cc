@@ -136,6 +136,199 @@ TEST(HangDetector, AStartThatNeverEndsIsFoundOnceItIsKnownThatTheProgramSteps) {
   EXPECT_THAT(verdict->text, HasSubstr("has not begun to step"));
 }
 
+// ---- before the first step
+
+Settings Startup(int64_t ns) {
+  Settings settings;
+  settings.first_step_ns = ns;
+  return settings;
+}
+
+TEST(HangDetector, AGivenStartupCountsUpToTheFirstStep) {
+  Gang gang(4, Startup(20 * kSecond));
+  gang.OpenAll();
+  const int64_t began = gang.now;
+  const auto verdict = gang.Pass(kMinute);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(gang.now - began, 20 * kSecond);
+  EXPECT_EQ(verdict->limit_source, "startup=20.0 s");
+  EXPECT_THAT(verdict->text, HasSubstr("role worker has not begun to step 20.0 s after the start"));
+  EXPECT_THAT(verdict->text, HasSubstr("all do the same"));
+
+  Gang steps(4, Startup(20 * kSecond));
+  steps.OpenAll();
+  ASSERT_FALSE(steps.Pass(19 * kSecond));
+  steps.Step(0, 1);
+  EXPECT_FALSE(steps.Pass(29 * kMinute)) << "from there on the other limits hold";
+}
+
+TEST(HangDetector, AGivenStartupIsNotLengthenedByVerdictsOrByAShortOrALongHang) {
+  Settings settings = Startup(20 * kSecond);
+  for (const std::optional<int64_t> limit :
+       {std::optional<int64_t>(), std::optional(5 * kSecond), std::optional(kMinute)}) {
+    settings.limit_ns = limit;
+    Gang gang(4, settings);
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      gang.OpenAll();
+      const int64_t began = gang.now;
+      ASSERT_TRUE(gang.Pass(kMinute));
+      EXPECT_EQ(gang.now - began, 20 * kSecond);
+      gang.Restart();
+    }
+  }
+}
+
+TEST(HangDetector, ARankThatHasNotOpenedTheGangIsNamed) {
+  Gang gang(4, Startup(20 * kSecond));
+  gang.OpenAll();
+  gang.reports[2].opened = false;
+  const auto verdict = gang.Pass(kMinute);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->culprits, ElementsAre(2));
+  EXPECT_THAT(verdict->text, HasSubstr("rank 2 on n0 has not opened the gang, as 3 others have"));
+}
+
+TEST(HangDetector, WhereOneRankAloneOpensTheGangTheOthersAreNotNamedForIt) {
+  Gang gang(4, Startup(20 * kSecond));
+  gang.reports[0].opened = true;
+  All(gang, kSpinning);
+  gang.Works(3, kIdle);
+  const auto verdict = gang.Pass(kMinute);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->culprits, ElementsAre(3));
+  EXPECT_THAT(verdict->text, HasSubstr("rank 3 on n0 does nothing while the others are busy"));
+}
+
+TEST(HangDetector, AProgramThatHasNotOpenedItsGangIsNotEndedByAGivenStartup) {
+  Gang gang(4, Startup(20 * kSecond));
+  All(gang, kSpinning);
+  EXPECT_FALSE(gang.Pass(300 * kMinute));
+}
+
+TEST(HangDetector, ARoleThatNeverStepsIsNotEndedByAGivenStartupWhileAnotherRoleSteps) {
+  Gang gang(4, Startup(20 * kSecond));
+  gang.members[0].role = "chief";
+  gang.Restart();
+  gang.OpenAll();
+  for (uint64_t step = 1; step < 60; ++step) {
+    for (uint32_t rank = 1; rank < 4; ++rank) gang.Step(rank, step);
+    ASSERT_FALSE(gang.Pass(kSecond));
+  }
+}
+
+TEST(HangDetector, ARestoreDoesNotCountAsTheStart) {
+  Gang gang(4, Startup(20 * kSecond));
+  gang.OpenAll();
+  ASSERT_FALSE(gang.Pass(10 * kSecond));
+  gang.reports[1].checkpoint_busy = true;
+  EXPECT_FALSE(gang.Pass(60 * kMinute));
+  gang.reports[1].checkpoint_busy = false;
+  EXPECT_FALSE(gang.Pass(9 * kSecond));
+  EXPECT_TRUE(gang.Pass(2 * kSecond));
+}
+
+TEST(HangDetector, ALongStartupAlsoHoldsForProgramsThatDoNothing) {
+  Gang gang(4, Startup(30 * kMinute));
+  All(gang, kIdle);
+  EXPECT_FALSE(gang.Pass(29 * kMinute));
+  const auto verdict = gang.Pass(2 * kMinute);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->limit_source, HasSubstr("startup="));
+}
+
+TEST(HangDetector, ALongStartupHoldsUpToTheTenthStepUnlessHangIsGiven) {
+  Gang gang(4, Startup(120 * kMinute));
+  gang.OpenAll();
+  gang.StepAll(1);
+  EXPECT_FALSE(gang.Pass(119 * kMinute));
+  EXPECT_TRUE(gang.Pass(2 * kMinute));
+
+  Settings settings = Startup(120 * kMinute);
+  settings.limit_ns = kMinute;
+  Gang given(4, settings);
+  given.OpenAll();
+  given.StepAll(1);
+  EXPECT_FALSE(given.Pass(59 * kSecond));
+  EXPECT_TRUE(given.Pass(2 * kSecond));
+}
+
+TEST(HangDetector, AFirstStartHasNoLimitWhileTheMembersWork) {
+  Gang gang(4);
+  gang.OpenAll();
+  All(gang, kSpinning);
+  EXPECT_FALSE(gang.Pass(600 * kMinute));
+}
+
+TEST(HangDetector, AStartMayTakeThreeTimesTheLongestSoFarHoweverFewStepsCameBehindIt) {
+  Gang gang(4);
+  All(gang, kSpinning);
+  ASSERT_FALSE(gang.Pass(40 * kMinute));  // compilers
+  gang.StepAll(1);
+  gang.Pass(kSecond);
+  gang.Restart();  // a fault at the second step
+  EXPECT_FALSE(gang.Pass(119 * kMinute));
+  const auto verdict = gang.Pass(2 * kMinute);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->text, HasSubstr("which took 40 min 0 s at most"));
+}
+
+TEST(HangDetector, OnANodeWhereTheProgramHasNotStartedBeforeAStartMayTakeHalfAnHour) {
+  Gang gang(8);
+  ASSERT_FALSE(gang.Train(20, kSecond));
+  for (uint32_t rank = 4; rank < 8; ++rank) gang.members[rank].node = "spare";
+  gang.Restart();
+  All(gang, kSpinning);
+  const int64_t began = gang.now;
+  ASSERT_TRUE(gang.Pass(300 * kMinute));
+  EXPECT_EQ(gang.now - began, 30 * kMinute);
+}
+
+TEST(HangDetector, WhatACoordinatorSeesOfAStartThatItHasNotSeenBeginTeachesNothing) {
+  Gang gang(4);
+  gang.Restart(false);
+  ASSERT_FALSE(gang.Train(20, kSecond));
+  EXPECT_TRUE(gang.detector.Starts().empty());
+  EXPECT_FALSE(gang.detector.TakeLearned());
+  gang.Restart();
+  All(gang, kSpinning);
+  EXPECT_FALSE(gang.Pass(300 * kMinute)) << "it may have taken an hour";
+}
+
+TEST(HangDetector, WhatWasLearnedOfStartsIsTakenOverByTheNextCoordinator) {
+  Gang gang(4);
+  ASSERT_FALSE(gang.Pass(15 * kMinute));
+  ASSERT_FALSE(gang.Train(5, kMinute));
+  EXPECT_FALSE(gang.detector.TakeLearned());
+  ASSERT_FALSE(gang.Train(20, kMinute));
+  EXPECT_TRUE(gang.detector.TakeLearned());
+  EXPECT_FALSE(gang.detector.TakeLearned()) << "once is enough";
+  const auto starts = gang.detector.Starts();
+  EXPECT_EQ(starts.at("worker").first_step_ns, 16 * kMinute);
+  EXPECT_EQ(starts.at("worker").tenth_step_ns, 26 * kMinute);
+
+  Gang next(4);
+  next.detector.Remember(starts, true);
+  next.Restart();
+  EXPECT_EQ(next.detector.Starts().at("worker").tenth_step_ns, 26 * kMinute);
+  All(next, kSpinning);
+  const int64_t began = next.now;
+  ASSERT_TRUE(next.Pass(300 * kMinute)) << "though its program has not opened the gang";
+  EXPECT_EQ(next.now - began, 78 * kMinute);
+}
+
+TEST(HangDetector, OfAnEarlierRunTheProgramMayHaveBeenOneThatSteps) {
+  for (const bool opens : {false, true}) {
+    Gang gang(4);
+    gang.detector.Remember({{"worker", {kSecond, kSecond}}}, false);
+    gang.Restart();
+    All(gang, kSpinning);
+    if (opens) gang.OpenAll();
+    const int64_t began = gang.now;
+    ASSERT_EQ(gang.Pass(300 * kMinute).has_value(), opens);
+    EXPECT_EQ(gang.now - began, (opens ? 30 : 300) * kMinute);
+  }
+}
+
 TEST(HangDetector, ARankThatNeverBeganIsNamed) {
   Gang gang(4);
   ASSERT_FALSE(gang.Train(20, kSecond));

@@ -80,5 +80,45 @@ TEST(HangRandom, JitterCheckpointsAndValidationsAreNoHangsAndAHangIsFoundWithIts
   }
 }
 
+// Generations of one program, from caches that are cold and warm, on nodes that change, with restores, some of which end before their
+// tenth step. Then one in which a rank never opens the gang.
+TEST(HangRandom, NoStartIsTakenForAHangAndOneThatNeverEndsIsFoundWithItsRank) {
+  const auto first = static_cast<uint32_t>(FirstSchedule());
+  for (uint32_t seed = first; seed != first + kRuns / 3; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&random](uint64_t n) { return static_cast<int64_t>(random() % n); };
+    Gang gang(2 + seed % 7);
+    for (const Member& member : gang.members) gang.Works(member.rank, {1.0, 0});
+    const int64_t cold = (1 + below(2400)) * kSecondNs;
+    for (int generation = 0; generation < 6; ++generation) {
+      if (generation > 0) {
+        if (below(3) == 0) gang.members[0].node = "spare" + std::to_string(generation);
+        gang.Restart(below(4) != 0);
+      }
+      gang.OpenAll();
+      int64_t start = generation == 0 ? cold : cold / (1 + below(50));
+      gang.reports[0].checkpoint_busy = true;
+      ASSERT_FALSE(gang.Pass(below(600) * kSecondNs));
+      gang.reports[0].checkpoint_busy = false;
+      auto verdict = gang.Pass(start);
+      ASSERT_FALSE(verdict) << "false alarm in generation " << generation << ": " << verdict->text;
+      ASSERT_FALSE(gang.Train(static_cast<uint64_t>(below(20)), kSecondNs));
+    }
+    gang.Restart();
+    ASSERT_FALSE(gang.Train(20, kSecondNs));
+    gang.Restart();
+    const auto culprit = static_cast<uint32_t>(random() % gang.members.size());
+    gang.OpenAll();
+    gang.reports[culprit].opened = false;
+    const auto verdict = gang.Pass(3 * 2420 * kSecondNs + 1800 * kSecondNs);
+    ASSERT_TRUE(verdict);
+    if (gang.members.size() > 2) {
+      EXPECT_THAT(verdict->culprits, testing::ElementsAre(culprit)) << verdict->text;
+    }
+    EXPECT_LE(verdict->stalled_ns, std::max(1800 * kSecondNs, 3 * (cold + 20 * kSecondNs)) + 2 * kSecondNs);
+  }
+}
+
 }  // namespace
 }  // namespace muster::hang

@@ -20,11 +20,15 @@ class Gang {
     Restart();
   }
 
-  void Restart() {
+  void Restart(bool whole = true) {
     reports.clear();
     last_call.clear();
     for (const Member& member : members) reports[member.rank].rank = member.rank;
-    detector.GenerationStarted(members, now);
+    detector.GenerationStarted(members, now, whole);
+  }
+
+  void OpenAll() {
+    for (auto& [rank, report] : reports) report.opened = true;
   }
 
   // That rank calls progress(step) now, or did so `age` ago.

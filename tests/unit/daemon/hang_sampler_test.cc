@@ -64,6 +64,7 @@ TEST_F(HangSampler, TheNewestStepIsReadFromThePage) {
   sampler.Start({{3, ::getpid()}, {4, ::getpid()}});
   sampler.SetPage(3, page);
   EXPECT_FALSE(sampler.Now()[0].step);
+  EXPECT_TRUE(sampler.Now()[0].opened);
   (void)wire::EnterStep(page.get(), 17, client::Now());
   (void)wire::EnterStep(page.get(), 18, client::Now() - 5'000'000'000);
   const auto reports = sampler.Now();
@@ -73,6 +74,7 @@ TEST_F(HangSampler, TheNewestStepIsReadFromThePage) {
   EXPECT_GE(reports[0].age_ns, 5'000'000'000);
   EXPECT_LT(reports[0].age_ns, 60'000'000'000);
   EXPECT_FALSE(reports[1].step);
+  EXPECT_FALSE(reports[1].opened) << "there is no page of it";
   EXPECT_EQ(Await(sampler, 3, [](const auto& report) { return report.step == 18; }).calls, 2u);
 }
 

@@ -19,6 +19,7 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr int64_t kLimitS = 10;
@@ -119,6 +120,53 @@ TEST_F(HangWatchTest, TheRankThatStandsAloneIsNamed) {
   ASSERT_EQ(Told(), 1U);
   EXPECT_EQ(told_[0].second, 1U);
   EXPECT_THAT(told_[0].first.signature, HasSubstr("of ranks 1"));
+}
+
+TEST_F(HangWatchTest, WhereNobodyDiffersOtherwiseTheRankWhoseStackDiffersFromMostIsNamed) {
+  for (const uint32_t odd : {2U, 9U}) {  // 9: none
+    loop_.Do([&] {
+      watch_->Begin(8 + odd, {{0, "worker", "n1", true},
+                              {1, "worker", "n1", true},
+                              {2, "worker", "n2", true},
+                              {3, "worker", "n2", true},
+                              {4, "log", "n2", false}});
+    });
+    v1::MemberReports reports;
+    v1::Stacks stacks[2];
+    for (uint32_t rank = 0; rank < 5; ++rank) {
+      v1::MemberReport* report = reports.add_members();
+      report->set_rank(rank);
+      report->set_has_step(true);
+      report->set_step(1);
+      report->set_calls(1);
+      v1::Stacks& of_node = stacks[rank / 2 == 0 ? 0 : 1];
+      of_node.set_generation(8 + odd);
+      v1::Stacks::Member* member = of_node.add_members();
+      member->set_rank(rank);
+      member->set_text("text " + std::to_string(rank));
+      member->set_summary(rank == 4 ? "writes a log" : rank == odd ? "reads a file" : "waits");
+    }
+    for (int i = 0; i <= kLimitS + 1; ++i) {
+      loop_.Do([&] { watch_->Take(reports, false); });
+      loop_.Move(seconds(1));
+      for (v1::MemberReport& report : *reports.mutable_members())
+        report.set_age_ns(report.age_ns() + 1'000'000'000);
+    }
+    told_.clear();
+    loop_.Do([&] {
+      watch_->Take(stacks[0], 0);
+      watch_->Take(stacks[1], 1);
+    });
+    ASSERT_EQ(Told(), 1U);
+    const auto& [hung, rank] = told_[0];
+    if (odd == 2) {
+      EXPECT_THAT(hung.what, HasSubstr("; by the stacks rank 2 on n2 stands elsewhere than most"));
+      EXPECT_THAT(hung.report, HasSubstr("rank 2:\ntext 2"));
+      EXPECT_EQ(rank, 2U);
+    } else {
+      EXPECT_THAT(hung.what, Not(HasSubstr("stacks")));
+    }
+  }
 }
 
 TEST_F(HangWatchTest, IsToldWithoutTheStacksThatDoNotComeInTime) {

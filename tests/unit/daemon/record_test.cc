@@ -39,6 +39,7 @@ GangRecord Full() {
   record.user_fault_times = {INT64_MAX, 0};
   record.progress_since_user_fault = true;
   record.restart_limit = 5;
+  record.starts = {{"chief", {}}, {"worker", {40'000'000'000, 90'000'000'000}}};
   record.step_reached = 1'000'000'007;
   record.restore = true;
   record.restore_step = 0;
@@ -86,6 +87,8 @@ TEST(GangRecord, ComesBackAsItWas) {
   EXPECT_THAT(after->user_fault_times, ElementsAre(INT64_MAX, 0));
   EXPECT_TRUE(after->progress_since_user_fault);
   EXPECT_TRUE(after->succeeding);
+  EXPECT_EQ(after->starts.at("worker").first_step_ns, 40'000'000'000);
+  EXPECT_EQ(after->starts.at("worker").tenth_step_ns, 90'000'000'000);
   EXPECT_TRUE(after->terminating);
   EXPECT_TRUE(after->restore);
   EXPECT_EQ(after->restore_step, 0U) << "step 0 is a step, not the lack of one";
@@ -142,6 +145,7 @@ const std::set<std::string> kSinceVersionTwo = {"active",
                                                 "restarts_by_cause",
                                                 "user_fault_times",
                                                 "progress_since_user_fault",
+                                                "starts",
                                                 "warm"};
 
 TEST(GangRecord, ANodeThatIsNoneOfTheGangsIsRefused) {
@@ -176,6 +180,17 @@ TEST(GangRecord, NumbersThatDoNotFitAreRefused) {
   json damaged = good;
   damaged["job"] = uint64_t{1} << 32;
   EXPECT_FALSE(GangRecord::Decode(damaged.dump()));
+}
+
+TEST(GangRecord, TheTimeOfAStartThatDoesNotFitIsRefused) {
+  const json good = json::parse(Full().Encode());
+  for (const char* key : {"first_step_ns", "tenth_step_ns"}) {
+    for (const json& value : {json(-1), json(INT64_MAX), json("1"), json()}) {
+      json damaged = good;
+      damaged["starts"]["worker"][key] = value;
+      EXPECT_FALSE(GangRecord::Decode(damaged.dump())) << key << ": " << value;
+    }
+  }
 }
 
 TEST(GangRecord, AnotherVersionIsRefusedByName) {

@@ -16,6 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (good &&
       (options.restarts > 1000 || options.join_seconds < 1 || options.join_seconds > 86400 ||
        options.spares > 1024 || options.min_nodes > 65536 || options.hang_seconds > 86400 ||
+       options.startup_seconds > 86400 || (options.hang_off && options.startup_seconds > 0) ||
        options.grace_seconds > 3600 || options.last_words_seconds > 60 ||
        options.last_words_signal > SIGTERM || (options.grow && options.min_nodes == 0) ||
        options.kind > muster::wire::RoleKind::kSidecar || strlen(options.role) > muster::wire::kMaxName ||

@@ -143,6 +143,7 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
       {"spares=1024,min=65536,grow=yes,hang=10m,grace=0,requeue=no,kind=sidecar,after=worker:done,role=log",
        ""},
       {"hang=off", ""},
+      {"startup=24h,hang=1s", ""},
       {"grace=1h", ""},
       {"last_words=60", ""},
       {"last_words=1m:HUP", ""},
@@ -164,6 +165,12 @@ TEST(GangOptions, GoodValuesAreTakenAndBadOnesNamed) {
       {"hang=0", "not a good value"},
       {"hang=25h", "not a good value"},
       {"hang=offf", "not a good value"},
+      {"startup=0", "not a good value"},
+      {"startup=25h", "not a good value"},
+      {"startup=off", "not a good value"},
+      {"startup", "not a good value"},
+      {"startup=5s,startup=6s", "given twice"},
+      {"startup=5s,hang=off", "startup= with hang=off: no hang is looked for then"},
       {"grace=2h", "not a good value"},
       {"last_words=0", "not a good value"},
       {"last_words=61s", "not a good value"},
@@ -267,7 +274,8 @@ wire::GangOptions Parsed(const std::string& value) {
 
 TEST(GangOptions, EveryKeyIsKept) {
   const wire::GangOptions all = Parsed(
-      "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,grace=1m,last_words=7s:USR1,stop_codes=93:255:1,"
+      "restarts=7,join=2m,spares=2,min=3,grow=yes,hang=90s,startup=20m,grace=1m,last_words=7s:USR1,stop_"
+      "codes=93:255:1,"
       "requeue=no,role=log,"
       "kind=sidecar,"
       "after=worker:done,name=run,files=yes,order=topology,preflight=full,warm=yes");
@@ -278,6 +286,7 @@ TEST(GangOptions, EveryKeyIsKept) {
   EXPECT_TRUE(all.grow);
   EXPECT_EQ(all.hang_seconds, 90U);
   EXPECT_FALSE(all.hang_off);
+  EXPECT_EQ(all.startup_seconds, 1200U);
   EXPECT_EQ(all.grace_seconds, 60U);
   EXPECT_EQ(all.last_words_seconds, 7U);
   EXPECT_EQ(all.last_words_signal, static_cast<uint32_t>(SIGUSR1));
@@ -315,6 +324,7 @@ TEST(GangOptions, WhatIsNotGivenHasItsDefault) {
   EXPECT_FALSE(none.grow);
   EXPECT_EQ(none.hang_seconds, 0U);
   EXPECT_FALSE(none.hang_off);
+  EXPECT_EQ(none.startup_seconds, 0U);
   EXPECT_EQ(none.grace_seconds, 30U);
   EXPECT_EQ(none.last_words_seconds, 0U);
   EXPECT_TRUE(none.requeue);
