@@ -390,6 +390,7 @@ void Coordinator::OnExited(const v1::MemberExited& message) {
 // After every event: a generation that has begun to run is watched, one that ends is not any more.
 void Coordinator::WatchProgress(gang::State before, uint64_t generation_before) {
   const bool another = generation_before != gang_->generation();
+  if (before == gang::State::kRecovering) found_ = gang_->generation();
   if (another) hangs_.Forget();
   const bool was = before == gang::State::kRunning;
   const bool is = gang_->state() == gang::State::kRunning;

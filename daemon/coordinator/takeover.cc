@@ -229,7 +229,6 @@ void Coordinator::Begin(TakenRecord taken) {
                            taken.record->submission == job_.submission;
     if (same_step) hangs_.Remember(taken.record->starts, same_gang);
   }
-  if (memory.running) found_ = memory.generation;
   for (const CheckpointInfo& checkpoint : head.checkpoints) {
     // The age of a checkpoint that an earlier gang of the key has left is not what a fault would cost this gang.
     if (checkpoint.step == head.latest && checkpoint.created_ns >= created_ns_)

@@ -70,10 +70,13 @@ Detector::Limit Detector::LearnedStart(const Role& role, int64_t longest) const 
 // None: nobody knows how long that may take.
 std::optional<Detector::Limit> Detector::FirstStepLimit(const Role& role) const {
   Limit limit;
-  Lengthen(limit, "startup", settings_.first_step_ns);
+  // A role beside others that step may wait for them, as an evaluator does for a checkpoint.
+  const bool beside = AnySteps();
+  if (!beside) Lengthen(limit, "startup", settings_.first_step_ns);
   if (limit.given) return limit;
   if (role.starts.first_step_ns == 0) return std::nullopt;
   limit = LearnedStart(role, std::max(role.starts.first_step_ns, role.starts.tenth_step_ns));
+  if (beside) limit.ns = std::max(limit.ns, settings_.startup_ns);
   Lengthen(limit, "hang", settings_.limit_ns);
   return limit;
 }

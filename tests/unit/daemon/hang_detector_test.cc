@@ -162,6 +162,21 @@ TEST(HangDetector, AGivenStartupCountsUpToTheFirstStep) {
   EXPECT_FALSE(steps.Pass(29 * kMinute)) << "from there on the other limits hold";
 }
 
+// An evaluator waits for the trainer's checkpoints.
+TEST(HangDetector, AGivenStartupDoesNotCountForARoleThatMayWaitForAnotherOne) {
+  Gang gang(2, Startup(10 * kMinute));
+  gang.members[1].role = "evaluator";
+  gang.Restart();
+  gang.StepAll(1);
+  ASSERT_FALSE(gang.Say());
+  gang.Restart();
+  gang.OpenAll();
+  for (uint64_t step = 2; step < 27; ++step) {
+    gang.Step(0, step);
+    ASSERT_FALSE(gang.Pass(kMinute)) << step;
+  }
+}
+
 TEST(HangDetector, AGivenStartupIsNotLengthenedByVerdictsOrByAShortOrALongHang) {
   Settings settings = Startup(20 * kSecond);
   for (const std::optional<int64_t> limit :
