@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace muster::preflight {
@@ -41,9 +42,21 @@ bool Arrives(const Measured& one) {
   return one.connected || one.small_heard > 0;
 }
 
-// From each network those in which nothing has arrived, though two measurements or more were of nodes that are heard, and hear, elsewhere.
+// Whether a network's nodes are those of one leaf switch.
+bool IsOneSwitch(const Layout& layout, uint32_t network) {
+  if (layout.switches.empty()) return false;
+  const auto first = std::find(layout.networks.begin(), layout.networks.end(), network);
+  const uint32_t leaf = layout.switches[static_cast<size_t>(first - layout.networks.begin())];
+  for (uint32_t node = 0; node < layout.nodes; ++node) {
+    if ((layout.networks[node] == network) != (layout.switches[node] == leaf)) return false;
+  }
+  return true;
+}
+
+// From each network those in which nothing has arrived, though measurements of two nodes or more at each end were of nodes that are
+// heard, and hear, elsewhere: one node's bad link is not all of its network's.
 std::vector<Suspect> Apart(const Layout& layout, const std::vector<const Measured*>& measured) {
-  constexpr uint32_t kTelling = 2;
+  constexpr size_t kTelling = 2;
   std::vector<bool> heard_out(layout.nodes);
   std::vector<bool> heard_in(layout.nodes);
   for (const Measured* one : measured) {
@@ -53,7 +66,8 @@ std::vector<Suspect> Apart(const Layout& layout, const std::vector<const Measure
   }
   struct Count {
     uint32_t all = 0;
-    uint32_t telling = 0;
+    std::set<uint32_t> from;  // that tell
+    std::set<uint32_t> to;
     bool arrives = false;
   };
   std::map<std::pair<uint32_t, uint32_t>, Count> counts;
@@ -61,11 +75,15 @@ std::vector<Suspect> Apart(const Layout& layout, const std::vector<const Measure
     if (!layout.BetweenNetworks(*one)) continue;
     Count& count = counts[{layout.networks[one->from], layout.networks[one->to]}];
     ++count.all;
-    if (heard_out[one->from] && heard_in[one->to]) ++count.telling;
+    if (heard_out[one->from] && heard_in[one->to]) {
+      count.from.insert(one->from);
+      count.to.insert(one->to);
+    }
     count.arrives |= Arrives(*one);
   }
   // A rack that alone reaches none, or is reached by none: its leaf switch explains that.
   const auto alone = [&](uint32_t network, bool out) {
+    if (!IsOneSwitch(layout, network)) return false;
     bool others_arrive = false;
     for (const auto& [networks, count] : counts) {
       const bool own = (out ? networks.first : networks.second) == network;
@@ -76,8 +94,8 @@ std::vector<Suspect> Apart(const Layout& layout, const std::vector<const Measure
   };
   std::vector<Suspect> apart;
   for (const auto& [networks, count] : counts) {
-    if (count.arrives || count.telling < kTelling) continue;
-    if (!layout.switches.empty() && (alone(networks.first, true) || alone(networks.second, false))) continue;
+    if (count.arrives || count.from.size() < kTelling || count.to.size() < kTelling) continue;
+    if (alone(networks.first, true) || alone(networks.second, false)) continue;
     Suspect suspect{Trouble::kUnreachable, Scope::kNetwork, networks.first, networks.second};
     suspect.bad = suspect.all = count.all;
     apart.push_back(suspect);

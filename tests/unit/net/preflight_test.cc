@@ -534,6 +534,19 @@ TEST(Judge, NetworksThatDoNotReachEachOtherAreNoFaultOfANode) {
       Judge({4, {}, {0, 0, 1, 1}},
             {Good(0, 1, 100), Good(1, 0, 100), Good(2, 3, 100), Good(3, 2, 100), {0, 2}, {2, 0}}, expected),
       (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kPair, 0, 2, Direction::kBoth}}));
+  // Nor of one node's pairs: that node may have lost its route.
+  for (const Suspect& suspect : Judge({4, {}, {0, 0, 1, 1}},
+                                      {Good(0, 1, 100),
+                                       Good(1, 0, 100),
+                                       Good(2, 3, 100),
+                                       Good(3, 2, 100),
+                                       {0, 2},
+                                       {2, 0},
+                                       {0, 3},
+                                       {3, 0}},
+                                      expected)) {
+    EXPECT_NE(suspect.scope, Scope::kNetwork);
+  }
 }
 
 TEST(Judge, AmongRacksTheLeafSwitchOfTheOneThatIsAloneIsNamed) {
@@ -555,6 +568,11 @@ TEST(Judge, AmongRacksTheLeafSwitchOfTheOneThatIsAloneIsNamed) {
             (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kSwitch, 2, 0, Direction::kBoth}}));
   EXPECT_EQ(hear([](uint32_t one, uint32_t other) { return one + other != 2 || one == other; }),
             (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kNetwork, 0, 2, Direction::kBoth}}));
+  // Where a rack has several leaf switches none of them explains it.
+  for (uint32_t node = 0; node < layout.nodes; ++node) layout.switches[node] = node;
+  EXPECT_EQ(hear([](uint32_t one, uint32_t other) { return one == other || (one != 2 && other != 2); }),
+            (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kNetwork, 0, 2, Direction::kBoth},
+                                  {Trouble::kUnreachable, Scope::kNetwork, 1, 2, Direction::kBoth}}));
 }
 
 TEST(Mute, WhatWasTriedBetweenNetworksMakesNoNodeMute) {
