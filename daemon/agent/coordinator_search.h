@@ -51,9 +51,14 @@ class CoordinatorSearch {
     if (linked_at_) due_.reset();
     wait_ = times_.first_wait;
   }
-  // It has said that the gang cannot begin yet.
-  void CoordinatorWaits() { coordinator_waits_ = true; }
-  [[nodiscard]] bool coordinator_waits() const { return coordinator_waits_; }
+  // It has said that the gang cannot begin yet. Another candidate would only wait, too.
+  void CoordinatorWaits() {
+    coordinator_waits_ = waited_lately_ = has_waited_ = true;
+    unattended_since_.reset();
+  }
+  // Whether a coordinator has waited since this was asked last; its link may have ended.
+  [[nodiscard]] bool WaitedLately() { return std::exchange(waited_lately_, coordinator_waits_); }
+  [[nodiscard]] bool has_waited() const { return has_waited_; }  // at any time
   // The newest link has ended, or the owner gives up on it. The node is dialled again at due(), or the next candidate after it.
   void Lost(Nanos now) {
     Close();
@@ -161,8 +166,10 @@ class CoordinatorSearch {
   std::optional<Nanos> unattended_since_;
   uint64_t link_ = 0;  // its number
   std::optional<Nanos> linked_at_;
-  std::optional<Nanos> due_;  // with a link: no word has come on it yet
-  bool coordinator_waits_ = false;
+  std::optional<Nanos> due_;        // with a link: no word has come on it yet
+  bool coordinator_waits_ = false;  // on this link
+  bool waited_lately_ = false;
+  bool has_waited_ = false;
   Nanos wait_ = times_.first_wait;
 };
 

@@ -127,7 +127,8 @@ void LocalGang::LimitJoining() {
     if (members_.size() < local_tasks_) {
       Dismiss(fmt::format("gang {}: after {} s only {} of the {} tasks of {} are here", job_.Id(), seconds,
                           members_.size(), local_tasks_, context_.self));
-    } else if (search_.attended() || search_.coordinator_waits()) {
+    } else if (search_.attended() ||
+               (search_.WaitedLately() && (HasSupervisors() || reconnect_timer_ != 0))) {
       LimitJoining();
     } else {
       Dismiss(fmt::format("gang {}: after {} s no coordinator has started it{}{}", job_.Id(), seconds,
@@ -201,6 +202,7 @@ void LocalGang::Register() {
   r->set_components(job_.components_text);
   r->set_term(orders_.term());
   r->set_coordinator(search_.coordinator());
+  r->set_waited(search_.has_waited());
   r->set_sick(sick_);
   if (const auto links = context_.good_links.find(job_.uid); links != context_.good_links.end()) {
     r->set_links_test(links->second.test);
@@ -252,7 +254,8 @@ void LocalGang::Up(v1::AgentMessage message) {
 void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
   search_.Heard();
   AwaitLink();
-  if (!message.has_elsewhere() && !std::exchange(told_, true)) MaybeOver();
+  const bool takes = !message.has_elsewhere() && !message.has_waiting();
+  if (takes && !std::exchange(told_, true)) MaybeOver();
   // A coordinator that has been replaced and does not know it yet is not obeyed.
   if (!orders_.Obeys(message.term())) return;
   AdoptTerm(message.term());

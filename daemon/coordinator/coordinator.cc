@@ -207,6 +207,7 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
   // One that is not obeyed any more goes, however often it is asked.
   if (!fence_.lost() || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
   take_over_->Asked(registration.term());
+  if (registration.waited()) take_over_->claim().HasWaited();
   if (fence_.lost()) {
     auto message = NewMessage();
     if (end_) {
@@ -270,24 +271,24 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
   const auto found = agents_.find(node);
   if (found == agents_.end() || found->second.link.get() != link) return;
   found->second.link.reset();
+  Left(node);
+  MaybeOver();
+}
+
+void Coordinator::Left(uint32_t node) {
   if (exchanges_) exchanges_->Left(node);
   steps_.Left(node);
-  if (gang_ && !fence_.lost()) {
-    LeaseOfClosed(node);
-    Feed(gang::NodeLeft{node});
-    if (gang_->nodes()[node].ended) terms_.Wait(clock_->Now());
-    if (gang_->nodes()[node].lost || gang_->nodes()[node].ended) LeaseRemoved(node);
-  }
-  MaybeOver();
+  if (!gang_ || fence_.lost()) return;
+  LeaseOfClosed(node);
+  Feed(gang::NodeLeft{node});
+  if (gang_->nodes()[node].ended) terms_.Wait(clock_->Now());
+  if (gang_->nodes()[node].lost || gang_->nodes()[node].ended) LeaseRemoved(node);
 }
 
 void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
   if (fence_.lost()) return;
   if (!gang_) {
-    // Nothing has run, and nothing is to be saved.
-    const bool terminated = message.has_terminating() && message.terminating().signal() == SIGTERM;
-    if (!holder_.empty() && terminated)
-      return Refuse(fmt::format("gang {}: ended before it began: {}", job_.Id(), holder_));
+    if (!holder_.empty() && IsTermination(message)) return Refuse(EndedBeforeItBegan(job_, holder_));
     early_.push_back({node, agents_[node].link, message});
     return;
   }

@@ -104,6 +104,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Begin(TakenRecord taken);
   void NotTaken(const Error& why);
   void AskHolder(const GangRecord& holder);
+  void Left(uint32_t node);
   void Refuse(const std::string& text);
   void Feed(const gang::Event& event);
   void Carry(std::vector<gang::Action> actions);
@@ -291,5 +292,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
 // That a gang waits for its name, which another has; takeover.cc.
 v1::CoordinatorMessage Waiting(v1::CoordinatorMessage message, const std::string& holder);
+// An agent says that Slurm ends the job.
+bool IsTermination(const v1::AgentMessage& message);
+std::string EndedBeforeItBegan(const GangJob& job, const std::string& holder);
 
 }  // namespace muster

@@ -48,7 +48,10 @@ std::string InSlurm(const Result<SlurmJob>& job) {
 }  // namespace
 
 NameClaim::Next NameClaim::Heard(const GangRecord& holder, const Result<SlurmJob>& job, Nanos now) {
-  if (seen_ != IdOf(holder)) since_ = now;
+  if (seen_ != IdOf(holder)) {
+    since_ = now;
+    pause_ = kFirstPause;
+  }
   seen_ = IdOf(holder);
   free_.reset();
   text_ =
@@ -60,9 +63,17 @@ NameClaim::Next NameClaim::Heard(const GangRecord& holder, const Result<SlurmJob
     free_ = seen_;
     return Next::kTake;
   }
+  // What Slurm says of the job tells nothing of another step of it. A job does not wait for itself without an end.
+  if (holder.job_id == job_id_) return now <= refusal_ ? Next::kLook : Next::kRefuse;
   if (wait_) return Next::kWait;
   if (hold == Hold::kLives) return now - since_ < kMayEnd ? Next::kLook : Next::kRefuse;
   return now <= refusal_ ? Next::kWait : Next::kRefuse;
+}
+
+NameClaim::Nanos NameClaim::Pause(uint64_t draw) {
+  const Nanos pause = pause_;
+  pause_ = std::min(2 * pause_, kLongestPause);
+  return pause - static_cast<Nanos>(draw % static_cast<uint64_t>(pause / 4));
 }
 
 std::string NameClaim::Refusal() const {

@@ -22,20 +22,30 @@ class NameClaim {
   // kLook: soon again, and nobody need know. kWait: the job's user is told what for.
   enum class Next { kTake, kLook, kWait, kRefuse };
 
-  // `wait`: name=KEY:wait. `refusal`: until when Slurm's answer is waited for without it.
-  NameClaim(std::string name, bool wait, Nanos refusal)
-      : name_(std::move(name)), wait_(wait), refusal_(refusal) {}
+  // Between looks at a name that is waited for; each is twice as long as the one before, up to the longest.
+  static constexpr Nanos kFirstPause = 5'000'000'000;
+  static constexpr Nanos kLongestPause = 60'000'000'000;
+
+  // `job_id`: of the gang that wants the name. `wait`: name=KEY:wait. `refusal`: until when Slurm's answer is waited for without it.
+  NameClaim(std::string name, uint32_t job_id, bool wait, Nanos refusal)
+      : name_(std::move(name)), job_id_(job_id), wait_(wait), refusal_(refusal) {}
 
   // The name is `holder`'s, as its record says. `job`: what Slurm says of that gang's job.
   Next Heard(const GangRecord& holder, const Result<SlurmJob>& job, Nanos now);
   // Slurm has said that this gang's job has ended.
   [[nodiscard]] bool IsFree(const GangRecord& holder) const { return free_ == IdOf(holder); }
+  // The store has not given the name over: until it does, the holder's job may come back, and Slurm is asked again.
+  void NotTaken() { free_.reset(); }
   // A sentence: whose the name is.
   [[nodiscard]] const std::string& holder() const { return text_; }
   // The same, with what the user can do.
   [[nodiscard]] std::string Refusal() const;
   // A holder has been seen, and the job's user wants to wait for its end however long that takes.
-  [[nodiscard]] bool Patient() const { return wait_ && seen_; }
+  [[nodiscard]] bool Patient() const { return wait_ && (seen_ || has_waited_); }
+  // The coordinator before this one has told the agents that the gang waits.
+  void HasWaited() { has_waited_ = true; }
+  // How long until the next look at a name that is waited for. `draw`: a random number, by which gangs that began at once part.
+  Nanos Pause(uint64_t draw);
 
  private:
   // One launch of one gang.
@@ -48,11 +58,14 @@ class NameClaim {
   static Id IdOf(const GangRecord& record) { return {record.gang, record.submission, record.launched_ns}; }
 
   std::string name_;
+  uint32_t job_id_;
   bool wait_;
+  bool has_waited_ = false;
   Nanos refusal_;
   std::optional<Id> seen_;  // the newest holder
   Nanos since_ = 0;         // it has been seen
   std::optional<Id> free_;
+  Nanos pause_ = kFirstPause;  // the next one
   std::string text_;
 };
 

@@ -16,7 +16,7 @@ TakeOver::TakeOver(const Origin& origin, GangJob job, std::string self, const Un
       job_(std::move(job)),
       self_(std::move(self)),
       until_(until),
-      claim_(job_.options.name, job_.options.name_wait, until.refusal) {}
+      claim_(job_.options.name, job_.job_id, job_.options.name_wait, until.refusal) {}
 
 TakeOver::Decision TakeOver::Decide(const Found& found, const Try& now, const GangRecord& mine) const {
   const uint64_t term = found.fence.term;
@@ -50,7 +50,8 @@ TakeOver::Decision TakeOver::Decide(const Found& found, const Try& now, const Ga
   return swap;
 }
 
-TakeOver::Next TakeOver::NotTaken(const Error& why, Nanos now) const {
+TakeOver::Next TakeOver::NotTaken(const Error& why, Nanos now) {
+  claim_.NotTaken();
   // The agents look further: another candidate, or this one again.
   if (origin_.promised) return Next::kStepDown;
   // A gang that runs is not ended because the store is away, or full.

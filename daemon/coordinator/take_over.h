@@ -75,7 +75,7 @@ class TakeOver {
   // `mine`: the record of a gang that begins.
   [[nodiscard]] Decision Decide(const Found& found, const Try& now, const GangRecord& mine) const;
   // The store has not answered, or this has decided so, or the swap has failed.
-  [[nodiscard]] Next NotTaken(const Error& why, Nanos now) const;
+  [[nodiscard]] Next NotTaken(const Error& why, Nanos now);
   // After a pause. False: those who asked have found the one that coordinates.
   [[nodiscard]] static bool StillAsked(const std::set<uint32_t>& here) { return !here.empty(); }
   // Whether a gang that is refused for this reason has a job that is over, or runs again elsewhere.

@@ -2,11 +2,15 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
+#include <csignal>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/clock.h"
 #include "daemon/coordinator/coordinator.h"
@@ -30,7 +34,6 @@ using Tried = std::variant<TakenRecord, TakeOver::Elsewhere, TakeOver::Held, Err
 
 constexpr auto kTakeoverRetry = std::chrono::milliseconds(1000);
 constexpr auto kSwapRetry = std::chrono::milliseconds(300);
-constexpr auto kWaitForName = std::chrono::milliseconds(5000);
 
 TakeOver::Nanos Nanos(Loop::Time time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
@@ -102,13 +105,16 @@ Tried LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& 
   return Error{Errc::kConflict, "another has taken the record since"};
 }
 
-// That Slurm knows nothing of the holder's job means something only if it knows of this gang's own, which is the same user's.
+// That Slurm knows nothing of the holder's job means something only if it knows of this gang's own, which is the same user's: Slurm is
+// asked about that one only then.
 void AskOfJobs(Slurm* slurm, const JobRun& own, const GangRecord& holder, const Slurm::JobDone& done) {
   if (slurm == nullptr) return done(Error{Errc::kUnavailable, "this daemon has no access to Slurm"});
   const JobRun run{holder.job_id, holder.restart_count, holder.uid, holder.created_ns / 1'000'000'000};
-  slurm->JobInfo(own, Slurm::Sharing::kSkip, [slurm, run, done](const Result<SlurmJob>& found) {
-    if (!found) return done(Error{Errc::kUnavailable, found.error().message});
-    slurm->JobInfo(run, Slurm::Sharing::kSkip, done);
+  slurm->JobInfo(run, Slurm::Sharing::kSkip, [slurm, own, done](const Result<SlurmJob>& holders) {
+    if (holders || holders.error().code != Errc::kNotFound) return done(holders);
+    slurm->JobInfo(own, Slurm::Sharing::kSkip, [done, holders](const Result<SlurmJob>& found) {
+      done(found ? holders : Error{Errc::kUnavailable, found.error().message});
+    });
   });
 }
 
@@ -119,6 +125,15 @@ v1::CoordinatorMessage Waiting(v1::CoordinatorMessage message, const std::string
   v1::Report* report = message.mutable_waiting()->mutable_report();
   report->set_text(fmt::format("muster: gang {}: waits: {}\n", message.gang(), holder));
   return message;
+}
+
+bool IsTermination(const v1::AgentMessage& message) {
+  return message.has_terminating() && message.terminating().signal() == SIGTERM;
+}
+
+// Nothing has run, and nothing is to be saved.
+std::string EndedBeforeItBegan(const GangJob& job, const std::string& holder) {
+  return fmt::format("gang {}: ended before it began: {}", job.Id(), holder);
 }
 
 void Coordinator::Begin(Origin origin, std::function<void()> over) {
@@ -186,7 +201,14 @@ void Coordinator::AskHolder(const GangRecord& holder) {
     NameClaim& claim = self->take_over_->claim();
     const NameClaim::Next next = claim.Heard(holder, job, Nanos(self->loop_.Now()));
     self->holder_ = claim.holder();
-    if (next == NameClaim::Next::kTake) return self->TryTakeOver();
+    // What Slurm has said before the holder was known.
+    if (std::ranges::any_of(self->early_, [](const Early& early) { return IsTermination(early.message); }))
+      return self->Refuse(EndedBeforeItBegan(self->job_, self->holder_));
+    if (next == NameClaim::Next::kTake) {
+      // Slurm's answers take their time: agents that have left meanwhile need no name.
+      if (!TakeOver::StillAsked(self->Here())) return self->StepDown("");
+      return self->TryTakeOver();
+    }
     if (next == NameClaim::Next::kRefuse)
       return self->Refuse(fmt::format("gang {}: {}", self->job_.Id(), claim.Refusal()));
     if (next == NameClaim::Next::kWait && self->waiting_ != self->holder_) {
@@ -194,7 +216,9 @@ void Coordinator::AskHolder(const GangRecord& holder) {
       self->AddHistory("waiting", self->waiting_);
       self->Broadcast(Waiting(self->NewMessage(), self->waiting_));
     }
-    self->TryTakeOver(claim.Patient() ? kWaitForName : kTakeoverRetry);
+    const bool waits = next == NameClaim::Next::kWait && claim.Patient();
+    const std::chrono::nanoseconds pause(waits ? claim.Pause(static_cast<uint64_t>(RealtimeNs())) : 0);
+    self->TryTakeOver(waits ? std::chrono::ceil<std::chrono::milliseconds>(pause) : kTakeoverRetry);
   });
 }
 
@@ -245,13 +269,23 @@ void Coordinator::Begin(TakenRecord taken) {
   LeadWhenDurable();
   AskSlurm();
   orphans_.Collect();
-  for (const Early& early : std::exchange(early_, {})) {
-    if (agents_[early.node].link != early.link) continue;  // it has gone, or said more on a newer link
-    if (early.message.has_register_()) {
-      Registered(early.node, early.message.register_());
-    } else {
-      Message(early.node, early.message);
-    }
+  const auto take = [this](const Early& early) {
+    if (!early.message.has_register_()) return Message(early.node, early.message);
+    Registered(early.node, early.message.register_());
+  };
+  // Nodes that have gone meanwhile first: those were there, so they are lost or replaced, and were not dead at the step's launch.
+  std::map<uint32_t, std::vector<Early>> gone;
+  std::vector<Early> here;
+  for (Early& early : std::exchange(early_, {})) {
+    auto& those = agents_[early.node].link ? here : gone[early.node];
+    those.push_back(std::move(early));
+  }
+  for (const auto& [node, said] : gone) {
+    for (const Early& early : said) take(early);
+    Left(node);
+  }
+  for (const Early& early : here) {
+    if (agents_[early.node].link == early.link) take(early);  // else this coordinator has closed it
   }
 }
 

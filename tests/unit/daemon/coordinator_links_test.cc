@@ -284,6 +284,56 @@ TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenSlurmEndsIt) {
   EXPECT_THAT(refused->refused().text(), HasSubstr("ended before it began"));
 }
 
+TEST_F(CoordinatorLinks, AGangThatSlurmEndsBeforeItIsKnownWhoseItsNameIsDoesNotWaitForIt) {
+  Catalog named(store_, SpaceOf(1000), "name-exp");
+  GangRecord record = RecordIn(gang::State::kRunning);
+  record.gang = "11.0";
+  record.job_id = 11;
+  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  store_->SetFault([](const std::string& operation, const std::string&) {
+    return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
+  });
+  Dial(1);
+  Register(1, "name=exp:wait");
+  auto message = Message();
+  message.mutable_terminating()->set_task(1);
+  message.mutable_terminating()->set_signal(SIGTERM);
+  agents_[1].Send(message);
+  EXPECT_EQ(State(), "joining");
+  store_->SetFault({});
+  auto taken = std::async(std::launch::async, [this] { return Take(1, CoordinatorKind::kRefused); });
+  while (taken.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready)
+    clock_.Move(std::chrono::seconds(1));
+  const auto refused = taken.get();
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->refused().text(), HasSubstr("ended before it began"));
+}
+
+TEST_F(CoordinatorLinks, ANodeThatHasGoneWhileItsGangWaitedHasJoined) {
+  Catalog named(store_, SpaceOf(1000), "name-exp");
+  GangRecord record = RecordIn(gang::State::kRunning);
+  record.gang = "11.0";
+  record.job_id = 11;
+  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  Join("name=exp:wait");
+  for (const uint32_t node : {0, 1}) ASSERT_TRUE(Take(node, CoordinatorKind::kWaiting));
+  auto message = Message();
+  message.mutable_fabric()->add_texts("said before it went");
+  agents_[0].Send(message);
+  agents_[0].Close();
+  auto head = named.Load();
+  ASSERT_TRUE(head);
+  record.state = gang::ToString(gang::State::kFinished);
+  ASSERT_TRUE(named.Advance(head->fence, head->fence, record.Encode()));
+  clock_.Move(std::chrono::seconds(5));
+  ASSERT_TRUE(Take(1, CoordinatorKind::KIND_NOT_SET));
+  std::string fabric;
+  for (const HistoryEvent& event : On([this] { return coordinators_->Find(kGang)->Record().events; })) {
+    if (event.kind == "fabric") fabric = event.text;
+  }
+  EXPECT_EQ(fabric, "node n1: said before it went") << "with the name from its registration";
+}
+
 TEST_F(CoordinatorLinks, ALinkWhoseFirstMessageIsNoRegistrationIsClosed) {
   Dial(0);
   Stopped(0, 1);

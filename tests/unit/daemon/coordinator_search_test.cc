@@ -240,14 +240,28 @@ TEST(CoordinatorSearch, ANodeThatKnowsOfAnotherIsBelieved) {
   EXPECT_TRUE(search.Idle());
 }
 
-TEST(CoordinatorSearch, ACoordinatorWaitsUntilItsLinkEnds) {
+TEST(CoordinatorSearch, ACoordinatorThatHasWaitedIsMissedOnceAfterItsLinkHasEnded) {
   CoordinatorSearch search = Search();
   search.Dial(0);
-  EXPECT_FALSE(search.coordinator_waits());
+  EXPECT_FALSE(search.WaitedLately());
   search.CoordinatorWaits();
-  EXPECT_TRUE(search.coordinator_waits());
+  EXPECT_TRUE(search.WaitedLately());
+  EXPECT_TRUE(search.WaitedLately()) << "it still waits";
   search.Lost(1);
-  EXPECT_FALSE(search.coordinator_waits());
+  EXPECT_TRUE(search.WaitedLately());
+  EXPECT_FALSE(search.WaitedLately());
+  EXPECT_TRUE(search.has_waited());
+}
+
+TEST(CoordinatorSearch, ACoordinatorThatWaitsIsNotLeftForWhatWasLongAgo) {
+  CoordinatorSearch search = Search();
+  LostAt(&search, 0);
+  search.Dial(100 * kMs);
+  search.CoordinatorWaits();
+  LostAt(&search, 60'000 * kMs);
+  EXPECT_EQ(search.coordinator(), 1U);
+  LostAt(&search, 65'001 * kMs);
+  EXPECT_EQ(search.coordinator(), 2U) << "the time counts from the loss of the link on which it waited";
 }
 
 TEST(CoordinatorSearch, ANewRegistrationGoesToTheSameNode) {

@@ -37,7 +37,7 @@ SlurmJob SlurmSays(const std::string& state, bool completing = false) {
 }
 
 NameClaim Claim() {
-  return {"exp", false, kRefusal};
+  return {"exp", 12, false, kRefusal};
 }
 
 TEST(NameClaim, AJobThatSlurmHasKeepsItsName) {
@@ -110,13 +110,35 @@ TEST(NameClaim, AnotherGangThatHasTakenTheNameMeanwhileIsLookedAtAnew) {
 }
 
 TEST(NameClaim, WaitWaitsForWhateverHoldsTheName) {
-  NameClaim claim("exp", true, kRefusal);
+  NameClaim claim("exp", 12, true, kRefusal);
   EXPECT_FALSE(claim.Patient()) << "nobody has it, as far as is known";
   for (const auto& job : {SlurmSays("RUNNING"), SlurmSays("PENDING"), SlurmSays("FAILED", true)})
     EXPECT_EQ(claim.Heard(RecordOfHolder(), job, 2 * kLate), Claimed::kWait) << job.state;
   EXPECT_TRUE(claim.Patient());
   EXPECT_EQ(claim.Heard(RecordOfHolder(), Error{Errc::kUnavailable, "no answer"}, 2 * kLate), Claimed::kWait);
   EXPECT_EQ(claim.Heard(RecordOfHolder(), SlurmSays("FAILED"), 0), Claimed::kTake);
+}
+
+TEST(NameClaim, AStepOfItsOwnJobIsNotWaitedForWithoutAnEnd) {
+  for (const bool wait : {false, true}) {
+    NameClaim claim("exp", 11, wait, kRefusal);
+    EXPECT_EQ(claim.Heard(RecordOfHolder(), SlurmSays("RUNNING"), 0), Claimed::kLook);
+    EXPECT_EQ(claim.Heard(RecordOfHolder(), SlurmSays("RUNNING"), kRefusal), Claimed::kLook);
+    EXPECT_EQ(claim.Heard(RecordOfHolder(), SlurmSays("RUNNING"), kLate), Claimed::kRefuse);
+  }
+}
+
+TEST(NameClaim, LooksAtANameBecomeFewerAndGangsDoNotLookAtOnce) {
+  NameClaim claim("exp", 12, true, kRefusal);
+  claim.Heard(RecordOfHolder(), SlurmSays("RUNNING"), 0);
+  for (const NameClaim::Nanos seconds : {5, 10, 20, 40, 60, 60})
+    EXPECT_EQ(claim.Pause(0), seconds * 1'000'000'000);
+  EXPECT_EQ(claim.Pause(7), NameClaim::kLongestPause - 7);
+  EXPECT_GT(claim.Pause(UINT64_MAX), NameClaim::kLongestPause * 3 / 4);
+  GangRecord other = RecordOfHolder();
+  other.submission = 7;
+  claim.Heard(other, SlurmSays("RUNNING"), 0);
+  EXPECT_EQ(claim.Pause(0), NameClaim::kFirstPause);
 }
 
 TEST(NameClaim, TheRefusalSaysWhoseTheNameIsAndWhatToDo) {

@@ -151,6 +151,9 @@ TEST(TakeOver, ANameIsHeldByAGangThatHasNotEndedUntilSlurmSaysThatItsJobHas) {
   EXPECT_TRUE(IsHeld(rules, holder));
   rules.claim().Heard(holder, InSlurm("COMPLETED"), 0);
   EXPECT_FALSE(IsHeld(rules, holder));
+  EXPECT_EQ(rules.NotTaken({Errc::kUnavailable, "the pool is full"}, 0), Next::kAgain);
+  EXPECT_TRUE(IsHeld(rules, holder)) << "its job may have been requeued meanwhile";
+  rules.claim().Heard(holder, InSlurm("COMPLETED"), 0);
   holder.launched_ns += 1;
   EXPECT_TRUE(IsHeld(rules, holder)) << "another gang has it by now";
 }
@@ -179,6 +182,9 @@ TEST(TakeOver, WhoWaitsForANameWaitsForTheStoreToo) {
   EXPECT_EQ(rules.NotTaken(away, kUntil.refusal + 1), Next::kRefuse) << "it has not seen whose the name is";
   rules.claim().Heard(HolderIn(gang::State::kRunning), InSlurm("RUNNING"), 0);
   EXPECT_EQ(rules.NotTaken(away, kUntil.refusal + 1), Next::kAgain);
+  TakeOver next({.fresh = true}, job, "n1", kUntil);
+  next.claim().HasWaited();
+  EXPECT_EQ(next.NotTaken(away, kUntil.refusal + 1), Next::kAgain) << "the coordinator before has seen it";
   EXPECT_EQ(rules.NotTaken({Errc::kCorrupt, "no record"}, 0), Next::kRefuse);
 }
 
@@ -268,9 +274,9 @@ TEST(TakeOver, AGangThatRunsWaitsForItsStoreAndAFreshOneUntilItIsRefused) {
   const Error full{Errc::kExhausted, "full"};
   const Error faster{Errc::kConflict, "somebody else was faster"};
   const Error damaged{Errc::kCorrupt, "no record"};
-  const TakeOver runs = Rules({});
-  const TakeOver fresh = Rules({.fresh = true});
-  const TakeOver promised = Rules({.promised = true});
+  TakeOver runs = Rules({});
+  TakeOver fresh = Rules({.fresh = true});
+  TakeOver promised = Rules({.promised = true});
   const TakeOver::Nanos late = kUntil.refusal + 1;
   for (const Error& passes : {away, full}) {
     EXPECT_EQ(runs.NotTaken(passes, late), Next::kAgain);
@@ -278,7 +284,7 @@ TEST(TakeOver, AGangThatRunsWaitsForItsStoreAndAFreshOneUntilItIsRefused) {
     EXPECT_EQ(fresh.NotTaken(passes, late), Next::kRefuse);
     EXPECT_EQ(promised.NotTaken(passes, 0), Next::kStepDown);
   }
-  for (const TakeOver& rules : {runs, fresh}) {
+  for (TakeOver rules : {runs, fresh}) {
     EXPECT_EQ(rules.NotTaken(faster, kUntil.refusal), Next::kAgain);
     EXPECT_EQ(rules.NotTaken(faster, late), Next::kRefuse);
     EXPECT_EQ(rules.NotTaken(damaged, 0), Next::kRefuse);
