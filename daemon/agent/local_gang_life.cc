@@ -34,9 +34,9 @@ constexpr size_t kMaxStacksText = 16 * 1024;  // of one member, in a message
 // ---- the lease
 
 // With the gang's first supervisor here: supervisors are beaten from the start, so that those whose musterd was restarted know that it
-// is back. The lease itself begins when a coordinator has answered. A musterd that was restarted has the gang's key, and so understands
-// a successor that announces itself: it finds that one before it has given up the coordinator of before, which is dead, and tells it
-// that members run here without a lease.
+// is back. The lease itself begins when a coordinator has answered. A musterd that was restarted has the gang's key from its state file,
+// so it can read the announcement of a successor while its agent still dials the coordinator that is dead. Its beats then tell the
+// successor that members run here without a lease.
 void LocalGang::BeginAttendance() {
   if (context_.beat == nullptr || attendance_) return;
   AttendOptions options;

@@ -34,7 +34,8 @@ class NameClaim {
   Next Heard(const GangRecord& holder, const Result<SlurmJob>& job, Nanos now);
   // Slurm has said that this gang's job has ended.
   [[nodiscard]] bool IsFree(const GangRecord& holder) const { return free_ == IdOf(holder); }
-  // The store has not given the name over: until it does, the holder's job may come back, and Slurm is asked again.
+  // The swap of the name's record has failed. What Slurm said of the holder's job is forgotten, since the job may be requeued before the
+  // next swap: Slurm is asked again.
   void NotTaken() { free_.reset(); }
   // A sentence: whose the name is.
   [[nodiscard]] const std::string& holder() const { return text_; }

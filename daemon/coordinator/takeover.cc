@@ -273,7 +273,8 @@ void Coordinator::Begin(TakenRecord taken) {
     if (!early.message.has_register_()) return Message(early.node, early.message);
     Registered(early.node, early.message.register_());
   };
-  // Nodes that have gone meanwhile first: those were there, so they are lost or replaced, and were not dead at the step's launch.
+  // Nodes whose links have ended meanwhile come first. They have registered, so the gang loses or replaces them, and does not take them
+  // for nodes that were dead when the step was launched.
   std::map<uint32_t, std::vector<Early>> gone;
   std::vector<Early> here;
   for (Early& early : std::exchange(early_, {})) {

@@ -48,8 +48,8 @@ struct CheckpointBad {  // a member could not verify the checkpoint it was to st
   uint64_t step = 0;
   std::string reason;
   std::string manifest;  // its name: the step may have been saved anew
-  bool saved_anew =
-      false;  // by this generation: the next one reads the new checkpoint, and nothing is to be rejected
+  // This generation has committed the step again. The next one reads the new checkpoint, so no checkpoint is rejected.
+  bool saved_anew = false;
 };
 struct NodeJoined {  // also when it comes back: then the members' states say what happened meanwhile
   uint32_t node = 0;

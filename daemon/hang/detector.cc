@@ -173,8 +173,8 @@ void Detector::Learn(Role& role, uint64_t step, int64_t at) {
   if (starting && role.advances >= kStartSteps) LearnStart(role, at);
 }
 
-// The role has made its first step, or its tenth one. A coordinator that has taken over knows no generation's beginning: what it saw of
-// the start would be too short.
+// The role has made its first step, or its tenth one. A coordinator that has taken over does not know when the generation began, and would
+// learn a start that is too short.
 void Detector::LearnStart(Role& role, int64_t at) {
   if (!whole_) return;
   const bool tenth = role.advances >= kStartSteps;

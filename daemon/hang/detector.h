@@ -95,8 +95,8 @@ class Detector {
   void MemberExited(uint32_t rank);
   void Report(const MemberReport& report, int64_t now_ns);
 
-  // By role. What another detector has seen of this gang, or (not `same_gang`) of an earlier run of its job, whose program may have
-  // been another one.
+  // Takes over, by role, how long starts took that another coordinator's detector has seen. They were starts of this gang, or (not
+  // `same_gang`) of an earlier run of its job, whose program may have been another one.
   void Remember(const std::map<std::string, SeenStarts>& starts, bool same_gang);
   [[nodiscard]] std::map<std::string, SeenStarts> Starts() const;
   // Whether a role has made its tenth step since the last call, and it took longer than before.

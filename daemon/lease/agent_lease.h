@@ -54,7 +54,8 @@ class AgentLease {
   [[nodiscard]] bool MayRun(Nanos now) const { return !fenced_ && fences_pending_ == 0 && now < RunUntil(); }
   // Whether supervisors may be told now that all is well.
   [[nodiscard]] bool MayBeatSupervisors(Nanos now) const;
-  // A coordinator has given the right by which members run here, rather than the owner at the start.
+  // Members run here because a coordinator has acked this node's beats, and not on the time that the owner allowed at the start
+  // (AgentSettings::grace_until).
   [[nodiscard]] bool Leased() const { return !fenced_ && settings_.grace_until == 0; }
 
   [[nodiscard]] uint64_t term() const { return term_; }

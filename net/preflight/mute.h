@@ -12,8 +12,8 @@ namespace muster::preflight {
 
 class Mute {
  public:
-  // Of one rail. A node is mute when no connection of its own has come to pass in two rounds or more; a network to another one, when none
-  // has in four measurements or more. What was tried between networks that no connection has joined makes no node mute.
+  // `measured` is of one rail. A node is mute when two rounds or more have brought no connection with it. A network is mute to another
+  // one when four measurements or more have brought no connection between them; such measurements make no node mute.
   Mute(const Layout& layout, const std::vector<Measured>& measured);
 
   [[nodiscard]] bool Has(uint32_t from, uint32_t to) const;

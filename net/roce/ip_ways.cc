@@ -13,8 +13,8 @@ std::string MtuFile(const Host& host, const std::string& interface) {
   return host.root + "/sys/class/net/" + interface + "/mtu";
 }
 
-// Whether a route to part of a network, or to more than it, leads out of an interface: one that somebody has set, and not the one that
-// comes with the address.
+// Whether somebody has set a route out of this interface to a part of `network`, or to a network that contains it. The route that the
+// kernel adds with the interface's own address does not count.
 Result<bool> Leads(const Host& host, const std::string& network, const HostAddress& own) {
   const char* family = own.text.find(':') == std::string::npos ? "-4" : "-6";
   for (const char* which : {"root", "match"}) {

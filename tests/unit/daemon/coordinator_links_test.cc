@@ -154,6 +154,21 @@ class CoordinatorLinks : public ::testing::Test {
     record.nodes = {"n1", kSelf};
     return record;
   }
+  // The name is another job's gang's, which runs.
+  static GangRecord RecordOfAnother(Catalog* named) {
+    GangRecord record = RecordIn(gang::State::kRunning);
+    record.gang = "11.0";
+    record.job_id = 11;
+    record.key = "name-exp";
+    EXPECT_TRUE(named->TakeOver(record.Encode(), record.IndexEntry()));
+    return record;
+  }
+  void SayThatSlurmEndsTheJob(uint32_t node) {
+    auto message = Message();
+    message.mutable_terminating()->set_task(node);
+    message.mutable_terminating()->set_signal(SIGTERM);
+    agents_[node].Send(message);
+  }
 
   VirtualClock clock_;
   LinkNet net_;
@@ -224,11 +239,7 @@ TEST_F(CoordinatorLinks, AStoreThatIsAwayIsWaitedForByTheLoopsClock) {
 // This daemon has no access to Slurm, which it would ask.
 TEST_F(CoordinatorLinks, ANameThatAnotherGangHasIsWaitedForAndNotTaken) {
   Catalog named(store_, SpaceOf(1000), "name-exp");
-  GangRecord record = RecordIn(gang::State::kRunning);
-  record.gang = "11.0";
-  record.job_id = 11;
-  record.key = "name-exp";
-  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  GangRecord record = RecordOfAnother(&named);
   Join("name=exp:wait");
   for (const uint32_t node : {0, 1}) {
     const auto waiting = Take(node, CoordinatorKind::kWaiting);
@@ -249,10 +260,7 @@ TEST_F(CoordinatorLinks, ANameThatAnotherGangHasIsWaitedForAndNotTaken) {
 
 TEST_F(CoordinatorLinks, AGangIsRefusedTheNameOfOneOfWhichSlurmSaysNothing) {
   Catalog named(store_, SpaceOf(1000), "name-exp");
-  GangRecord record = RecordIn(gang::State::kRunning);
-  record.gang = "11.0";
-  record.job_id = 11;
-  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  RecordOfAnother(&named);
   Dial(1);
   Register(1, "name=exp,join=1h");
   auto refused = std::async(std::launch::async, [this] { return Take(1, CoordinatorKind::kRefused); });
@@ -268,17 +276,11 @@ TEST_F(CoordinatorLinks, AGangIsRefusedTheNameOfOneOfWhichSlurmSaysNothing) {
 
 TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenSlurmEndsIt) {
   Catalog named(store_, SpaceOf(1000), "name-exp");
-  GangRecord record = RecordIn(gang::State::kRunning);
-  record.gang = "11.0";
-  record.job_id = 11;
-  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  RecordOfAnother(&named);
   Dial(1);
   Register(1, "name=exp:wait");
   ASSERT_TRUE(Take(1, CoordinatorKind::kWaiting));
-  auto message = Message();
-  message.mutable_terminating()->set_task(1);
-  message.mutable_terminating()->set_signal(SIGTERM);
-  agents_[1].Send(message);
+  SayThatSlurmEndsTheJob(1);
   const auto refused = Take(1, CoordinatorKind::kRefused);
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->refused().text(), HasSubstr("ended before it began"));
@@ -286,19 +288,13 @@ TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenSlurmEndsIt) {
 
 TEST_F(CoordinatorLinks, AGangThatSlurmEndsBeforeItIsKnownWhoseItsNameIsDoesNotWaitForIt) {
   Catalog named(store_, SpaceOf(1000), "name-exp");
-  GangRecord record = RecordIn(gang::State::kRunning);
-  record.gang = "11.0";
-  record.job_id = 11;
-  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  RecordOfAnother(&named);
   store_->SetFault([](const std::string& operation, const std::string&) {
     return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
   });
   Dial(1);
   Register(1, "name=exp:wait");
-  auto message = Message();
-  message.mutable_terminating()->set_task(1);
-  message.mutable_terminating()->set_signal(SIGTERM);
-  agents_[1].Send(message);
+  SayThatSlurmEndsTheJob(1);
   EXPECT_EQ(State(), "joining");
   store_->SetFault({});
   auto taken = std::async(std::launch::async, [this] { return Take(1, CoordinatorKind::kRefused); });
@@ -311,10 +307,7 @@ TEST_F(CoordinatorLinks, AGangThatSlurmEndsBeforeItIsKnownWhoseItsNameIsDoesNotW
 
 TEST_F(CoordinatorLinks, ANodeThatHasGoneWhileItsGangWaitedHasJoined) {
   Catalog named(store_, SpaceOf(1000), "name-exp");
-  GangRecord record = RecordIn(gang::State::kRunning);
-  record.gang = "11.0";
-  record.job_id = 11;
-  ASSERT_TRUE(named.TakeOver(record.Encode(), record.IndexEntry()));
+  GangRecord record = RecordOfAnother(&named);
   Join("name=exp:wait");
   for (const uint32_t node : {0, 1}) ASSERT_TRUE(Take(node, CoordinatorKind::kWaiting));
   auto message = Message();

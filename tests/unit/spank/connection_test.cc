@@ -122,8 +122,8 @@ TEST(Reconnect, AMusterdThatIsBackWithoutALeaseGivesNoTimeToRunOn) {
   EXPECT_NE(rig.ReadStderr("\n").find("musterd has gone"), std::string::npos);
 }
 
-TEST(Reconnect, ABeatThatALeaseStandsBehindEndsTheTimeWithoutMusterd) {
-  Rig rig;
+// A program runs, and its musterd has gone and is back without a lease. Gives the program's pid.
+pid_t RunAndReturn(Rig& rig) {
   rig.Launch();
   rig.Welcome(60'000, 500);
   rig.Start(1, "sleep 60");
@@ -131,6 +131,12 @@ TEST(Reconnect, ABeatThatALeaseStandsBehindEndsTheTimeWithoutMusterd) {
   rig.Disconnect();
   rig.Accept();
   rig.Welcome(60'000, 500);
+  return pid;
+}
+
+TEST(Reconnect, ABeatThatALeaseStandsBehindEndsTheTimeWithoutMusterd) {
+  Rig rig;
+  const pid_t pid = RunAndReturn(rig);
   wire::Beat beat{};
   wire::SetHeader(&beat, Type::kBeat);
   beat.leased = 1;
@@ -310,13 +316,7 @@ TEST(Lease, ThePageOfAConnectionThatHasEndedCountsNoMore) {
 
 TEST(Lease, APageSaysThatALeaseStandsBehindItsBeats) {
   Rig rig;
-  rig.Launch();
-  rig.Welcome(60'000, 500);
-  rig.Start(1, "sleep 60");
-  const pid_t pid = rig.ExpectExecuted(1);
-  rig.Disconnect();
-  rig.Accept();
-  rig.Welcome(60'000, 500);
+  const pid_t pid = RunAndReturn(rig);
   const Page page;
   page.Leased();
   HandOver(rig, page);
