@@ -29,6 +29,8 @@ class CoordinatorSearch {
     Nanos answer = 10'000 * kMillisecond;
     // Without a lease for so long, other candidates are asked.
     Nanos rotate = 5'000 * kMillisecond;
+    // A gang that has waited for its name finds another coordinator in so long: the node of the one before may be dead, and is dialled first.
+    Nanos found_again = 60'000 * kMillisecond;
   };
 
   CoordinatorSearch(std::vector<uint32_t> candidates, Times times)
@@ -59,6 +61,10 @@ class CoordinatorSearch {
   // Whether a coordinator has waited since this was asked last; its link may have ended.
   [[nodiscard]] bool WaitedLately() { return std::exchange(waited_lately_, coordinator_waits_); }
   [[nodiscard]] bool has_waited() const { return has_waited_; }  // at any time
+  // How long a gang that has not begun looks for its coordinator, which is `join` or more.
+  [[nodiscard]] Nanos Patience(Nanos join) const {
+    return has_waited_ ? std::max(join, times_.found_again) : join;
+  }
   // The newest link has ended, or the owner gives up on it. The node is dialled again at due(), or the next candidate after it.
   void Lost(Nanos now) {
     Close();

@@ -121,7 +121,9 @@ void LocalGang::Connect() {
 // Only here can it be noticed that this node's tasks are not complete, or that there is no coordinator at
 // all. One that is heard counts the time itself: it may have taken over later, or tests the links between other nodes.
 void LocalGang::LimitJoining() {
-  const std::chrono::seconds time = std::chrono::seconds(job_.options.join_seconds) + kJoinMargin;
+  const std::chrono::nanoseconds join = std::chrono::seconds(job_.options.join_seconds) + kJoinMargin;
+  const auto time =
+      std::chrono::ceil<std::chrono::seconds>(std::chrono::nanoseconds(search_.Patience(join.count())));
   join_timer_ = context_.loop.After(time, [this, seconds = time.count()] {
     join_timer_ = 0;
     if (members_.size() < local_tasks_) {
@@ -283,7 +285,8 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
       return OnRefused(message.refused());
     case v1::CoordinatorMessage::kWaiting:
       search_.CoordinatorWaits();
-      return OnReport(message.waiting().report());
+      if (message.waiting().has_report()) OnReport(message.waiting().report());
+      return;
     case v1::CoordinatorMessage::kAttended:
       return OnAttended(message.attended());
     case v1::CoordinatorMessage::kCaptureStacks:

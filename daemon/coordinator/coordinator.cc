@@ -226,7 +226,8 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
     std::erase_if(early_, [&](const Early& early) { return early.node == node && early.link != agent.link; });
     early_.push_back({node, agent.link, {}});
     *early_.back().message.mutable_register_() = registration;
-    if (!waiting_.empty()) Send(node, Waiting(NewMessage(), waiting_));
+    // A coordinator that was started anew says at once that it is there: Slurm's answers may take longer than the agents wait.
+    if (!waiting_.empty() || take_over_->claim().Patient()) Send(node, Waiting(NewMessage(), waiting_));
     return;
   }
   Registered(node, registration);
@@ -279,7 +280,7 @@ void Coordinator::Left(uint32_t node) {
   if (exchanges_) exchanges_->Left(node);
   steps_.Left(node);
   if (!gang_ || fence_.lost()) return;
-  LeaseOfClosed(node);
+  if (leadership_) leadership_->NodeClosed(node);
   Feed(gang::NodeLeft{node});
   if (gang_->nodes()[node].ended) terms_.Wait(clock_->Now());
   if (gang_->nodes()[node].lost || gang_->nodes()[node].ended) LeaseRemoved(node);
@@ -288,8 +289,8 @@ void Coordinator::Left(uint32_t node) {
 void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
   if (fence_.lost()) return;
   if (!gang_) {
-    if (!holder_.empty() && IsTermination(message)) return Refuse(EndedBeforeItBegan(job_, holder_));
     early_.push_back({node, agents_[node].link, message});
+    EndedBeforeItBegan();
     return;
   }
   switch (message.kind_case()) {

@@ -104,6 +104,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Begin(TakenRecord taken);
   void NotTaken(const Error& why);
   void AskHolder(const GangRecord& holder);
+  bool EndedBeforeItBegan();
   void Left(uint32_t node);
   void Refuse(const std::string& text);
   void Feed(const gang::Event& event);
@@ -200,7 +201,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   [[nodiscard]] LeadEvents MakeLeadEvents();
   void Attend(uint32_t node);
   void CloseLost(uint32_t node);
-  void LeaseOfClosed(uint32_t node);
   void LeaseRemoved(uint32_t node);
   void LeaseStop(uint64_t generation);
   void ConfirmInStore();
@@ -292,8 +292,5 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
 
 // That a gang waits for its name, which another has; takeover.cc.
 v1::CoordinatorMessage Waiting(v1::CoordinatorMessage message, const std::string& holder);
-// An agent says that Slurm ends the job.
-bool IsTermination(const v1::AgentMessage& message);
-std::string EndedBeforeItBegan(const GangJob& job, const std::string& holder);
 
 }  // namespace muster

@@ -103,7 +103,7 @@ void Coordinator::Probed(const std::vector<lease::NodeIndex>& closed, uint64_t t
     if (gang_->nodes()[node].lost) continue;
     if (const auto agent = agents_.find(node); agent != agents_.end() && agent->second.link) continue;
     terms_.Refuses(node);
-    LeaseOfClosed(node);
+    leadership_->NodeClosed(node);
   }
   probe_timer_ = loop_.After(kProbeEvery, [this] {
     probe_timer_ = 0;
@@ -165,10 +165,6 @@ void Coordinator::Attend(uint32_t node) {
   for (const lease::NodeIndex witness : terms_.lead().witnesses) attended->add_witnesses(witness);
   for (const uint32_t candidate : job_.CandidateNodes()) attended->add_candidates(candidate);
   Send(node, message);
-}
-
-void Coordinator::LeaseOfClosed(uint32_t node) {
-  if (leadership_) leadership_->NodeClosed(node);
 }
 
 // Should it come back, it is to say again where it is: its link may have outlived the silence.

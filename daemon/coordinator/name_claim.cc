@@ -64,10 +64,12 @@ NameClaim::Next NameClaim::Heard(const GangRecord& holder, const Result<SlurmJob
     return Next::kTake;
   }
   // What Slurm says of the job tells nothing of another step of it. A job does not wait for itself without an end.
-  if (holder.job_id == job_id_) return now <= refusal_ ? Next::kLook : Next::kRefuse;
-  if (wait_) return Next::kWait;
-  if (hold == Hold::kLives) return now - since_ < kMayEnd ? Next::kLook : Next::kRefuse;
-  return now <= refusal_ ? Next::kWait : Next::kRefuse;
+  const bool own = holder.job_id == job_id_;
+  patient_ = wait_ && !own;
+  if (patient_) return Next::kWait;
+  const bool lives = hold == Hold::kLives && !own;
+  if ((lives || own) && now - since_ < kMayEnd) return Next::kLook;
+  return !lives && now <= refusal_ ? Next::kWait : Next::kRefuse;
 }
 
 NameClaim::Nanos NameClaim::Pause(uint64_t draw) {

@@ -42,9 +42,9 @@ class NameClaim {
   // The same, with what the user can do.
   [[nodiscard]] std::string Refusal() const;
   // A holder has been seen, and the job's user wants to wait for its end however long that takes.
-  [[nodiscard]] bool Patient() const { return wait_ && (seen_ || has_waited_); }
+  [[nodiscard]] bool Patient() const { return patient_; }
   // The coordinator before this one has told the agents that the gang waits.
-  void HasWaited() { has_waited_ = true; }
+  void HasWaited() { patient_ = wait_; }
   // How long until the next look at a name that is waited for. `draw`: a random number, by which gangs that began at once part.
   Nanos Pause(uint64_t draw);
 
@@ -61,7 +61,7 @@ class NameClaim {
   std::string name_;
   uint32_t job_id_;
   bool wait_;
-  bool has_waited_ = false;
+  bool patient_ = false;
   Nanos refusal_;
   std::optional<Id> seen_;  // the newest holder
   Nanos since_ = 0;         // it has been seen

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -118,22 +119,28 @@ void AskOfJobs(Slurm* slurm, const JobRun& own, const GangRecord& holder, const 
   });
 }
 
+// Whether Slurm has ended a gang of so many nodes: by SIGTERM, or all its tasks. `early`: what its agents have said before it could begin.
+bool HasEnded(const auto& early, size_t nodes) {
+  std::set<uint32_t> registered;
+  std::map<uint32_t, bool> ended;  // by task
+  for (const auto& [node, link, message] : early) {
+    if (message.has_terminating() && message.terminating().signal() == SIGTERM) return true;
+    if (message.has_register_()) registered.insert(node);
+    for (const v1::Member& member : message.register_().members()) ended[member.task()] = member.has_exited();
+    if (message.has_exited()) ended[message.exited().task()] = true;
+  }
+  return registered.size() == nodes &&
+         std::ranges::all_of(ended, [](const auto& task) { return task.second; });
+}
+
 }  // namespace
 
-// Agents that hear this know that there is a coordinator, and let their tasks wait.
+// Agents that hear this know that there is a coordinator, and let their tasks wait. `holder`: "" before it is known again.
 v1::CoordinatorMessage Waiting(v1::CoordinatorMessage message, const std::string& holder) {
-  v1::Report* report = message.mutable_waiting()->mutable_report();
-  report->set_text(fmt::format("muster: gang {}: waits: {}\n", message.gang(), holder));
+  v1::Waiting* waiting = message.mutable_waiting();
+  if (!holder.empty())
+    waiting->mutable_report()->set_text(fmt::format("muster: gang {}: waits: {}\n", message.gang(), holder));
   return message;
-}
-
-bool IsTermination(const v1::AgentMessage& message) {
-  return message.has_terminating() && message.terminating().signal() == SIGTERM;
-}
-
-// Nothing has run, and nothing is to be saved.
-std::string EndedBeforeItBegan(const GangJob& job, const std::string& holder) {
-  return fmt::format("gang {}: ended before it began: {}", job.Id(), holder);
 }
 
 void Coordinator::Begin(Origin origin, std::function<void()> over) {
@@ -201,9 +208,7 @@ void Coordinator::AskHolder(const GangRecord& holder) {
     NameClaim& claim = self->take_over_->claim();
     const NameClaim::Next next = claim.Heard(holder, job, Nanos(self->loop_.Now()));
     self->holder_ = claim.holder();
-    // What Slurm has said before the holder was known.
-    if (std::ranges::any_of(self->early_, [](const Early& early) { return IsTermination(early.message); }))
-      return self->Refuse(EndedBeforeItBegan(self->job_, self->holder_));
+    if (self->EndedBeforeItBegan()) return;
     if (next == NameClaim::Next::kTake) {
       // Slurm's answers take their time: agents that have left meanwhile need no name.
       if (!TakeOver::StillAsked(self->Here())) return self->StepDown("");
@@ -220,6 +225,13 @@ void Coordinator::AskHolder(const GangRecord& holder) {
     const std::chrono::nanoseconds pause(waits ? claim.Pause(static_cast<uint64_t>(RealtimeNs())) : 0);
     self->TryTakeOver(waits ? std::chrono::ceil<std::chrono::milliseconds>(pause) : kTakeoverRetry);
   });
+}
+
+// A gang that waits for its name ends with its tasks: nothing has run, and nothing is to be saved.
+bool Coordinator::EndedBeforeItBegan() {
+  if (holder_.empty() || !HasEnded(early_, job_.hosts.size())) return false;
+  Refuse(fmt::format("gang {}: ended before it began: {}", job_.Id(), holder_));
+  return true;
 }
 
 void Coordinator::Begin(TakenRecord taken) {

@@ -286,6 +286,39 @@ TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenSlurmEndsIt) {
   EXPECT_THAT(refused->refused().text(), HasSubstr("ended before it began"));
 }
 
+TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenAllItsTasksHaveEnded) {
+  Catalog named(store_, SpaceOf(1000), "name-exp");
+  RecordOfAnother(&named);
+  Join("name=exp:wait");
+  for (const uint32_t node : {0, 1}) ASSERT_TRUE(Take(node, CoordinatorKind::kWaiting));
+  for (const uint32_t node : {0, 1}) {
+    auto message = Message();
+    message.mutable_exited()->set_task(node);
+    message.mutable_exited()->set_supervisor_lost(true);
+    agents_[node].Send(message);
+    if (node == 0) {
+      EXPECT_EQ(State(), "waiting") << "a spare may take its place";
+    }
+  }
+  const auto refused = Take(1, CoordinatorKind::kRefused);
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->refused().text(), HasSubstr("ended before it began"));
+  EXPECT_EQ(named.Load()->fence.term, 1U) << "the record of the gang before is as it was";
+}
+
+TEST_F(CoordinatorLinks, ACoordinatorThatIsStartedAnewSaysAtOnceThatItsGangWaits) {
+  store_->SetFault([](const std::string& operation, const std::string&) {
+    return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
+  });
+  Dial(1);
+  auto registration = Registration(1, "name=exp:wait");
+  registration.mutable_register_()->set_waited(true);
+  agents_[1].Send(registration);
+  const auto waiting = Take(1, CoordinatorKind::kWaiting);
+  ASSERT_TRUE(waiting);
+  EXPECT_FALSE(waiting->waiting().has_report()) << "nobody has said yet whose the name is";
+}
+
 TEST_F(CoordinatorLinks, AGangThatSlurmEndsBeforeItIsKnownWhoseItsNameIsDoesNotWaitForIt) {
   Catalog named(store_, SpaceOf(1000), "name-exp");
   RecordOfAnother(&named);

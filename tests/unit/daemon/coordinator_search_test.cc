@@ -244,7 +244,10 @@ TEST(CoordinatorSearch, ACoordinatorThatHasWaitedIsMissedOnceAfterItsLinkHasEnde
   CoordinatorSearch search = Search();
   search.Dial(0);
   EXPECT_FALSE(search.WaitedLately());
+  EXPECT_EQ(search.Patience(6'000 * kMs), 6'000 * kMs);
   search.CoordinatorWaits();
+  EXPECT_EQ(search.Patience(6'000 * kMs), 60'000 * kMs) << "its host may be dead, and is dialled first";
+  EXPECT_EQ(search.Patience(90'000 * kMs), 90'000 * kMs);
   EXPECT_TRUE(search.WaitedLately());
   EXPECT_TRUE(search.WaitedLately()) << "it still waits";
   search.Lost(1);

@@ -123,7 +123,10 @@ TEST(NameClaim, AStepOfItsOwnJobIsNotWaitedForWithoutAnEnd) {
   for (const bool wait : {false, true}) {
     NameClaim claim("exp", 11, wait, kRefusal);
     EXPECT_EQ(claim.Heard(RecordOfHolder(), SlurmSays("RUNNING"), 0), Claimed::kLook);
-    EXPECT_EQ(claim.Heard(RecordOfHolder(), SlurmSays("RUNNING"), kRefusal), Claimed::kLook);
+    EXPECT_EQ(claim.Heard(RecordOfHolder(), SlurmSays("RUNNING"), NameClaim::kMayEnd), Claimed::kWait)
+        << "its agents are told that they have a coordinator";
+    EXPECT_EQ(claim.Heard(RecordOfHolder(), SlurmSays("RUNNING"), kRefusal), Claimed::kWait);
+    EXPECT_FALSE(claim.Patient());
     EXPECT_EQ(claim.Heard(RecordOfHolder(), SlurmSays("RUNNING"), kLate), Claimed::kRefuse);
   }
 }
