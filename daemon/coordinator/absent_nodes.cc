@@ -17,11 +17,11 @@ constexpr size_t kMost = 256;          // when more are missing they have just n
 
 void Coordinator::ProbeAbsent() {
   loop_.Cancel(std::exchange(absent_timer_, 0));
-  if (fence_.lost() || !gang_ || gang_->state() != gang::State::kJoining) return;
+  if (!core_.active() || core_.gang().state() != gang::State::kJoining) return;
   std::vector<uint32_t> nodes;
   std::vector<BeatAddress> addresses;
-  for (uint32_t node = 0; node < gang_->nodes().size() && node < addresses_.size(); ++node) {
-    const gang::Gang::Node& n = gang_->nodes()[node];
+  for (uint32_t node = 0; node < core_.gang().nodes().size() && node < addresses_.size(); ++node) {
+    const gang::Gang::Node& n = core_.gang().nodes()[node];
     if (n.joined || n.lost) continue;
     nodes.push_back(node);
     addresses.push_back(addresses_[node]);
@@ -42,11 +42,11 @@ void Coordinator::ProbeAbsent() {
 
 // Says what is certain when it is of all of them: each has answered now, or has been silent often enough.
 void Coordinator::AbsentProbed(const std::map<uint32_t, Port>& ports) {
-  if (fence_.lost() || gang_->state() != gang::State::kJoining) return;
+  if (core_.lost() || core_.gang().state() != gang::State::kJoining) return;
   gang::AbsentProbed probed;
   bool certain = true;
   for (const auto& [node, port] : ports) {
-    if (gang_->nodes()[node].joined) continue;
+    if (core_.gang().nodes()[node].joined) continue;
     uint32_t& rounds = silent_rounds_[node];
     rounds = port == Port::kSilent ? rounds + 1 : 0;
     if (rounds >= kSilentRounds) {
@@ -55,7 +55,7 @@ void Coordinator::AbsentProbed(const std::map<uint32_t, Port>& ports) {
       certain = false;
     }
   }
-  if (certain) Feed(probed);
+  if (certain) core_.Feed(probed);
   ProbeAbsentLater();
 }
 

@@ -37,38 +37,23 @@ std::vector<steps::Agreement::World> WorldsOf(const gang::Gang& gang) {
 
 }  // namespace
 
-void Coordinator::Feed(const gang::Event& event) {
-  if (fence_.lost()) return;
-  const gang::State before = gang_->state();
-  const uint64_t generation = gang_->generation();
-  Carry(gang_->Handle(event));
-  if (before == gang::State::kRecovering && gang_->state() != before) CommitWaiting();
-  WatchProgress(before, generation);
-  MaybeRaise();
-  MaybeOver();  // the end may come when no agent is there any more
-}
-
-void Coordinator::Carry(std::vector<gang::Action> actions) {
-  for (const gang::Action& action : actions) {
-    std::visit([this](const auto& a) { Do(a); }, action);
+std::vector<CoordinatorCore::Listed> GoodOf(const GangHead& head) {
+  std::vector<CoordinatorCore::Listed> good;
+  for (const CheckpointInfo& checkpoint : head.checkpoints) {
+    if (checkpoint.good) good.push_back({checkpoint.step, checkpoint.fence.generation, checkpoint.manifest});
   }
+  return good;
 }
 
-void Coordinator::Do(const gang::StartGeneration& action) {
-  starts_.Order(action.nodes, action.durable);
-  // Before the record is made: it says what the generation starts from.
-  if (starts_.MayPrepare()) PrepareStart();
-  MaybeSendStarts();
-}
+void Coordinator::Handled(const gang::Event& /*event*/, gang::State /*before*/,
+                          const std::vector<gang::Action>& /*actions*/) {}
 
-// Not before a checkpoint that is bad is marked so, nor, if it must be, before the record is in the store.
-void Coordinator::MaybeSendStarts() {
-  const std::set<uint32_t> due = starts_.Due(fence_, gang_->generation());
-  if (!due.empty()) SendStart(due);
+// A generation that has begun to run is watched, one that ends is not any more.
+void Coordinator::Fed(const gang::Event& /*event*/, gang::State before, uint64_t generation) {
+  WatchProgress(before, generation);
 }
 
 void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
-  if (PrepareStart()) Do(gang::Persist{});
   auto message = NewMessage();
   *message.mutable_start() = *start_;
   // The same for all, and long where there are thousands.
@@ -77,34 +62,24 @@ void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
   storage_.Look();
 }
 
-// True when it was not there yet.
-bool Coordinator::PrepareStart() {
-  const Starts::Prepared prepared = starts_.Prepare(gang_->generation(), fence_.term());
-  if (prepared.anew) BuildStart(prepared);
-  return prepared.anew;
-}
-
 // Made once a generation, so that a node that asks again gets the same.
 void Coordinator::BuildStart(const Starts::Prepared& prepared) {
-  const std::optional<uint64_t> restore = starts_.from();
-  if (!prepared.inherited && !prepared.again) {
-    saves_.BeginGeneration();
-    written_.clear();
-  }
+  const std::optional<uint64_t> restore = core_.starts().from();
+  if (!prepared.inherited && !prepared.again) written_.clear();
   v1::Start start;
-  start.set_term(fence_.term());
-  start.set_generation(gang_->generation());
-  for (const uint32_t index : gang_->active()) {
-    const gang::Gang::Node& node = gang_->nodes()[index];
+  start.set_term(core_.fence().term());
+  start.set_generation(core_.gang().generation());
+  for (const uint32_t index : core_.gang().active()) {
+    const gang::Gang::Node& node = core_.gang().nodes()[index];
     v1::NodeSpec* spec = start.add_nodes();
     spec->set_name(node.name);
     spec->set_node(index);
-    spec->set_role(gang_->RoleOf(index).name);
-    spec->set_kind(static_cast<uint32_t>(gang_->RoleOf(index).kind));
+    spec->set_role(core_.gang().RoleOf(index).name);
+    spec->set_kind(static_cast<uint32_t>(core_.gang().RoleOf(index).kind));
     spec->set_lease_port(node.lease_port);
     for (const uint32_t task : node.tasks) {
       spec->add_tasks(task);
-      spec->add_ranks(gang_->members()[task].rank.value_or(0));
+      spec->add_ranks(core_.gang().members()[task].rank.value_or(0));
     }
   }
   start.set_restore(restore.has_value());
@@ -119,19 +94,10 @@ void Coordinator::BuildStart(const Starts::Prepared& prepared) {
   }
   PackNodes(&start);
   start_ = std::move(start);
-  steps_.Begin(gang_->generation(), fence_.term(), WorldsOf(*gang_), prepared.inherited);
-  gang_->SetOrigin(restore ? fmt::format("from the checkpoint of step {}", *restore)
-                           : "from the beginning: there is no checkpoint");
-  if (gang_->generation() > 1 && !prepared.inherited && !prepared.again) {
-    AddHistory("restore", restore
-                              ? fmt::format("generation {} starts from the checkpoint of step {}",
-                                            gang_->generation(), *restore)
-                              : fmt::format("generation {} starts from the beginning: there is no checkpoint",
-                                            gang_->generation()));
-  }
+  steps_.Begin(core_.gang().generation(), core_.fence().term(), WorldsOf(core_.gang()), prepared.inherited);
 }
 
-void Coordinator::Do(const gang::StopGeneration& action) {
+void Coordinator::SendStop(const gang::StopGeneration& action) {
   auto message = NewMessage();
   message.mutable_stop()->set_generation(action.generation);
   message.mutable_stop()->set_last_words(action.last_words);
@@ -141,45 +107,29 @@ void Coordinator::Do(const gang::StopGeneration& action) {
                       fmt::format("{} nodes have something left of a generation before {}: they stop it",
                                   action.nodes.size(), action.generation));
   }
-  starts_.Stop();
-  LeaseStop(action.generation);
   AddHistory("stopping", fmt::format("generation {} is stopped", action.generation));
 }
 
-void Coordinator::Do(const gang::FinishGang& action) {
+void Coordinator::BuildFinish(const gang::FinishGang& action) {
   finish_ = FinishOf(action.succeeded, action.cause, action.code);
-  // While the term is being raised no record is on its way.
-  if (ending_.Finish(action.succeeded && !fence_.raising(), action.nodes)) WaitForEndRecord();
-  MaybeSendFinish();
 }
 
-void Coordinator::WaitForEndRecord() {
+void Coordinator::AwaitEndRecord() {
   loop_.Cancel(finish_timer_);
   finish_timer_ = loop_.After(kEndDurable, [this] {
-    // A host that has stood still hears within a beat that the nodes do not follow it any more.
     const auto beat = std::chrono::milliseconds(config_.beat_ms);
     finish_timer_ = loop_.After(beat, [this, late = loop_.Now() + 2 * beat] {
       finish_timer_ = 0;
-      if (!ending_.WaitedLongEnough(loop_.Now() > late)) return WaitForEndRecord();
-      MaybeSendFinish();
-      MaybeRequeue();
+      core_.EndRecordLate(loop_.Now() > late);
     });
   });
 }
 
-void Coordinator::MaybeSendFinish() {
-  if (fence_.lost()) return;
-  const std::set<uint32_t> due = ending_.DueFinish(Followed());
-  if (due.empty()) return;
+void Coordinator::SendFinish(const std::set<uint32_t>& nodes) {
   auto message = NewMessage();
   *message.mutable_finish() = *finish_;
-  for (const uint32_t node : due) Send(node, message);
+  for (const uint32_t node : nodes) Send(node, message);
   SetDownLater();
-}
-
-bool Coordinator::Followed() const {
-  // Nothing has run: nobody else can have taken it over.
-  return context_.beat == nullptr || terms_.quorum() || gang_->generation() == 0;
 }
 
 v1::Finish Coordinator::FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code) {
@@ -192,36 +142,29 @@ v1::Finish Coordinator::FinishOf(bool succeeded, std::optional<uint32_t> cause, 
   return finish;
 }
 
-void Coordinator::Do(const gang::Persist& /*action*/) {
-  const auto advance = fence_.Write(gang_->generation());
-  if (!advance) return;
-  worker_->Do([weak = weak_from_this(), mine = fence_.Mine(), catalog = catalog_, clock = clock_,
-               order = order_, from = advance->from, to = advance->to, record = Record().Encode(),
-               ended = gang_->state() == gang::State::kFinished,
-               requeueing = gang_->state() == gang::State::kRequeueing, &loop = loop_, id = job_.Id()] {
-    if (to.generation > from.generation) order->AwaitCommits(kForCommits);
+void Coordinator::WriteRecord(const RecordFence::Advance& advance) {
+  worker_->Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_, clock = clock_,
+               order = order_, advance, record = Record().Encode(), state = core_.gang().state(),
+               &loop = loop_, id = job_.Id()] {
+    if (advance.to.generation > advance.from.generation) order->AwaitCommits(kForCommits);
     lease::Nanos asked = clock->Now();
     // Nothing may overtake: what is queued behind is of the next fence.
-    const Status written = catalog->AdvanceForSure(from, to, record, [&](const Error& error) {
+    const Status written = catalog->AdvanceForSure(advance.from, advance.to, record, [&](const Error& error) {
       if (!mine()) return false;
       spdlog::warn("gang {}: record not written: {}; trying again", id, error.message);
       std::this_thread::sleep_for(kActionRetry);
       asked = clock->Now();
       return mine();
     });
-    order->Recorded(to.generation);
-    loop.Post([weak, written, generation = to.generation, asked, ended, requeueing] {
+    order->Recorded(advance.to.generation);
+    loop.Post([weak, written, generation = advance.to.generation, state, asked] {
       const auto self = weak.lock();
-      if (!self || self->fence_.lost()) return;
-      if (!written && written.error().code == Errc::kConflict) return self->Deposed(written.error().message);
+      if (!self || self->core_.lost()) return;
+      if (!written && written.error().code == Errc::kConflict)
+        return self->core_.Deposed(written.error().message);
       if (!written)
         return spdlog::error("gang {}: record not written: {}", self->job_.Id(), written.error().message);
-      if (self->fence_.Durable(generation)) self->orphans_.Collect();
-      self->ending_.Recorded(ended, requeueing);
-      if (self->leadership_) self->leadership_->StoreConfirmed(asked);
-      self->MaybeSendStarts();
-      self->MaybeSendFinish();
-      self->MaybeRequeue();
+      if (self->core_.RecordWritten(generation, state, asked)) self->orphans_.Collect();
     });
   });
 }
@@ -230,12 +173,12 @@ void Coordinator::Do(const gang::ReportToJob& action) {
   auto message = NewMessage();
   message.mutable_report()->set_task(action.task);
   message.mutable_report()->set_text(action.text);
-  if (action.task < gang_->members().size()) Send(gang_->members()[action.task].node, message);
+  if (action.task < core_.gang().members().size()) Send(core_.gang().members()[action.task].node, message);
 }
 
 void Coordinator::Do(const gang::Note& action) {
   if (action.kind == "fault" || action.kind == "planned")
-    restart_cause_ = gang_->last_fault() ? gang_->last_fault()->what : action.text;
+    restart_cause_ = core_.gang().last_fault() ? core_.gang().last_fault()->what : action.text;
   if (action.kind == "fault") {
     cause_ = restart_cause_;
     Comment(action.text);
@@ -256,31 +199,31 @@ void Coordinator::Do(const gang::SetTimer& action) {
   if (action.ms < 0) return;
   timers_[action.timer] = loop_.After(std::chrono::milliseconds(action.ms), [this, timer = action.timer] {
     timers_.erase(timer);
-    Feed(gang::TimerFired{timer});
+    core_.Feed(gang::TimerFired{timer});
   });
 }
 
-void Coordinator::Do(const gang::RejectCheckpoint& action) {
-  starts_.Reject(action.manifest);
-  AddHistory("checkpoint_bad",
-             fmt::format("the checkpoint of step {} does not verify: {}", action.step, action.reason));
-  Reject(action);
-}
-
-// Marks it bad, and finds what is left to start from. A store that does not answer is waited for: the members will need it for
-// an older one.
-void Coordinator::Reject(const gang::RejectCheckpoint& bad) {
-  worker_->Do([weak = weak_from_this(), mine = fence_.Mine(), catalog = catalog_, fence = fence_.fence(), bad,
-               &loop = loop_, id = job_.Id()] {
+// A store that does not answer is waited for: the members will need it for an older one.
+void Coordinator::MarkBad(const gang::RejectCheckpoint& bad, bool later) {
+  if (later) {
+    loop_.After(kActionRetry, [weak = weak_from_this(), bad] {
+      if (const auto self = weak.lock(); self && !self->core_.lost()) self->MarkBad(bad, false);
+    });
+    return;
+  }
+  worker_->Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_,
+               fence = core_.fence().fence(), bad, &loop = loop_, id = job_.Id()] {
     const auto settled = [](const auto& result) { return result || !MayPass(result.error()); };
     for (;;) {
       const Status marked = catalog->MarkBad(fence, bad.step, bad.manifest, bad.reason);
       const Result<GangHead> head = catalog->Load();
       if (settled(marked) && settled(head)) {
-        return loop.Post([weak, fence, bad, marked, head] {
-          if (const auto self = weak.lock(); self && !self->fence_.lost())
-            self->Rejected(fence, bad, marked, head);
-        });
+        if (!marked && marked.error().code != Errc::kNotFound)
+          spdlog::error("gang {}: {}", id, marked.error().message);
+        return loop.Post(
+            [weak, fence, bad, marked, good = head ? std::optional(GoodOf(*head)) : std::nullopt] {
+              if (const auto self = weak.lock()) self->core_.Marked(fence, bad, marked, good);
+            });
       }
       if (!mine()) return;
       spdlog::warn("gang {}: the checkpoint of step {} is not marked bad: {}; trying again", id, bad.step,
@@ -288,30 +231,6 @@ void Coordinator::Reject(const gang::RejectCheckpoint& bad) {
       std::this_thread::sleep_for(kActionRetry);
     }
   });
-}
-
-void Coordinator::Rejected(const Fence& fence, const gang::RejectCheckpoint& bad, const Status& marked,
-                           const Result<GangHead>& head) {
-  if (!marked && marked.error().code == Errc::kConflict) {
-    if (!fence_.Moved(fence)) return Deposed(marked.error().message);
-    loop_.After(kActionRetry, [weak = weak_from_this(), bad] {
-      if (const auto self = weak.lock(); self && !self->fence_.lost()) self->Reject(bad);
-    });
-    return;
-  }
-  // Also when the store could not say so: this gang does not start from it again. One that has left the list needs no mark.
-  if (!marked && marked.error().code != Errc::kNotFound)
-    spdlog::error("gang {}: {}", job_.Id(), marked.error().message);
-  if (head) {
-    Starts::Step newest;
-    for (const CheckpointInfo& checkpoint : head->checkpoints) {
-      if (checkpoint.good && !starts_.IsRejected(checkpoint.manifest)) newest = checkpoint.step;
-    }
-    starts_.RejectOver(newest);
-  } else {
-    starts_.RejectOver(starts_.newest() == bad.step ? std::nullopt : starts_.newest());
-  }
-  MaybeSendStarts();
 }
 
 }  // namespace muster

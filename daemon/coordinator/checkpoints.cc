@@ -21,66 +21,44 @@ constexpr size_t kMostWritten = 4;  // commits
 
 }  // namespace
 
-PendingSaves::Now Coordinator::SavesNow() const {
-  return {.generation = gang_->generation(),
-          .members = static_cast<uint32_t>(gang_->members().size()),
-          .world_size = gang_->WorldSize(),
-          .settled = gang_->state() != gang::State::kRecovering && !fence_.raising() &&
-                     fence_.fence().generation == gang_->generation()};
-}
-
 void Coordinator::ShardWritten(const v1::ShardWritten& written) {
   if (over_called_) return;  // what is not committed now is removed
   if (!written.error().empty()) {
-    return Carry(saves_.OnFailed(SavesNow(), {.generation = written.generation(),
-                                              .step = written.step(),
-                                              .rank = written.shard().rank(),
-                                              .lost = written.lost(),
-                                              .given_up = written.given_up(),
-                                              .error = written.error()}));
+    return core_.ShardFailed({.generation = written.generation(),
+                              .step = written.step(),
+                              .rank = written.shard().rank(),
+                              .lost = written.lost(),
+                              .given_up = written.given_up(),
+                              .error = written.error()});
   }
-  Carry(saves_.OnWritten(SavesNow(),
-                         {.generation = written.generation(),
-                          .step = written.step(),
-                          .older_to_come = written.older_to_come(),
-                          .held_ns = written.held_ns(),
-                          .written_ns = written.written_ns()},
-                         TakeShard(written.shard())));
-}
-
-void Coordinator::ShardDelayed(const v1::ShardDelayed& delayed) {
-  Carry(saves_.OnDelayed(SavesNow(), delayed.generation(), delayed.step(), delayed.error()));
+  core_.ShardWritten({.generation = written.generation(),
+                      .step = written.step(),
+                      .older_to_come = written.older_to_come(),
+                      .held_ns = written.held_ns(),
+                      .written_ns = written.written_ns()},
+                     TakeShard(written.shard()));
 }
 
 // What coordinators before this one have told of. Before the agent's own shards: those of a failed save must not wait.
 void Coordinator::TakeFailures(const v1::Register& registration) {
   for (const v1::FailedSave& save : registration.failed_saves())
-    Carry(saves_.OnFailedBefore(registration.failed_generation(), save.step(), save.error()));
+    core_.FailedBefore(registration.failed_generation(), save.step(), save.error());
 }
 
-// What has been written meanwhile, now that it is known whose shards make a checkpoint, and under which fence.
-void Coordinator::CommitWaiting() {
-  Carry(saves_.OnSettled(SavesNow()));
-}
-
-void Coordinator::Carry(const PendingSaves::Actions& actions) {
-  for (const PendingSaves::Action& action : actions) {
-    std::visit([this](const auto& a) { Do(a); }, action);
-  }
-}
-
-void Coordinator::Do(const PendingSaves::Commit& action) {
+void Coordinator::Commit(const PendingSaves::Commit& action, const Fence& fence,
+                         const std::set<uint64_t>& kept) {
   if (action.attempt == 1) {
     CrashPoint("coordinator.shards_complete");
     action.manifest->key = job_.Key();
     action.manifest->created_ns = RealtimeNs();
   }
+  Retention retention = RetentionOf(config_);
+  retention.also.insert(kept.begin(), kept.end());
   order_->Begin();
-  committer_->Do([weak = weak_from_this(), mine = fence_.Mine(), catalog = catalog_,
-                  manifest = std::shared_ptr<const Manifest>(action.manifest), fence = fence_.fence(),
-                  order = order_,
-                  retention = RetentionOf(config_).KeepingAlso(starts_.newest()).KeepingAlso(starts_.from()),
-                  over = orphans_.CommitOver(), &removals = removals_, &loop = loop_] {
+  committer_->Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_,
+                  manifest = std::shared_ptr<const Manifest>(action.manifest), fence, order = order_,
+                  retention = std::move(retention), over = orphans_.CommitOver(), &removals = removals_,
+                  &loop = loop_] {
     if (!order->AwaitRecord(fence.generation, mine)) return order->End();
     Manifest fenced = *manifest;
     fenced.fence = fence;
@@ -91,7 +69,12 @@ void Coordinator::Do(const PendingSaves::Commit& action) {
     over(status);
     loop.Post([weak, status, fenced = std::make_shared<const Manifest>(std::move(fenced))] {
       CrashPoint("coordinator.commit_done");
-      if (const auto self = weak.lock()) self->CommitDone(*fenced, status);
+      const auto self = weak.lock();
+      if (!self) return;
+      if (!status)
+        spdlog::warn("gang {}: checkpoint of step {}: {}", self->job_.Id(), fenced->step,
+                     status.error().message);
+      self->core_.CommitOver(*fenced, status);
     });
     removals.Add(std::move(gone));
   });
@@ -109,8 +92,7 @@ void Coordinator::Do(const PendingSaves::Tell& action) {
 
 void Coordinator::Do(const PendingSaves::Wait& action) {
   loop_.After(action.time, [weak = weak_from_this(), generation = action.generation, step = action.step] {
-    if (const auto self = weak.lock(); self && !self->fence_.lost())
-      self->Carry(self->saves_.Again(self->SavesNow(), generation, step));
+    if (const auto self = weak.lock()) self->core_.SaveAgain(generation, step);
   });
 }
 
@@ -123,7 +105,7 @@ void Coordinator::Do(const PendingSaves::StoreRefuses& /*action*/) {
 }
 
 void Coordinator::ShardRestored(const v1::ShardRestored& restored) {
-  if (restored.generation() != gang_->generation()) return;
+  if (restored.generation() != core_.gang().generation()) return;
   if (restored_.generation != restored.generation())
     restored_ = Restored{.generation = restored.generation()};
   if (!restored_.ranks.insert(restored.rank()).second) return;
@@ -135,7 +117,7 @@ void Coordinator::ShardRestored(const v1::ShardRestored& restored) {
                           : restored_.from_store) += 1;
   if (restored.from_memory()) restored_.memory_bytes += restored.bytes();
   restored_.partner_bytes += std::min(restored.from_partner(), restored.bytes());
-  if (restored_.ranks.size() != gang_->WorldSize()) return;
+  if (restored_.ranks.size() != core_.gang().WorldSize()) return;
   AddHistory(
       "restored",
       fmt::format("generation {} has its state: {} shards from memory, {} from partners, {} from the "
@@ -146,39 +128,17 @@ void Coordinator::ShardRestored(const v1::ShardRestored& restored) {
                   static_cast<double>(restored_.longest_ns) / 1e6));
 }
 
-void Coordinator::CommitDone(const Manifest& manifest, const Status& status) {
-  using Outcome = PendingSaves::Outcome;
-  const uint64_t generation = manifest.fence.generation;
+void Coordinator::Committed(const Manifest& manifest, const PendingSaves::Over& over) {
   const uint64_t step = manifest.step;
-  Outcome outcome = status ? Outcome::kDone : Outcome::kFailed;
-  if (!status && status.error().code == Errc::kConflict && generation == gang_->generation()) {
-    // The head has another fence. What becomes of the save then is not for this coordinator to say, unless it has moved the
-    // fence itself meanwhile.
-    if (fence_.lost()) return;
-    if (!fence_.Moved(manifest.fence)) return Deposed(status.error().message);
-    outcome = Outcome::kRefused;
-  } else if (!status && MayPass(status.error()) && !fence_.lost()) {
-    outcome = Outcome::kMayPass;
-  }
-  const PendingSaves::Over over =
-      saves_.OnCommitOver(SavesNow(), generation, step, outcome, status ? "" : status.error().message);
-  if (over.again) return Carry(over.actions);
-  if (status) {
-    if (generation == gang_->generation()) RememberWritten(manifest);
-    starts_.Committed(step);
-    newest_ = {step, manifest.TotalBytes(), static_cast<double>(RealtimeNs()) / 1e9,
-               static_cast<double>(over.held_ns) / 1e9, static_cast<double>(over.written_ns) / 1e9};
-    saved_in_[step] = generation;
-    // The last ones are enough: what is not known here is read from the store.
-    while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)
-      saved_in_.erase(saved_in_.begin());
-    AddHistory("checkpoint", fmt::format("step {} is committed, {} bytes", step, manifest.TotalBytes()));
-    storage_.Committed(manifest.TotalBytes());
-    Feed(gang::CheckpointCommitted{step});
-  } else {
-    spdlog::warn("gang {}: checkpoint of step {}: {}", job_.Id(), step, status.error().message);
-  }
-  Carry(over.actions);
+  if (manifest.fence.generation == core_.gang().generation()) RememberWritten(manifest);
+  newest_ = {step, manifest.TotalBytes(), static_cast<double>(RealtimeNs()) / 1e9,
+             static_cast<double>(over.held_ns) / 1e9, static_cast<double>(over.written_ns) / 1e9};
+  saved_in_[step] = manifest.fence.generation;
+  // The last ones are enough: what is not known here is read from the store.
+  while (saved_in_.size() > static_cast<size_t>(config_.keep_checkpoints) + 1)
+    saved_in_.erase(saved_in_.begin());
+  AddHistory("checkpoint", fmt::format("step {} is committed, {} bytes", step, manifest.TotalBytes()));
+  storage_.Committed(manifest.TotalBytes());
 }
 
 void Coordinator::RememberWritten(const Manifest& manifest) {

@@ -50,6 +50,11 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       job_(std::move(job)),
       store_(context_.store),
       catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
+      core_(*this,
+            Terms(static_cast<lease::NodeIndex>(NodeOf(self_).value_or(0)), job_.CandidateNodes(),
+                  {.after_loss = config_.silence_ms * lease::kMillisecond,
+                   .to_grow = config_.reconnect_ms * lease::kMillisecond}),
+            context_.beat != nullptr),
       created_ns_(RealtimeNs()),
       hangs_(loop_,
              {.hang = HangSettings(job_), .stacks_within = std::chrono::milliseconds(config_.hang_report_ms)},
@@ -58,14 +63,11 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
               .hung =
                   [this](gang::Hung hung, uint32_t rank) {
                     hung.task = TaskOf(rank);
-                    Feed(hung);
+                    core_.Feed(hung);
                   }}),
-      terms_(static_cast<lease::NodeIndex>(NodeOf(self_).value_or(0)), job_.CandidateNodes(),
-             {.after_loss = config_.silence_ms * lease::kMillisecond,
-              .to_grow = config_.reconnect_ms * lease::kMillisecond}),
       orphans_(loop_, catalog_,
                [this] {
-                 return Fence{fence_.term(), fence_.durable()};
+                 return Fence{core_.fence().term(), core_.fence().durable()};
                },
                {.gang = job_.Id(),
                 .pause = std::chrono::milliseconds(config_.collect_pause_ms),
@@ -76,7 +78,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                 .space = job_.Space(),
                 .limit = static_cast<uint64_t>(config_.user_storage_limit)},
                [this](const StorageLimit::Room& room) {
-                 if (fence_.lost()) return;
+                 if (core_.lost()) return;
                  auto message = NewMessage();
                  message.mutable_storage()->set_limit(room.limit);
                  message.mutable_storage()->set_use(room.use);
@@ -89,13 +91,13 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       steps_([this] {
         steps::GangSide::Hooks hooks;
         hooks.talk.send = [this](uint32_t node, const v1::StepOrder& order) {
-          if (fence_.lost()) return;
+          if (core_.lost()) return;
           auto message = NewMessage();
           *message.mutable_step_order() = order;
           Send(node, message);
         };
         hooks.talk.note = [this](const std::string& text) { AddHistory("step", text); };
-        hooks.talk.name = [this](uint32_t node) { return gang_->nodes()[node].name; };
+        hooks.talk.name = [this](uint32_t node) { return core_.gang().nodes()[node].name; };
         hooks.now = [] { return BoottimeNs() / 1'000'000; };
         hooks.after = [this](int64_t ms, std::function<void()> what) {
           loop_.After(std::chrono::milliseconds(ms), std::move(what));
@@ -106,7 +108,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
 }
 
 Coordinator::~Coordinator() {
-  fence_.Lose();  // the threads try nothing again
+  core_.Lose();  // the threads try nothing again
   leadership_.reset();
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
   for (const Loop::TimerId timer : {takeover_timer_, linger_timer_, finish_timer_, probe_timer_,
@@ -159,7 +161,7 @@ std::optional<uint32_t> Coordinator::NodeOf(const std::string& name) const {
 }
 
 uint32_t Coordinator::TaskOf(uint32_t rank) const {
-  const auto& members = gang_->members();
+  const auto& members = core_.gang().members();
   const auto found = std::find_if(members.begin(), members.end(),
                                   [&](const gang::Gang::Member& m) { return m.rank == rank; });
   return static_cast<uint32_t>(found - members.begin());
@@ -205,10 +207,10 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
   if (agent.link && agent.link != link) agent.link->Close("the same node has connected again");
   agent.link = std::move(link);
   // One that is not obeyed any more goes, however often it is asked.
-  if (!fence_.lost() || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
+  if (!core_.lost() || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
   take_over_->Asked(registration.term());
   if (registration.waited()) take_over_->claim().HasWaited();
-  if (fence_.lost()) {
+  if (core_.lost()) {
     auto message = NewMessage();
     if (end_) {
       *message.mutable_finish() = *end_;
@@ -221,7 +223,7 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
     }
     return Send(node, message);
   }
-  if (!gang_) {
+  if (!core_.began()) {
     // While the store is away, perhaps for hours, an agent connects again every few seconds: only what its newest link brings is kept.
     std::erase_if(early_, [&](const Early& early) { return early.node == node && early.link != agent.link; });
     early_.push_back({node, agent.link, {}});
@@ -252,17 +254,15 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
     joined.members.push_back(std::move(info));
   }
   if (registration.has_checkpoint_bad())
-    joined.checkpoint_bad = FromMessage(registration.checkpoint_bad(), saves_);
+    joined.checkpoint_bad = FromMessage(registration.checkpoint_bad(), core_.saves());
   agents_[node].name = registration.node_name();
   agents_[node].lease_port = joined.lease_port;
-  // The record of a generation may be written behind: then only its nodes know of it.
-  starts_.Inherit(registration.started_generation(), registration.started_restore()
-                                                         ? Starts::Step(registration.started_restore_step())
-                                                         : std::nullopt);
   TakeFailures(registration);
-  Attend(node);
-  if (!registration.sick().empty()) Feed(gang::NodeSick{node, registration.sick()});
-  Feed(joined);
+  core_.Registered(
+      node, registration.started_generation(),
+      registration.started_restore() ? Starts::Step(registration.started_restore_step()) : std::nullopt);
+  if (!registration.sick().empty()) core_.Feed(gang::NodeSick{node, registration.sick()});
+  core_.Feed(joined);
   // What was under way over the link before this one is lost, also where its end has not been seen.
   if (exchanges_) exchanges_->Left(node);
   steps_.Joined(node);
@@ -279,16 +279,12 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
 void Coordinator::Left(uint32_t node) {
   if (exchanges_) exchanges_->Left(node);
   steps_.Left(node);
-  if (!gang_ || fence_.lost()) return;
-  if (leadership_) leadership_->NodeClosed(node);
-  Feed(gang::NodeLeft{node});
-  if (gang_->nodes()[node].ended) terms_.Wait(clock_->Now());
-  if (gang_->nodes()[node].lost || gang_->nodes()[node].ended) LeaseRemoved(node);
+  core_.Left(node);
 }
 
 void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
-  if (fence_.lost()) return;
-  if (!gang_) {
+  if (core_.lost()) return;
+  if (!core_.began()) {
     early_.push_back({node, agents_[node].link, message});
     EndedBeforeItBegan();
     return;
@@ -296,34 +292,35 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
   switch (message.kind_case()) {
     case v1::AgentMessage::kExecuted:
       for (const uint32_t task : message.executed().tasks()) {
-        Feed(gang::MemberExecuted{task, message.executed().generation(), message.executed().time_ns()});
+        core_.Feed(gang::MemberExecuted{task, message.executed().generation(), message.executed().time_ns()});
       }
       return;
     case v1::AgentMessage::kExited:
       return OnExited(message.exited());
     case v1::AgentMessage::kStopped:
       agents_[node].lease_port = static_cast<uint16_t>(message.stopped().lease_port());
-      return Feed(gang::NodeStopped{
+      return core_.Feed(gang::NodeStopped{
           node, message.stopped().generation(), static_cast<uint16_t>(message.stopped().lease_port()),
-          message.stopped().unkillable(), message.stopped().last_words_ms(), starts_.Waits()});
+          message.stopped().unkillable(), message.stopped().last_words_ms(), core_.starts().Waits()});
     case v1::AgentMessage::kExiting:
-      return Feed(gang::NodeExiting{node, message.exiting().generation()});
+      return core_.Feed(gang::NodeExiting{node, message.exiting().generation()});
     case v1::AgentMessage::kTerminating:
       return OnTerminating(message.terminating());
     case v1::AgentMessage::kShardWritten:
       return ShardWritten(message.shard_written());
     case v1::AgentMessage::kShardDelayed:
-      return ShardDelayed(message.shard_delayed());
+      return core_.ShardDelayed(message.shard_delayed().generation(), message.shard_delayed().step(),
+                                message.shard_delayed().error());
     case v1::AgentMessage::kShardRestored:
       return ShardRestored(message.shard_restored());
     case v1::AgentMessage::kCheckpointBad:
-      return Feed(FromMessage(message.checkpoint_bad(), saves_));
+      return core_.Feed(FromMessage(message.checkpoint_bad(), core_.saves()));
     case v1::AgentMessage::kReports:
       return TakeReports(message.reports());
     case v1::AgentMessage::kStacks:
       return hangs_.Take(message.stacks(), node);
     case v1::AgentMessage::kHealth:
-      return Feed(gang::NodeSick{node, message.health().sick()});
+      return core_.Feed(gang::NodeSick{node, message.health().sick()});
     case v1::AgentMessage::kLinksTested:
       return LinksTested(node, message.links_tested());
     case v1::AgentMessage::kGather:
@@ -339,8 +336,8 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
         AddHistory("fabric", fmt::format("node {}: {}", agents_[node].name, text));
       return;
     case v1::AgentMessage::kWish:
-      if (message.wish().drain()) return Feed(gang::DrainNode{node, message.wish().reason()});
-      return Feed(gang::NodeReturned{node});
+      if (message.wish().drain()) return core_.Feed(gang::DrainNode{node, message.wish().reason()});
+      return core_.Feed(gang::NodeReturned{node});
     default:
       return;
   }
@@ -348,9 +345,9 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
 
 // A generation that is over waits for no values.
 void Coordinator::Gather(uint32_t node, const v1::Gather& gather) {
-  if (gather.generation() != gang_->generation()) return;
-  if (!exchanges_ || exchanges_->generation() != gang_->generation()) {
-    exchanges_.emplace(gang_->generation(), job_.task_count,
+  if (gather.generation() != core_.gang().generation()) return;
+  if (!exchanges_ || exchanges_->generation() != core_.gang().generation()) {
+    exchanges_.emplace(core_.gang().generation(), job_.task_count,
                        [this](uint32_t to, const v1::Gathered& gathered) {
                          auto message = NewMessage();
                          *message.mutable_gathered() = gathered;
@@ -362,14 +359,14 @@ void Coordinator::Gather(uint32_t node, const v1::Gather& gather) {
 }
 
 size_t Coordinator::WarmMembers() const {
-  const auto& members = gang_->members();
+  const auto& members = core_.gang().members();
   return static_cast<size_t>(std::count_if(members.begin(), members.end(), [&](const gang::Gang::Member& m) {
     return m.rank && job_.OptionsOf(m.node).warm;
   }));
 }
 
 void Coordinator::TakeWarm(const v1::WarmNews& news) {
-  if (news.generation() != gang_->generation()) return;
+  if (news.generation() != core_.gang().generation()) return;
   const std::string text =
       warm_.Take({news.rank(), news.generation(), static_cast<WarmStarts::State>(news.state()), news.text()},
                  WarmMembers());
@@ -377,43 +374,43 @@ void Coordinator::TakeWarm(const v1::WarmNews& news) {
 }
 
 void Coordinator::OnExited(const v1::MemberExited& message) {
-  const bool known = message.task() < gang_->members().size() && message.generation() == gang_->generation();
+  const bool known =
+      message.task() < core_.gang().members().size() && message.generation() == core_.gang().generation();
   std::string waited_for;
-  if (const auto rank = known ? gang_->members()[message.task()].rank : std::nullopt) {
+  if (const auto rank = known ? core_.gang().members()[message.task()].rank : std::nullopt) {
     if (message.status() == 0) {
       hangs_.Exited(*rank);
     } else if (gang::WaitedInVain(message.stderr_tail())) {
       waited_for = hangs_.WaitedFor(*rank);
     }
   }
-  Feed(gang::MemberExited{message.task(), message.generation(), ExitOf(message, waited_for)});
+  core_.Feed(gang::MemberExited{message.task(), message.generation(), ExitOf(message, waited_for)});
 }
 
-// After every event: a generation that has begun to run is watched, one that ends is not any more.
 void Coordinator::WatchProgress(gang::State before, uint64_t generation_before) {
-  const bool another = generation_before != gang_->generation();
-  if (before == gang::State::kRecovering) found_ = gang_->generation();
+  const bool another = generation_before != core_.gang().generation();
+  if (before == gang::State::kRecovering) found_ = core_.gang().generation();
   if (another) hangs_.Forget();
   const bool was = before == gang::State::kRunning;
-  const bool is = gang_->state() == gang::State::kRunning;
+  const bool is = core_.gang().state() == gang::State::kRunning;
   if (was && !is) return hangs_.End();
   if (!is || (was && !another)) return;
   std::vector<hang::Member> members;
-  for (const gang::Gang::Member& member : gang_->members()) {
+  for (const gang::Gang::Member& member : core_.gang().members()) {
     if (!member.rank) continue;
-    const gang::Role& role = gang_->RoleOf(member.node);
-    members.push_back({*member.rank, role.name, gang_->nodes()[member.node].name,
+    const gang::Role& role = core_.gang().RoleOf(member.node);
+    members.push_back({*member.rank, role.name, core_.gang().nodes()[member.node].name,
                        role.kind == gang::RoleKind::kTracked || role.kind == gang::RoleKind::kChief});
   }
-  hangs_.Begin(gang_->generation(), members, gang_->generation() != found_);
+  hangs_.Begin(core_.gang().generation(), members, core_.gang().generation() != found_);
 }
 
 std::set<uint32_t> Coordinator::CaptureStacks(uint64_t generation) {
   std::set<uint32_t> asked;
   auto message = NewMessage();
   message.mutable_capture_stacks()->set_generation(generation);
-  for (const uint32_t node : gang_->active()) {
-    if (!gang_->nodes()[node].present) continue;
+  for (const uint32_t node : core_.gang().active()) {
+    if (!core_.gang().nodes()[node].present) continue;
     asked.insert(node);
     Send(node, message);
   }
@@ -421,32 +418,28 @@ std::set<uint32_t> Coordinator::CaptureStacks(uint64_t generation) {
 }
 
 void Coordinator::TakeReports(const v1::MemberReports& reports) {
-  if (reports.generation() != gang_->generation()) return;
-  const uint64_t step = hangs_.Take(reports, saves_.Committing(gang_->generation()));
-  if (step > gang_->max_step()) Feed(gang::Progressed{step});
-  if (hangs_.TakeLearned()) Do(gang::Persist{});
+  if (reports.generation() != core_.gang().generation()) return;
+  const uint64_t step = hangs_.Take(reports, core_.saves().Committing(core_.gang().generation()));
+  if (step > core_.gang().max_step()) core_.Feed(gang::Progressed{step});
+  if (hangs_.TakeLearned()) core_.Persist();
 }
 
 void Coordinator::MaybeOver() {
   if (over_called_ || linger_timer_ != 0) return;
-  const bool done =
-      fence_.lost() ||
-      (gang_ && !fence_.raising() &&
-       (gang_->state() == gang::State::kFinished || gang_->state() == gang::State::kRequeueing));
   const bool linked = std::any_of(agents_.begin(), agents_.end(),
                                   [](const auto& item) { return item.second.link != nullptr; });
-  if (!done || linked) return;
+  if (!core_.over() || linked) return;
   linger_timer_ = loop_.After(kLinger, [this] {
     linger_timer_ = 0;
     over_called_ = true;
-    saves_.Clear();
+    core_.EndSaves();
     // Behind what is still to be done, the record before all: it is not lost when the store is slow, and the loop does not
     // wait for it in the destructor.
     std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
     if (prober_) next = [worker = prober_.get(), then = std::move(next)] { worker->Do(then); };
     storage_.End();
     // The last generation's too: nobody comes after it who would remove what it has left. A job that is requeued goes on.
-    next = orphans_.AtTheEnd(ending_.finished() && !fence_.lost(), std::move(next));
+    next = orphans_.AtTheEnd(core_.ending().finished() && !core_.lost(), std::move(next));
     next = [worker = committer_.get(), &removals = removals_, then = std::move(next)] {
       worker->Do([&removals, then] { removals.AtTheEnd(then); });
     };
@@ -457,7 +450,7 @@ void Coordinator::MaybeOver() {
 v1::CoordinatorMessage Coordinator::NewMessage() const {
   v1::CoordinatorMessage message;
   message.set_gang(job_.Id());
-  message.set_term(fence_.term());
+  message.set_term(core_.fence().term());
   return message;
 }
 
@@ -478,7 +471,7 @@ void Coordinator::Broadcast(const v1::CoordinatorMessage& message) {
 // -----------------------------------------------------------------------------------------------------
 
 void Coordinator::AddHistory(const std::string& kind, const std::string& text) {
-  AddHistory(kind, text, gang_ ? gang_->generation() : 0);
+  AddHistory(kind, text, core_.began() ? core_.gang().generation() : 0);
 }
 
 void Coordinator::AddHistory(const std::string& kind, const std::string& text, uint64_t generation) {
@@ -493,19 +486,20 @@ GangMetrics Coordinator::Metrics() const {
   metrics.gang = job_.Id();
   metrics.uid = job_.uid;
   metrics.tasks = job_.task_count;
-  metrics.state = gang::ToString(gang_ ? gang_->state() : gang::State::kJoining);
+  metrics.state = gang::ToString(core_.began() ? core_.gang().state() : gang::State::kJoining);
   metrics.checkpoint = newest_;
-  if (!gang_) return metrics;
-  metrics.generation = gang_->generation();
-  metrics.restarts = gang_->restarts();
-  metrics.user_faults = gang_->user_faults();
-  metrics.nodes_active = static_cast<uint32_t>(gang_->active().size());
-  for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    metrics.nodes_spare += gang_->IsSpare(node) ? 1 : 0;
-    metrics.nodes_lost += gang_->nodes()[node].lost ? 1 : 0;
+  if (!core_.began()) return metrics;
+  metrics.generation = core_.gang().generation();
+  metrics.restarts = core_.gang().restarts();
+  metrics.user_faults = core_.gang().user_faults();
+  metrics.nodes_active = static_cast<uint32_t>(core_.gang().active().size());
+  for (uint32_t node = 0; node < core_.gang().nodes().size(); ++node) {
+    metrics.nodes_spare += core_.gang().IsSpare(node) ? 1 : 0;
+    metrics.nodes_lost += core_.gang().nodes()[node].lost ? 1 : 0;
   }
-  if (gang_->recovery_ns() > 0) metrics.recovery_seconds = static_cast<double>(gang_->recovery_ns()) / 1e9;
-  if (gang_->max_step() > 0) metrics.step = gang_->max_step();
+  if (core_.gang().recovery_ns() > 0)
+    metrics.recovery_seconds = static_cast<double>(core_.gang().recovery_ns()) / 1e9;
+  if (core_.gang().max_step() > 0) metrics.step = core_.gang().max_step();
   std::vector<int64_t> steps;
   for (const hang::Pace& pace : Paces()) {
     if (pace.step_ns > 0) steps.push_back(pace.step_ns);
@@ -519,13 +513,13 @@ GangMetrics Coordinator::Metrics() const {
 }
 
 GangRecord Coordinator::Record() const {
-  GangRecord record = RecordOf({job_, self_, fence_, gang_ ? &*gang_ : nullptr, starts_, terms_});
+  GangRecord record = core_.Record(job_, self_);
   if (!holder_.empty()) record.state = kWaiting;
   record.created_ns = created_ns_;
   record.updated_ns = RealtimeNs();
   record.first_cause = cause_;
   record.starts = hangs_.Starts();
-  record.warm = gang_ ? warm_.Text(WarmMembers()) : "";
+  record.warm = core_.began() ? warm_.Text(WarmMembers()) : "";
   record.restart_cause = restart_cause_;
   record.events = history_;
   return record;

@@ -20,18 +20,14 @@
 #include "daemon/beat/beat.h"
 #include "daemon/coordinator/commit_order.h"
 #include "daemon/coordinator/coordinator_context.h"
-#include "daemon/coordinator/ending.h"
+#include "daemon/coordinator/core.h"
 #include "daemon/coordinator/hang_watch.h"
 #include "daemon/coordinator/link_verdict.h"
 #include "daemon/coordinator/orphans.h"
-#include "daemon/coordinator/pending_saves.h"
 #include "daemon/coordinator/record.h"
-#include "daemon/coordinator/record_fence.h"
 #include "daemon/coordinator/removals.h"
-#include "daemon/coordinator/starts.h"
 #include "daemon/coordinator/storage_limit.h"
 #include "daemon/coordinator/take_over.h"
-#include "daemon/coordinator/terms.h"
 #include "daemon/coordinator/warm_starts.h"
 #include "daemon/gang/gang.h"
 #include "daemon/gang_job/gang_job.h"
@@ -49,10 +45,10 @@ struct SlurmJob;
 
 // On the loop's thread only; what blocks goes to threads of its own: one writes records, in order, and waits for nothing
 // else; another commits checkpoints, each when its generation's record is in the store.
-class Coordinator : public std::enable_shared_from_this<Coordinator> {
+class Coordinator : public std::enable_shared_from_this<Coordinator>, private CoordinatorCore::Shell {
  public:
   Coordinator(CoordinatorContext context, GangJob job);
-  ~Coordinator();
+  ~Coordinator() override;
 
   // How this node comes to coordinate.
   struct Origin : TakeOver::Origin {
@@ -76,6 +72,53 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   [[nodiscard]] const GangJob& job() const { return job_; }
 
  private:
+  // ---- what the core orders: actions.cc, checkpoints.cc, leases.cc, slurm_side.cc, absent_nodes.cc, link_tests.cc
+  [[nodiscard]] lease::Nanos Now() const override;
+  void Do(const gang::TestLinks& action) override;
+  void Do(const gang::ReportToJob& action) override;
+  void Do(const gang::Note& action) override;
+  void Do(const gang::TellMembers& action) override;
+  void Do(const gang::SetTimer& action) override;
+  void Do(const gang::LoseNode& action) override;
+  void Do(const gang::DrainInSlurm& action) override;
+  void Handled(const gang::Event& event, gang::State before,
+               const std::vector<gang::Action>& actions) override;
+  void Fed(const gang::Event& event, gang::State before, uint64_t generation) override;
+  void WriteRecord(const RecordFence::Advance& advance) override;
+  void WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) override;
+  void FindSuccessor(const std::string& why) override;
+  void AskTerm() override;
+  void MarkBad(const gang::RejectCheckpoint& bad, bool later) override;
+  void BuildStart(const Starts::Prepared& prepared) override;
+  void SendStart(const std::set<uint32_t>& nodes) override;
+  void SendStop(const gang::StopGeneration& action) override;
+  void BuildFinish(const gang::FinishGang& action) override;
+  void SendFinish(const std::set<uint32_t>& nodes) override;
+  void Attend(uint32_t node) override;
+  void CloseLink(uint32_t node) override;
+  void AwaitEndRecord() override;
+  Status OrderRequeue(const gang::RequeueJob& action) override;
+  void Requeue() override;
+  void MaybeOver() override;
+  void Commit(const PendingSaves::Commit& action, const Fence& fence,
+              const std::set<uint64_t>& kept) override;
+  void Do(const PendingSaves::Tell& action) override;
+  void Do(const PendingSaves::Wait& action) override;
+  void Do(const PendingSaves::Note& action) override;
+  void Do(const PendingSaves::StoreRefuses& action) override;
+  void Committed(const Manifest& manifest, const PendingSaves::Over& over) override;
+  [[nodiscard]] bool HasLease() const override { return leadership_ != nullptr; }
+  void Lead(const lease::LeadSettings& settings) override;
+  void NodeAttached(uint32_t node) override;
+  void NodeClosed(uint32_t node) override;
+  void NodeRemoved(uint32_t node) override;
+  void SetStop(uint64_t generation) override;
+  void StoreConfirmed(lease::Nanos asked_at) override;
+  void Depose(uint64_t term) override;
+  void RaiseAt(std::optional<lease::Nanos> at) override;
+  void Probe() override;
+  void ProbeAbsent() override;
+
   struct Agent {
     std::shared_ptr<Link> link;
     std::string name;
@@ -107,41 +150,14 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   bool EndedBeforeItBegan();
   void Left(uint32_t node);
   void Refuse(const std::string& text);
-  void Feed(const gang::Event& event);
-  void Carry(std::vector<gang::Action> actions);
-  void Do(const gang::StartGeneration& action);
-  void Do(const gang::TestLinks& action);  // link_tests.cc
-  void LinksTested(uint32_t node, const v1::LinksTested& tested);
-  void Do(const gang::StopGeneration& action);
-  void Do(const gang::FinishGang& action);
-  void MaybeSendFinish();
-  void WaitForEndRecord();
-  void MaybeRequeue();
+  void LinksTested(uint32_t node, const v1::LinksTested& tested);  // link_tests.cc
   static v1::Finish FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code);
-  void Do(const gang::Persist& action);
-  void Do(const gang::ReportToJob& action);
-  void Do(const gang::Note& action);
-  void Do(const gang::TellMembers& action);
-  void Do(const gang::SetTimer& action);
-  void Do(const gang::RejectCheckpoint& action);
-  void Reject(const gang::RejectCheckpoint& bad);
-  void Rejected(const Fence& fence, const gang::RejectCheckpoint& bad, const Status& marked,
-                const Result<GangHead>& head);
-  void Do(const gang::LoseNode& action);
   void RequeuedBySlurm();
   void SetDown(const gang::LoseNode& action, const Status& newest);
   void SetDownIfNewest(const gang::LoseNode& action, const std::shared_ptr<bool>& settled);
   void SetDownByQuorum(const gang::LoseNode& action, const std::shared_ptr<bool>& settled);
   void SetDownLater();
-  void Do(const gang::DrainInSlurm& action);
-  void Do(const gang::RequeueJob& action);
 
-  void MaybeSendStarts();
-  void SendStart(const std::set<uint32_t>& nodes);
-  bool PrepareStart();
-  void BuildStart(const Starts::Prepared& prepared);
-  // Most of the gang follows this coordinator.
-  [[nodiscard]] bool Followed() const;
   [[nodiscard]] gang::Settings Settings() const;
   [[nodiscard]] std::optional<uint32_t> NodeOf(const std::string& name) const;
   [[nodiscard]] uint32_t TaskOf(uint32_t rank) const;  // past the last one for none
@@ -156,27 +172,15 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Registered(uint32_t node, const v1::Register& registration);
   void OverAlready(const GangRecord& record);
   void ShardWritten(const v1::ShardWritten& written);
-  void CommitWaiting();
-  void Carry(const PendingSaves::Actions& actions);
-  void Do(const PendingSaves::Commit& action);
-  void Do(const PendingSaves::Tell& action);
-  void Do(const PendingSaves::Wait& action);
-  void Do(const PendingSaves::Note& action);
-  void Do(const PendingSaves::StoreRefuses& action);
-  [[nodiscard]] PendingSaves::Now SavesNow() const;
   void ShardRestored(const v1::ShardRestored& restored);
-  void CommitDone(const Manifest& manifest, const Status& status);
   void RememberWritten(const Manifest& manifest);
-  void ShardDelayed(const v1::ShardDelayed& delayed);
   void TakeFailures(const v1::Register& registration);
   void Gather(uint32_t node, const v1::Gather& gather);
   void OnExited(const v1::MemberExited& message);
   [[nodiscard]] size_t WarmMembers() const;
   void TakeWarm(const v1::WarmNews& news);
-  void Deposed(const std::string& why);
   // With the successor's term those who hear it may ask for the next one, should it be dead.
   void StepDown(const std::string& successor, uint64_t term = 0);
-  void MaybeOver();
 
   void WatchProgress(gang::State before, uint64_t generation_before);
   std::set<uint32_t> CaptureStacks(uint64_t generation);
@@ -190,23 +194,11 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   void Comment(const std::string& text);
 
   // leases.cc
-  void BeginLeases(const std::optional<Terms::Found>& found);
   void LeadWhenDurable();
-  void Lead();
-  void Probe();
   void Probed(const std::vector<lease::NodeIndex>& closed, uint64_t term);
-  void ProbeAbsent();
   void AbsentProbed(const std::map<uint32_t, Port>& ports);
   void ProbeAbsentLater();
   [[nodiscard]] LeadEvents MakeLeadEvents();
-  void Attend(uint32_t node);
-  void CloseLost(uint32_t node);
-  void LeaseRemoved(uint32_t node);
-  void LeaseStop(uint64_t generation);
-  void ConfirmInStore();
-  void MaybeRaise();
-  void RaiseTerm();
-  void TermRaised(const Status& raised);
   [[nodiscard]] std::set<uint32_t> Here() const;  // nodes that have a link
 
   CoordinatorContext context_;
@@ -219,7 +211,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::shared_ptr<Catalog> catalog_;
   std::function<void()> over_;
 
-  std::optional<gang::Gang> gang_;  // from when the record is ours
+  CoordinatorCore core_;
   std::vector<Early> early_;
   WarmStarts warm_;
   std::optional<v1::Finish> end_;  // the record says that the gang is over: how
@@ -233,15 +225,11 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   Loop::TimerId absent_timer_ = 0;
   Loop::TimerId raise_timer_ = 0;
 
-  RecordFence fence_;
-  Starts starts_;
-  Ending ending_;
   std::optional<GangMetrics::Checkpoint> newest_;  // that the gang has committed
   std::map<uint64_t, uint64_t> saved_in_;  // steps of checkpoints, and the generations that saved them
   std::optional<v1::Start> start_;         // of the current generation
   std::optional<v1::Finish> finish_;       // how the gang has ended
   gang::RequeueJob requeue_;               // the newest that was ordered
-  PendingSaves saves_;
   Restored restored_;
   // Of the newest ones that were committed here: the prefixes of shards that have a WRITE.
   std::map<uint64_t, std::vector<std::string>> written_;
@@ -264,7 +252,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   std::unique_ptr<Leadership> leadership_;
   std::vector<BeatAddress> addresses_;
   std::string beat_key_;
-  Terms terms_;
   lease::Nanos asked_at_ = 0;  // before the term was taken
 
   std::vector<gang::LoseNode> down_later_;  // of which Slurm is told when the gang is over
@@ -290,6 +277,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator> {
   steps::GangSide steps_;
 };
 
+// Checkpoints that are good; actions.cc.
+std::vector<CoordinatorCore::Listed> GoodOf(const GangHead& head);
 // That a gang waits for its name, which another has; takeover.cc.
 v1::CoordinatorMessage Waiting(v1::CoordinatorMessage message, const std::string& holder);
 

@@ -7,7 +7,7 @@ namespace muster {
 
 void Coordinator::Do(const gang::TestLinks& action) {
   const std::vector<uint32_t>& nodes = action.nodes;
-  const gang::Gang::Node& leads = gang_->nodes()[nodes.front()];
+  const gang::Gang::Node& leads = core_.gang().nodes()[nodes.front()];
   auto message = NewMessage();
   v1::TestLinks* order = message.mutable_test_links();
   order->set_test(action.test);
@@ -33,7 +33,7 @@ void Coordinator::LinksTested(uint32_t node, const v1::LinksTested& tested) {
   } else {
     event.error = verdict.error().message;
   }
-  Feed(event);
+  core_.Feed(event);
 }
 
 }  // namespace muster

@@ -50,11 +50,11 @@ bool MayBeRequeued(const SlurmJob& facts, const GangJob& job) {
 
 void Coordinator::AskSlurm() {
   slurm_timer_ = 0;
-  if (context_.slurm == nullptr || fence_.lost()) return;
+  if (context_.slurm == nullptr || core_.lost()) return;
   context_.slurm->JobInfo(
       RunOf(job_, created_ns_), Slurm::Sharing::kSkip, [weak = weak_from_this()](Result<SlurmJob> facts) {
         const auto self = weak.lock();
-        if (!self || self->fence_.lost()) return;
+        if (!self || self->core_.lost()) return;
         std::chrono::milliseconds again = kSlurmRetry;
         if (facts) {
           self->job_in_slurm_ = std::make_shared<const SlurmJob>(*facts);
@@ -74,10 +74,10 @@ std::chrono::milliseconds Coordinator::TakeFacts(const SlurmJob& facts) {
   gang::JobFacts known;
   if (facts.batch) known.batch_node = NodeOf(facts.batch_host);
   known.can_requeue = facts.batch && facts.requeueable;
-  Feed(known);
+  core_.Feed(known);
   if (facts.state == "RUNNING" && facts.preempt_time > 0) {
     announced_ = gang::Announced::kPreemption;
-    Feed(gang::EndNear{gang::CauseClass::kPreemption, facts.grace_seconds * 500LL});
+    core_.Feed(gang::EndNear{gang::CauseClass::kPreemption, facts.grace_seconds * 500LL});
     return kPoll;
   }
   if (facts.end_time == 0 || facts.state != "RUNNING") return kPoll;
@@ -90,13 +90,13 @@ std::chrono::milliseconds Coordinator::TakeFacts(const SlurmJob& facts) {
     // Members that were asked to exit may do so.
     if (announced_ == gang::Announced::kTimeLimit && MayBeRequeued(facts, job_)) {
       announced_ = gang::Announced::kNothing;
-      Feed(gang::EndMoved{});
+      core_.Feed(gang::EndMoved{});
     }
     return std::min<std::chrono::milliseconds>(kPoll, std::chrono::milliseconds(left_ms - margin_ms));
   }
   // The requeue itself needs a part of what is left.
   announced_ = gang::Announced::kTimeLimit;
-  Feed(gang::EndNear{gang::CauseClass::kTimeLimit, left_ms / 2});
+  core_.Feed(gang::EndNear{gang::CauseClass::kTimeLimit, left_ms / 2});
   return kPollNearEnd;
 }
 
@@ -110,7 +110,7 @@ void Coordinator::OnTerminating(const v1::Terminating& message) {
   }
   // Every task says so, some when the answer is there already: each time the reason is not known until Slurm is asked.
   gang::Terminating event{message.task(), message.signal(), context_.slurm != nullptr};
-  Feed(event);
+  core_.Feed(event);
   if (!event.undecided || std::exchange(asking_why_, true)) return;
   context_.slurm->JobInfo(RunOf(job_, created_ns_), Slurm::Sharing::kSkip,
                           [weak = weak_from_this(), event,
@@ -118,7 +118,7 @@ void Coordinator::OnTerminating(const v1::Terminating& message) {
                             const auto self = weak.lock();
                             if (!self) return;
                             self->asking_why_ = false;
-                            if (self->fence_.lost()) return;
+                            if (self->core_.lost()) return;
                             if (facts && facts->state == "RUNNING" && facts->preempt_time > 0) {
                               self->TakeFacts(*facts);
                               return;
@@ -128,10 +128,10 @@ void Coordinator::OnTerminating(const v1::Terminating& message) {
                             if (facts && self->MaybeWarned(*facts, warn_seconds)) return;
                             // Unless it was this coordinator that had it requeued.
                             if (facts && facts->batch && facts->restart_count > self->job_.restart_count &&
-                                self->gang_->state() != gang::State::kRequeueing)
+                                self->core_.gang().state() != gang::State::kRequeueing)
                               self->RequeuedBySlurm();
                             event.undecided = false;
-                            self->Feed(event);
+                            self->core_.Feed(event);
                           });
 }
 
@@ -143,7 +143,7 @@ bool Coordinator::MaybeWarned(const SlurmJob& facts, uint32_t warn_seconds) {
              "Slurm has sent the members the job's --signal: the job is requeued when they have ended");
   // The members may take what is left but for the requeue, or half of a short rest.
   const int64_t left = LeftMs(facts);
-  Feed(gang::EndNear{gang::CauseClass::kTimeLimit, std::max(left / 2, left - kForRequeueMs), true});
+  core_.Feed(gang::EndNear{gang::CauseClass::kTimeLimit, std::max(left / 2, left - kForRequeueMs), true});
   return true;
 }
 
@@ -163,7 +163,7 @@ void Coordinator::RequeuedBySlurm() {
 void Coordinator::Do(const gang::LoseNode& action) {
   if (context_.slurm == nullptr) return;
   size_t present = 0;
-  for (const gang::Gang::Node& node : gang_->nodes()) present += node.present ? 1 : 0;
+  for (const gang::Gang::Node& node : core_.gang().nodes()) present += node.present ? 1 : 0;
   if (present < kMinWitnesses) {
     AddHistory("slurm",
                fmt::format("{} is not set DOWN: there is no second observer", job_.hosts[action.node]));
@@ -183,13 +183,13 @@ void Coordinator::SetDownIfNewest(const gang::LoseNode& action, const std::share
     const Result<GangHead> head = catalog->Load();
     loop.Post([weak, head, action, settled, asked] {
       const auto self = weak.lock();
-      if (!self || self->fence_.lost()) return;
-      if (head && self->fence_.Seen(head->fence.term)) return self->Deposed(self->fence_.Newer());
+      if (!self || self->core_.lost()) return;
+      if (head && self->core_.Overtaken(head->fence.term)) return;
       const bool silent = !head && head.error().code == Errc::kUnavailable;
       if (*settled || (silent && self->context_.beat != nullptr)) return;
       // Asked again are a store that has a newer term, which may be the term that this coordinator is raising, and a store whose
       // answer is old, because this host has stood still since it asked: another coordinator may have followed.
-      const bool newer = head && head->fence.term > self->fence_.term();
+      const bool newer = head && head->fence.term > self->core_.fence().term();
       if (newer || self->clock_->Now() - asked > self->config_.lease_ms * 1'000'000) {
         self->loop_.After(kRaising, [weak, action, settled] {
           if (const auto self = weak.lock()) self->SetDownIfNewest(action, settled);
@@ -209,10 +209,10 @@ void Coordinator::SetDownByQuorum(const gang::LoseNode& action, const std::share
   const auto due = loop_.Now() + 2 * lease;
   loop_.After(2 * lease, [weak = weak_from_this(), action, settled, lease, due] {
     const auto self = weak.lock();
-    if (!self || *settled || self->fence_.lost() || !self->gang_->nodes()[action.node].lost) return;
+    if (!self || *settled || self->core_.lost() || !self->core_.gang().nodes()[action.node].lost) return;
     // A host that has stood still does not know yet whom they follow.
     const bool late = self->loop_.Now() > due + lease;
-    if (late || !self->terms_.quorum()) return self->SetDownByQuorum(action, settled);
+    if (late || !self->core_.terms().quorum()) return self->SetDownByQuorum(action, settled);
     *settled = true;
     self->SetDown(action, {});
   });
@@ -226,11 +226,11 @@ void Coordinator::SetDown(const gang::LoseNode& action, const Status& newest) {
                                    : fmt::format("{} is not set DOWN: {}", host, done.error().message));
   };
   if (!newest) return say(newest);
-  if (!gang_->nodes()[action.node].lost)
+  if (!core_.gang().nodes()[action.node].lost)
     return AddHistory("slurm", fmt::format("{} is not set DOWN: it is back", job_.hosts[action.node]));
-  const gang::State state = gang_->state();
+  const gang::State state = core_.gang().state();
   // Should slurmd live there it kills the job's script then, and Slurm calls the job failed: the requeue does both at once.
-  if (gang_->IsBatchHost(action.node) && state != gang::State::kFinished)
+  if (core_.gang().IsBatchHost(action.node) && state != gang::State::kFinished)
     return down_later_.push_back(action);
   const bool over = state == gang::State::kFinished || state == gang::State::kRequeueing;
   if (!over && job_.components.EndWith(action.node, down_)) {
@@ -262,21 +262,16 @@ void Coordinator::Do(const gang::DrainInSlurm& action) {
       });
 }
 
-void Coordinator::Do(const gang::RequeueJob& action) {
-  if (context_.slurm == nullptr) return Feed(gang::RequeueFailed{"this daemon has no access to Slurm"});
+Status Coordinator::OrderRequeue(const gang::RequeueJob& action) {
+  if (context_.slurm == nullptr) return Error{Errc::kUnavailable, "this daemon has no access to Slurm"};
   requeue_ = action;
-  ending_.Requeue();
-  WaitForEndRecord();
-  MaybeRequeue();
+  return {};
 }
 
-// Behind the record that says so: should this coordinator die now, another goes on with it. Nothing of the job is ended
-// before that.
-void Coordinator::MaybeRequeue() {
-  if (fence_.lost() || !ending_.DueRequeue(Followed())) return;
+void Coordinator::Requeue() {
   const gang::RequeueJob& action = requeue_;
   // Without its batch host Slurm would wait for what is left of the job on the others.
-  if (gang_->BatchHostLost()) {
+  if (core_.gang().BatchHostLost()) {
     auto message = NewMessage();
     message.mutable_refused()->set_text("the job is requeued: " + action.reason);
     message.mutable_refused()->set_job_is_over(true);
@@ -286,15 +281,15 @@ void Coordinator::MaybeRequeue() {
   // The script's node is the last one that is set DOWN.
   std::vector<std::string> dead;
   for (const uint32_t node : action.dead)
-    dead.insert(gang_->IsBatchHost(node) ? dead.end() : dead.begin(), job_.hosts[node]);
-  const auto script = action.launch_failed     ? Slurm::Script::kMayHaveFailed
-                      : gang_->BatchHostLost() ? Slurm::Script::kMayBeKilled
-                                               : Slurm::Script::kRuns;
+    dead.insert(core_.gang().IsBatchHost(node) ? dead.end() : dead.begin(), job_.hosts[node]);
+  const auto script = action.launch_failed           ? Slurm::Script::kMayHaveFailed
+                      : core_.gang().BatchHostLost() ? Slurm::Script::kMayBeKilled
+                                                     : Slurm::Script::kRuns;
   context_.slurm->Requeue(RunOf(job_, created_ns_), std::move(dead), action.reason, script,
                           [weak = weak_from_this()](const Status& done) {
                             const auto self = weak.lock();
                             if (!self || done) return;
-                            self->Feed(gang::RequeueFailed{done.error().message});
+                            self->core_.Feed(gang::RequeueFailed{done.error().message});
                           });
 }
 

@@ -172,7 +172,7 @@ void Coordinator::TryTakeOver(std::chrono::milliseconds pause) {
     Tried tried = LookAndSwap(*catalog, rules, now, mine, [&weak] { return !weak.expired(); });
     loop.Post([weak, tried = std::move(tried)]() mutable {
       const auto self = weak.lock();
-      if (!self || self->fence_.lost()) return;
+      if (!self || self->core_.lost()) return;
       if (auto* taken = std::get_if<TakenRecord>(&tried)) return self->Begin(std::move(*taken));
       if (const auto* why = std::get_if<Error>(&tried)) return self->NotTaken(*why);
       if (const auto* held = std::get_if<TakeOver::Held>(&tried)) return self->AskHolder(held->record);
@@ -204,7 +204,7 @@ void Coordinator::AskHolder(const GangRecord& holder) {
   const JobRun own{job_.job_id, job_.restart_count, job_.uid, created_ns_ / 1'000'000'000};
   AskOfJobs(context_.slurm, own, holder, [weak = weak_from_this(), holder](const Result<SlurmJob>& job) {
     const auto self = weak.lock();
-    if (!self || self->fence_.lost()) return;
+    if (!self || self->core_.lost()) return;
     NameClaim& claim = self->take_over_->claim();
     const NameClaim::Next next = claim.Heard(holder, job, Nanos(self->loop_.Now()));
     self->holder_ = claim.holder();
@@ -236,28 +236,19 @@ bool Coordinator::EndedBeforeItBegan() {
 
 void Coordinator::Begin(TakenRecord taken) {
   const GangHead& head = taken.head;
-  fence_.Take(head.fence);
+  core_.Take(head.fence, GoodOf(head), head.latest);
   holder_.clear();
   waiting_.clear();
-  starts_.SetNewest(head.latest);
-  for (const CheckpointInfo& checkpoint : head.checkpoints) {
+  for (const CheckpointInfo& checkpoint : head.checkpoints)
     saved_in_[checkpoint.step] = checkpoint.fence.generation;
-    if (checkpoint.good && checkpoint.fence.generation == fence_.fence().generation)
-      saves_.CommittedBefore(checkpoint.fence.generation, checkpoint.step);
-  }
   if (origin_.taken) origin_.taken(true);
   if (taken.after == TakeOver::Swap::After::kEnd) return OverAlready(*taken.record);
-  gang::Memory memory;
-  std::optional<Terms::Found> terms;
-  if (taken.after == TakeOver::Swap::After::kGang) {
-    GangRecord& previous = *taken.record;
-    memory = MemoryOf(previous);
-    terms = TermsOf(previous);
-    Inherit(previous, &starts_);
-    history_ = std::move(previous.events);
-    created_ns_ = previous.created_ns;
-    cause_ = std::move(previous.first_cause);
-    restart_cause_ = std::move(previous.restart_cause);
+  const GangRecord* previous = taken.after == TakeOver::Swap::After::kGang ? &*taken.record : nullptr;
+  if (previous != nullptr) {
+    history_ = previous->events;
+    created_ns_ = previous->created_ns;
+    cause_ = previous->first_cause;
+    restart_cause_ = previous->restart_cause;
   }
   if (taken.record) {
     const bool same_gang = taken.record->IsOf(job_);
@@ -270,14 +261,14 @@ void Coordinator::Begin(TakenRecord taken) {
     if (checkpoint.step == head.latest && checkpoint.created_ns >= created_ns_)
       newest_ = {checkpoint.step, checkpoint.bytes, static_cast<double>(checkpoint.created_ns) / 1e9, {}, {}};
   }
-  memory.generation = fence_.fence().generation;  // of a new gang: of the one that had its key before
-  spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence_.term(),
-               fence_.fence().generation, memory.running ? ", recovering" : "");
-  gang_.emplace(Settings(), memory);
-  order_->Recorded(fence_.fence().generation);
-  BeginLeases(terms);
-  AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, fence_.term()));
-  Carry(gang_->Begin());
+  const Fence& fence = core_.fence().fence();
+  spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence.term,
+               fence.generation, previous != nullptr ? ", recovering" : "");
+  if (context_.beat != nullptr) beat_key_ = origin_.key.empty() ? MakeBeatKey() : origin_.key;
+  core_.Begin(Settings(), previous, {origin_.promised, origin_.closed, asked_at_, clock_->Now()}, Here());
+  order_->Recorded(fence.generation);
+  AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, core_.fence().term()));
+  core_.Go();
   LeadWhenDurable();
   AskSlurm();
   orphans_.Collect();
@@ -308,7 +299,7 @@ void Coordinator::OverAlready(const GangRecord& record) {
   auto message = NewMessage();
   *message.mutable_finish() = *end_;
   Broadcast(message);
-  fence_.Lose();
+  core_.Lose();
   MaybeOver();
 }
 
@@ -320,15 +311,14 @@ void Coordinator::Refuse(const std::string& text) {
   message.mutable_refused()->set_text(text);
   message.mutable_refused()->set_job_is_over(job_is_over_);
   Broadcast(message);
-  fence_.Lose();
+  core_.Lose();
   leadership_.reset();
   MaybeOver();
 }
 
 // A newer term has the record: this coordinator is not obeyed any more. Another node may coordinate this gang now,
 // and then its members run on; or another job has taken the key, and then they must not.
-void Coordinator::Deposed(const std::string& why) {
-  if (!fence_.AskWhose()) return;
+void Coordinator::FindSuccessor(const std::string& why) {
   // Not behind what the worker may be stuck with: what cannot be written can be read.
   context_.reader->Do([weak = weak_from_this(), catalog = catalog_, why, &loop = loop_] {
     const Result<GangHead> head = catalog->Load();
@@ -336,10 +326,10 @@ void Coordinator::Deposed(const std::string& why) {
         head ? GangRecord::Decode(head->record) : Result<GangRecord>(head.error());
     loop.Post([weak, record, why, read = head.ok()] {
       const auto self = weak.lock();
-      if (!self || self->fence_.lost()) return;
+      if (!self || self->core_.lost()) return;
       if (!read) return self->StepDown("");  // nobody knows whose it is
       if (record && record->IsOf(self->job_)) return self->StepDown(record->coordinator);
-      if (self->ending_.finished())
+      if (self->core_.ending().finished())
         return self->StepDown("");  // a later job of the same name goes on from here
       self->Refuse(fmt::format(
           "gang {}: another coordinator has taken over {} ({}); does another job use the same name=KEY?",
@@ -349,10 +339,10 @@ void Coordinator::Deposed(const std::string& why) {
 }
 
 void Coordinator::StepDown(const std::string& successor, uint64_t term) {
-  if (fence_.lost()) return;
+  if (core_.lost()) return;
   spdlog::warn("gang {}: {} coordinates now; this coordinator of term {} steps down", job_.Id(),
-               successor.empty() ? "another node" : successor, fence_.term());
-  fence_.Lose();
+               successor.empty() ? "another node" : successor, core_.fence().term());
+  core_.Lose();
   leadership_.reset();
   auto message = NewMessage();
   message.set_term(term);

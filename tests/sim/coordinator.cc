@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/planted.h"
-#include "daemon/coordinator/record_of_gang.h"
 #include "daemon/gang/cause.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
@@ -15,10 +14,18 @@ namespace {
 constexpr Nanos kRetry = 300 * kMs;
 constexpr Nanos kLinger = 400 * kMs;
 constexpr Nanos kEndDurable = 3'000 * kMs;
+constexpr Nanos kAbsent = 2'200 * kMs;
 
 // Who must answer for an end: ExitOf.
 void Classify(gang::Exit* exit) {
   exit->cause = gang::Classify({.status = exit->status, .node_lost = exit->supervisor_lost}, {}).cause;
+}
+
+std::vector<CoordinatorCore::Listed> ListedIn(const Store::Head& head) {
+  std::vector<CoordinatorCore::Listed> listed;
+  for (const auto& [step, fence] : head.checkpoints)
+    listed.push_back({step, fence.generation, ManifestOf(step, fence)});
+  return listed;
 }
 
 }  // namespace
@@ -30,9 +37,11 @@ Coordinator::Coordinator(Daemon& daemon, Origin origin)
       take_over_(origin_, daemon.sim.options.gang_job, daemon.sim.options.gang_job.hosts[daemon.host.index()],
                  {.successor = daemon.host.Local() + 2 * daemon.sim.options.times.silence,
                   .refusal = daemon.host.Local() + daemon.sim.options.join_timeout}),
-      terms_(
-          static_cast<lease::NodeIndex>(daemon.host.index()), daemon.sim.options.candidates,
-          {.after_loss = daemon.sim.options.times.silence, .to_grow = daemon.sim.options.times.reconnect}) {}
+      core_(*this,
+            Terms(static_cast<lease::NodeIndex>(daemon.host.index()), daemon.sim.options.candidates,
+                  {.after_loss = daemon.sim.options.times.silence,
+                   .to_grow = daemon.sim.options.times.reconnect}),
+            true) {}
 
 Coordinator::~Coordinator() {
   daemon_.EndLead();
@@ -113,46 +122,37 @@ void Coordinator::NotTaken(const Error& why) {
 }
 
 void Coordinator::Taken(const Store::Head& head, TakeOver::Swap::After after) {
-  fence_.Take(head.fence);
-  starts_.SetNewest(head.Latest());
-  for (const auto& [step, fence] : head.checkpoints) {
-    if (fence.generation == fence_.fence().generation) saves_.CommittedBefore(fence.generation, step);
-  }
+  core_.Take(head.fence, ListedIn(head), head.Latest());
   origin_.taken(true);
   if (after == TakeOver::Swap::After::kEnd) {
     end_ = Finish{head.record->succeeded};
-    fence_.Lose();
-    Broadcast(fence_.term(), *end_);
+    core_.Lose();
+    Broadcast(term(), *end_);
     return MaybeOver();
   }
-  gang::Memory memory;
-  std::optional<Terms::Found> terms;
-  if (after == TakeOver::Swap::After::kGang) {
-    memory = MemoryOf(*head.record);
-    terms = TermsOf(*head.record);
-    Inherit(*head.record, &starts_);
-  }
-  world_.Log("n{} coordinates, term {}, generation {}{}", daemon_.host.index(), fence_.term(),
-             fence_.fence().generation, memory.running ? ", recovering" : "");
-  daemon_.sim.invariants.Coordinates(fence_.term(), origin_.promised);
-  gang_.emplace(daemon_.sim.options.gang, memory);
-  BeginLeases(terms);
-  Carry(gang_->Begin());
+  const GangRecord* previous = after == TakeOver::Swap::After::kGang ? head.record.get() : nullptr;
+  world_.Log("n{} coordinates, term {}, generation {}{}", daemon_.host.index(), term(),
+             core_.fence().fence().generation, previous != nullptr ? ", recovering" : "");
+  daemon_.sim.invariants.Coordinates(term(), origin_.promised);
+  core_.Begin(daemon_.sim.options.gang, previous,
+              {.promised = origin_.promised,
+               .closed = origin_.closed,
+               .asked_at = asked_at_,
+               .taken_at = daemon_.host.Local()},
+              Here());
+  core_.Go();
   // Behind the record that names the witnesses.
   Queue(records_, [this](const std::function<void()>& done) {
-    if (Leads()) Lead();
+    core_.Lead();
     done();
   });
-  Post(world_.Pick(20, 200) * kMs, [this] {
-    if (Leads()) Feed(daemon_.sim.options.job);
-  });
+  Post(world_.Pick(20, 200) * kMs, [this] { Feed(daemon_.sim.options.job); });
   for (const auto& [node, message] : std::exchange(early_, {})) {
     if (links_.contains(node)) Hear(node, links_[node].get(), message);
   }
 }
 
-void Coordinator::Deposed() {
-  if (!fence_.AskWhose()) return;
+void Coordinator::FindSuccessor(const std::string& /*why*/) {
   Look([this](Store::Answer answer, const Store::Head& head) {
     StepDown(answer == Store::Answer::kDone ? std::optional(daemon_.sim.NodeOf(head.record->coordinator))
                                             : std::nullopt);
@@ -160,19 +160,17 @@ void Coordinator::Deposed() {
 }
 
 void Coordinator::StepDown(std::optional<uint32_t> successor, uint64_t term) {
-  if (fence_.lost()) return;
-  world_.Log("n{} steps down, term {}", daemon_.host.index(), fence_.term());
+  if (core_.lost()) return;
+  world_.Log("n{} steps down, term {}", daemon_.host.index(), this->term());
   daemon_.sim.invariants.StepsDown(daemon_.host.index(), successor);
-  fence_.Lose();
+  core_.Lose();
   daemon_.EndLead();
   Broadcast(term, Elsewhere{successor});
   MaybeOver();
 }
 
 void Coordinator::MaybeOver() {
-  const bool done =
-      fence_.lost() || (gang_ && !fence_.raising() && (gang_->state() == gang::State::kFinished));
-  if (!done || !links_.empty()) return;
+  if (!core_.over() || !links_.empty()) return;
   // Behind what is still to be done, the record before all.
   const auto forget = [this](const std::function<void()>& done) {
     if (links_.empty()) daemon_.Post(0, [&daemon = daemon_, self = this] { daemon.ForgetCoordinator(self); });
@@ -194,11 +192,11 @@ void Coordinator::Attached(uint32_t node, const std::shared_ptr<Link>& link, con
     old->second->Close(kCoordinatorEnd);
   links_[node] = link;
   registered_.erase(node);
-  if (fence_.lost()) {
-    if (end_) return Send(node, fence_.term(), *end_);
+  if (core_.lost()) {
+    if (end_) return Send(node, term(), *end_);
     return Send(node, 0, Elsewhere{});
   }
-  if (!gang_) {
+  if (!core_.began()) {
     take_over_.Asked(registration.term);
     std::erase_if(early_, [&](const auto& early) { return early.first == node; });
     early_.emplace_back(node, registration);
@@ -209,8 +207,7 @@ void Coordinator::Attached(uint32_t node, const std::shared_ptr<Link>& link, con
 
 void Coordinator::Registered(uint32_t node, const Register& registration) {
   registered_.insert(node);
-  starts_.Inherit(registration.started_generation, registration.started_restore);
-  Attend(node);
+  core_.Registered(node, registration.started_generation, registration.started_restore);
   gang::NodeJoined joined{node, fmt::format("n{}", node), 20000, registration.members};
   for (gang::MemberInfo& member : joined.members) {
     if (member.exit) Classify(&*member.exit);
@@ -223,31 +220,26 @@ void Coordinator::Detached(uint32_t node, const Link* link) {
   const auto found = links_.find(node);
   if (found == links_.end() || found->second.get() != link) return;
   links_.erase(found);
-  if (Leads()) {
-    // Whatever ended it: musterd may have gone in that moment.
-    if (daemon_.lead() != nullptr) {
-      lease::CoordinatorLease& lead = *daemon_.lead();
-      if (!MUSTER_PLANTED(closed_not_counted))
-        lead.NodeClosed(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
-    }
-    Feed(gang::NodeLeft{node});
-    if (gang_->nodes()[node].ended) terms_.Wait(daemon_.host.Local());
-  }
+  core_.Left(node);
   MaybeOver();
 }
 
 void Coordinator::Hear(uint32_t node, const Link* link, const AgentMessage& message) {
   const auto found = links_.find(node);
-  if (fence_.lost() || found == links_.end() || found->second.get() != link) return;
-  if (!gang_) {
+  if (core_.lost() || found == links_.end() || found->second.get() != link) return;
+  if (!core_.began()) {
     early_.emplace_back(node, message);
     return;
   }
   if (const auto* registration = std::get_if<Register>(&message)) return Registered(node, *registration);
-  if (const auto* written = std::get_if<ShardWritten>(&message)) return OnShard(*written);
+  if (const auto* written = std::get_if<ShardWritten>(&message)) {
+    Shard shard;
+    shard.rank = written->rank;
+    return core_.ShardWritten({.generation = written->generation, .step = written->step}, shard);
+  }
   gang::Event event = std::get<gang::Event>(message);
   if (auto* exited = std::get_if<gang::MemberExited>(&event)) Classify(&exited->exit);
-  if (auto* stopped = std::get_if<gang::NodeStopped>(&event)) stopped->unsent = starts_.Waits();
+  if (auto* stopped = std::get_if<gang::NodeStopped>(&event)) stopped->unsent = core_.starts().Waits();
   if (auto* bad = std::get_if<gang::CheckpointBad>(&event)) *bad = Judged(std::move(*bad));
   Feed(event);
 }
@@ -266,78 +258,60 @@ void Coordinator::Broadcast(uint64_t term, const decltype(CoordinatorMessage::ki
 
 // ---- the state machine
 
-void Coordinator::Feed(const gang::Event& event) {
-  if (!Leads()) return;
-  const gang::State before = gang_->state();
-  const auto actions = gang_->Handle(event);
-  daemon_.sim.coverage.Gang(before, event, gang_->state(), actions);
-  if (before != gang_->state())
-    world_.Log("n{}: the gang is {}, generation {}", daemon_.host.index(), gang::ToString(gang_->state()),
-               gang_->generation());
-  daemon_.sim.invariants.Judged(*gang_);
+void Coordinator::Handled(const gang::Event& event, gang::State before,
+                          const std::vector<gang::Action>& actions) {
+  const gang::State state = gang().state();
+  daemon_.sim.coverage.Gang(before, event, state, actions);
+  if (before != state)
+    world_.Log("n{}: the gang is {}, generation {}", daemon_.host.index(), gang::ToString(state),
+               gang().generation());
+  daemon_.sim.invariants.Judged(gang());
   const auto* timer = std::get_if<gang::TimerFired>(&event);
   const bool planned = std::holds_alternative<gang::CheckpointCommitted>(event) ||
                        (timer != nullptr && timer->timer == gang::Timer::kGrace);
-  if (planned && before != gang_->state() && gang_->state() == gang::State::kStopping)
-    daemon_.sim.invariants.StopsAsPlanned(*gang_, fence_.term());
-  Carry(actions);
-  const gang::State state = gang_->state();
-  const bool requeued = before == gang::State::kRequeueing;
-  if (state != before && !requeued &&
-      (state == gang::State::kRequeueing || (state == gang::State::kFinished && !gang_->succeeded())))
-    daemon_.sim.invariants.GivesUp(*gang_, fence_.term());
-  if (before == gang::State::kRecovering && gang_->state() != before) CommitWaiting();
-  MaybeRaise();
-  MaybeOver();
+  if (planned && before != state && state == gang::State::kStopping)
+    daemon_.sim.invariants.StopsAsPlanned(gang(), term());
+  const auto started = std::ranges::find_if(
+      actions, [](const auto& action) { return std::holds_alternative<gang::StartGeneration>(action); });
+  if (started != actions.end())
+    daemon_.sim.invariants.Starts(gang(), term(), std::get<gang::StartGeneration>(*started).durable,
+                                  daemon_.host.index());
+  for (const gang::Action& action : actions) {
+    if (const auto* bad = std::get_if<gang::RejectCheckpoint>(&action))
+      daemon_.sim.invariants.Rejected(bad->manifest);
+  }
+}
+
+void Coordinator::Fed(const gang::Event& /*event*/, gang::State before, uint64_t /*generation*/) {
+  const gang::State state = gang().state();
+  if (state == before || before == gang::State::kRequeueing) return;
+  if (state == gang::State::kRequeueing || (state == gang::State::kFinished && !gang().succeeded()))
+    daemon_.sim.invariants.GivesUp(gang(), term());
 }
 
 gang::CheckpointBad Coordinator::Judged(gang::CheckpointBad bad) const {
-  bad.saved_anew = saves_.IsCommitted(bad.generation, bad.step);
+  bad.saved_anew = core_.saves().IsCommitted(bad.generation, bad.step);
   return bad;
-}
-
-void Coordinator::Carry(const std::vector<gang::Action>& actions) {
-  for (const gang::Action& action : actions) {
-    std::visit([this](const auto& a) { Do(a); }, action);
-  }
 }
 
 void Coordinator::Do(const gang::Note& action) {
   world_.Log("n{}: {}: {}", daemon_.host.index(), action.kind, action.text);
   if (action.kind == "fault" || action.kind == "planned")
-    daemon_.sim.invariants.Tells(*gang_, fence_.term(), action.generation, action.text);
+    daemon_.sim.invariants.Tells(gang(), term(), action.generation, action.text);
 }
 
-void Coordinator::Do(const gang::StartGeneration& action) {
-  daemon_.sim.invariants.Starts(*gang_, fence_.term(), action.durable, daemon_.host.index());
-  starts_.Order(action.nodes, action.durable);
-  if (starts_.MayPrepare()) PrepareStart();
-  MaybeSendStarts();
-}
-
-void Coordinator::MaybeSendStarts() {
-  const std::set<uint32_t> due = starts_.Due(fence_, gang_->generation());
-  if (due.empty()) return;
-  if (PrepareStart()) Do(gang::Persist{});
-  for (const uint32_t node : due) Send(node, fence_.term(), *start_);
-}
-
-bool Coordinator::PrepareStart() {
-  const Starts::Prepared prepared = starts_.Prepare(gang_->generation(), fence_.term());
-  if (prepared.anew) BuildStart(prepared);
-  return prepared.anew;
+void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
+  for (const uint32_t node : nodes) Send(node, term(), *start_);
 }
 
 void Coordinator::BuildStart(const Starts::Prepared& prepared) {
-  if (!prepared.inherited && !prepared.again) {
-    saves_.BeginGeneration();
-    daemon_.sim.invariants.Chosen(fence_.term(), gang_->generation(), starts_.from());
-  }
+  if (!prepared.inherited && !prepared.again)
+    daemon_.sim.invariants.Chosen(term(), gang().generation(), restore());
   start_.emplace();
-  start_->generation = gang_->generation();
-  start_->active = gang_->active();
-  for (const auto& member : gang_->members()) start_->ranks.push_back(member.rank);
-  start_->restore = starts_.from();
+  start_->generation = gang().generation();
+  start_->active = gang().active();
+  for (const auto& member : gang().members()) start_->ranks.push_back(member.rank);
+  start_->restore = restore();
   start_->content = start_->restore.value_or(UINT32_MAX);
   for (const uint32_t node : start_->active) start_->content = start_->content * 1'000'003 + node;
 }
@@ -357,14 +331,9 @@ void Coordinator::Do(const gang::TestLinks& action) {
   });
 }
 
-void Coordinator::Do(const gang::StopGeneration& action) {
-  for (const uint32_t node : action.nodes)
-    Send(node, fence_.term(), Stop{action.generation, action.last_words});
-  if (action.older) return;
-  starts_.Stop();
-  if (daemon_.lead() != nullptr) daemon_.lead()->SetStop(action.generation);
-  terms_.SetStop(action.generation);
-  if (!MUSTER_PLANTED(early_start)) return;
+void Coordinator::SendStop(const gang::StopGeneration& action) {
+  for (const uint32_t node : action.nodes) Send(node, term(), Stop{action.generation, action.last_words});
+  if (action.older || !MUSTER_PLANTED(early_start)) return;
   for (const uint32_t node : action.nodes) {
     Post(world_.Pick(0, 2) * kMs, [this, node, generation = action.generation] {
       if (Leads()) Feed(gang::NodeStopped{node, generation});
@@ -372,33 +341,23 @@ void Coordinator::Do(const gang::StopGeneration& action) {
   }
 }
 
-void Coordinator::Do(const gang::FinishGang& action) {
-  if (ending_.Finish(action.succeeded && !fence_.raising(), action.nodes)) WaitForEndRecord();
-  MaybeSendFinish();
-}
-
-void Coordinator::WaitForEndRecord() {
+void Coordinator::AwaitEndRecord() {
   Post(kEndDurable, [this, number = ++end_waits_] {
-    // A host that has stood still hears within a beat that the nodes do not follow it any more.
     const Nanos beat = daemon_.sim.options.times.beat;
     Post(beat, [this, number, late = world_.now() + 2 * beat] {
       if (number != end_waits_) return;
-      if (!ending_.WaitedLongEnough(world_.now() > late)) return WaitForEndRecord();
-      if (!Leads()) return;
-      daemon_.sim.invariants.NoRecordOfEnd();
-      MaybeSendFinish();
-      MaybeRequeue();
+      if (world_.now() <= late && Leads()) daemon_.sim.invariants.NoRecordOfEnd();
+      core_.EndRecordLate(world_.now() > late);
     });
   });
 }
 
-void Coordinator::MaybeSendFinish() {
-  for (const uint32_t node : ending_.DueFinish(terms_.quorum() || gang_->generation() == 0))
-    Send(node, fence_.term(), Finish{gang_->succeeded()});
+void Coordinator::SendFinish(const std::set<uint32_t>& nodes) {
+  for (const uint32_t node : nodes) Send(node, term(), Finish{gang().succeeded()});
 }
 
 void Coordinator::Do(const gang::TellMembers& /*action*/) {
-  Broadcast(fence_.term(), Notify{});
+  Broadcast(term(), Notify{});
 }
 
 void Coordinator::Do(const gang::SetTimer& action) {
@@ -418,48 +377,186 @@ void Coordinator::Do(const gang::LoseNode& action) {
     if (!Leads() || answer != Store::Answer::kDone) return;
     // A host that has stood still since has an answer that may not be true any more.
     if (daemon_.host.Local() - asked > daemon_.sim.options.times.silence) return Do(action);
-    if (fence_.Seen(head.fence.term) && !MUSTER_PLANTED(down_by_former)) return Deposed();
-    // Whose the newer term is will be known when this coordinator's own has begun, or has not.
-    if (head.fence.term > fence_.term() && !MUSTER_PLANTED(down_by_former))
-      return Post(kRetry, [this, action] { Do(action); });
-    if (gang_->nodes()[node].lost) daemon_.sim.invariants.SetDown(node, fence_.term(), newest);
+    if (!MUSTER_PLANTED(down_by_former)) {
+      if (core_.Overtaken(head.fence.term)) return;
+      // Whose the newer term is will be known when this coordinator's own has begun, or has not.
+      if (head.fence.term > term()) return Post(kRetry, [this, action] { Do(action); });
+    }
+    if (gang().nodes()[node].lost) daemon_.sim.invariants.SetDown(node, term(), newest);
   });
 }
 
-void Coordinator::Do(const gang::RequeueJob& /*action*/) {
-  ending_.Requeue();
-  WaitForEndRecord();
-  MaybeRequeue();
-}
-
-void Coordinator::MaybeRequeue() {
-  if (!ending_.DueRequeue(terms_.quorum() || gang_->generation() == 0)) return;
+void Coordinator::Requeue() {
   daemon_.sim.Requeue(
       [this, daemon = daemon_.alive(), alive = std::weak_ptr(alive_)](const std::string& why) {
         if (!daemon.expired() && !alive.expired()) Post(0, [this, why] { Feed(gang::RequeueFailed{why}); });
       });
 }
 
-void Coordinator::Do(const gang::RejectCheckpoint& action) {
-  daemon_.sim.invariants.Rejected(action.manifest);
-  starts_.Reject(action.manifest);
-  Queue(records_, [this, action](const std::function<void()>& done) { Reject(action, done); });
+void Coordinator::MarkBad(const gang::RejectCheckpoint& bad, bool later) {
+  if (later) return Post(kRetry, [this, bad] { MarkBad(bad, false); });
+  Queue(records_, [this, bad, used = core_.fence().fence()](const std::function<void()>& done) {
+    Mark(bad, used, done);
+  });
 }
 
-void Coordinator::Reject(const gang::RejectCheckpoint& bad, const std::function<void()>& done) {
-  const auto change = [&store = daemon_.sim.store, bad, fence = fence_.fence()](Store::Head& head) {
-    store.MarkBad(head, fence, bad.step, bad.manifest);
-    return true;
+void Coordinator::Mark(const gang::RejectCheckpoint& bad, const Fence& used,
+                       const std::function<void()>& done) {
+  const auto change = [&store = daemon_.sim.store, bad, used](Store::Head& head) {
+    return store.MarkBad(head, used, bad.step, bad.manifest);
   };
-  Ask(change, [this, bad, done](Store::Answer answer, const Store::Head& head) {
-    if (answer == Store::Answer::kNone) return Post(kRetry, [this, bad, done] { Reject(bad, done); });
-    Starts::Step newest;
-    for (const auto& [good, fence] : head.checkpoints) {
-      if (!starts_.IsRejected(ManifestOf(good, fence))) newest = good;
-    }
-    starts_.RejectOver(newest);
-    MaybeSendStarts();
+  Ask(change, [this, bad, used, done](Store::Answer answer, const Store::Head& head) {
+    if (answer == Store::Answer::kNone)
+      return Post(kRetry, [this, bad, used, done] { Mark(bad, used, done); });
+    const bool marked = answer == Store::Answer::kDone;
+    core_.Marked(used, bad, marked ? Status() : Error{Errc::kConflict, "the record has another fence"},
+                 ListedIn(head));
     done();
+  });
+}
+
+// ---- leases
+
+Nanos Coordinator::Now() const {
+  return daemon_.host.Local();
+}
+
+std::set<uint32_t> Coordinator::Here() const {
+  std::set<uint32_t> here;
+  for (const auto& [node, link] : links_) here.insert(node);
+  return here;
+}
+
+bool Coordinator::HasLease() const {
+  return daemon_.lead() != nullptr;
+}
+
+void Coordinator::Lead(const lease::LeadSettings& terms) {
+  lease::LeadSettings settings = terms;
+  settings.times = daemon_.sim.options.times;
+  settings.gang = 1;
+  settings.nodes = gang().nodes().size();
+  settings.first_sequence = static_cast<uint64_t>(world_.now()) + 1;
+  world_.Log("n{} leads, term {}: {} watched, {} witnesses, {} former sets", daemon_.host.index(), term(),
+             settings.watched.size(), settings.witnesses.size(), settings.former.size());
+  daemon_.Lead(settings);
+  for (const uint32_t node : registered_) Attend(node);
+}
+
+// Nodes that have not joined: dead ones do not answer.
+void Coordinator::ProbeAbsent() {
+  if (!Leads() || gang().state() != gang::State::kJoining) return;
+  gang::AbsentProbed probed;
+  bool certain = true;
+  bool any = false;
+  for (uint32_t node = 0; node < gang().nodes().size(); ++node) {
+    const Host& host = *daemon_.sim.hosts[node];
+    if (gang().nodes()[node].joined || gang().nodes()[node].lost) continue;
+    any = true;
+    const bool silent =
+        host.crashed() || host.Frozen() || !daemon_.sim.network.Joined(host.index(), daemon_.host.index());
+    if (!silent) {
+      silent_since_.erase(node);
+    } else if (world_.now() - silent_since_.emplace(node, world_.now()).first->second >= kAbsent) {
+      probed.dead.push_back(node);
+    } else {
+      certain = false;
+    }
+  }
+  if (!any) return;
+  if (certain) Feed(probed);
+  Post(500 * kMs, [this, began = term()] {
+    if (Leads() && term() == began) ProbeAbsent();
+  });
+}
+
+// A node of an earlier term that has not been heard: where the port refuses, the host lives and its musterd does not, and
+// its supervisors wait for `reconnect`.
+void Coordinator::Probe() {
+  if (daemon_.lead() == nullptr || daemon_.lead()->term() != term()) return;
+  const std::vector<lease::NodeIndex> nodes = core_.terms().Unheard(gang());
+  for (const lease::NodeIndex node : nodes) {
+    const Host& host = *daemon_.sim.hosts[node];
+    if (host.crashed() || host.Frozen() || host.daemon() != nullptr) continue;
+    if (!daemon_.sim.network.Joined(host.index(), daemon_.host.index())) continue;
+    core_.Refuses(node);
+  }
+  if (nodes.empty()) return;
+  Post(100 * kMs, [this, began = term()] {
+    if (Leads() && term() == began) Probe();
+  });
+}
+
+void Coordinator::Attend(uint32_t node) {
+  if (daemon_.lead() == nullptr || !links_.contains(node)) return;
+  daemon_.lead()->NodeAttached(static_cast<lease::NodeIndex>(node), daemon_.host.Local());
+  Send(node, term(), Attended{daemon_.host.index(), core_.terms().lead().witnesses});
+}
+
+void Coordinator::OnLease(const lease::Event& event) {
+  if (!Leads() || (event.term != term() && event.kind != lease::EventKind::kDeposed)) return;
+  switch (event.kind) {
+    case lease::EventKind::kHeard:
+      return core_.Heard(event.node);
+    case lease::EventKind::kSilent:
+      daemon_.sim.invariants.Silent(event.node, term(), daemon_.host);
+      return core_.Silent({event.node, world_.now()});
+    case lease::EventKind::kStopped:
+      return core_.Stopped(event.node, event.generation);
+    case lease::EventKind::kConfirmInStore:
+      return AskTerm();
+    case lease::EventKind::kTermSpent:
+      return core_.RaiseTerm();
+    case lease::EventKind::kDeposed:
+      return core_.SeenTerm(event.term);
+    case lease::EventKind::kQuorum:
+      return core_.SetQuorum(true);
+    case lease::EventKind::kLostQuorum:
+      return core_.SetQuorum(false);
+    default:
+      return;
+  }
+}
+
+void Coordinator::CloseLink(uint32_t node) {
+  if (const auto link = links_.extract(node)) link.mapped()->Close(kCoordinatorEnd);
+}
+
+void Coordinator::NodeAttached(uint32_t node) {
+  if (HasLease()) daemon_.lead()->NodeAttached(static_cast<lease::NodeIndex>(node), Now());
+}
+
+void Coordinator::NodeClosed(uint32_t node) {
+  if (HasLease()) daemon_.lead()->NodeClosed(static_cast<lease::NodeIndex>(node), Now());
+}
+
+void Coordinator::NodeRemoved(uint32_t node) {
+  if (HasLease()) daemon_.lead()->NodeRemoved(static_cast<lease::NodeIndex>(node));
+}
+
+void Coordinator::SetStop(uint64_t generation) {
+  if (HasLease()) daemon_.lead()->SetStop(generation);
+}
+
+void Coordinator::StoreConfirmed(Nanos asked_at) {
+  if (!HasLease()) return;
+  lease::Output out;
+  daemon_.lead()->StoreConfirmed(asked_at, Now(), &out);
+  daemon_.Pump(&out);
+}
+
+void Coordinator::Depose(uint64_t term) {
+  if (!HasLease()) return;
+  lease::Output out;
+  daemon_.lead()->Depose(term, &out);
+  daemon_.Pump(&out);
+}
+
+void Coordinator::RaiseAt(std::optional<Nanos> at) {
+  const uint64_t number = ++raise_timer_;
+  if (!at) return;
+  Post(*at - Now(), [this, number] {
+    if (number == raise_timer_) core_.MaybeRaise();
   });
 }
 

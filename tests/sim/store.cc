@@ -55,12 +55,13 @@ bool Store::Commit(Head& head, const Fence& fence, const Checkpoint& checkpoint,
   return true;
 }
 
-void Store::MarkBad(Head& head, const Fence& fence, uint64_t step, const std::string& manifest) {
+bool Store::MarkBad(Head& head, const Fence& fence, uint64_t step, const std::string& manifest) {
+  if (head.fence != fence) return false;
   const auto found = head.checkpoints.find(step);
-  if (head.fence != fence || found == head.checkpoints.end()) return;
-  if (ManifestOf(step, found->second) != manifest) return;
+  if (found == head.checkpoints.end() || ManifestOf(step, found->second) != manifest) return true;
   head.checkpoints.erase(found);
   bad_.insert(step);
+  return true;
 }
 
 void Store::Heal() {

@@ -48,8 +48,8 @@ class Store {
   void Ask(uint32_t host, std::function<bool(Head&)> change, std::function<void(Answer, const Head&)> answer);
   // As Catalog::Commit: only by the fence that the head has. `kept`: steps that stay beside the newest.
   bool Commit(Head& head, const Fence& fence, const Checkpoint& checkpoint, const std::set<uint64_t>& kept);
-  // As Catalog::MarkBad: only this one of the step's.
-  void MarkBad(Head& head, const Fence& fence, uint64_t step, const std::string& manifest);
+  // As Catalog::MarkBad: only by the fence that the head has, and only this one of the step's.
+  bool MarkBad(Head& head, const Fence& fence, uint64_t step, const std::string& manifest);
   [[nodiscard]] bool IsBad(uint64_t step) const { return bad_.contains(step); }
 
   void SetReachable(uint32_t host, bool reachable) { cut_[host] = !reachable; }
