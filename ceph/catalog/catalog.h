@@ -86,8 +86,9 @@ class Catalog {
                                        std::vector<CheckpointInfo>* gone = nullptr);
   // The objects of checkpoints that have left the head, but what the listed ones consist of. On an error some may stay: the
   // same call may be made again; if it is not they are orphans. Other calls do not wait for the removal itself. kCorrupt: the
-  // manifest of a listed one does not read now, so nothing that it may share with these is removed.
-  Status RemoveObjects(const std::vector<CheckpointInfo>& gone);
+  // manifest of a listed one does not read now, so nothing that it may share with these is removed. `orphans`: whether the manifest of one
+  // that is gone does not read: what it alone consisted of stays, and is for CollectOrphans.
+  Status RemoveObjects(const std::vector<CheckpointInfo>& gone, bool* orphans = nullptr);
   // Removes checkpoints as Commit does, under whatever fence the head has: `choose` says which, and is asked again when the
   // head has changed meanwhile. Its error is the outcome. Gives the steps that left. kUnavailable may mean, too, that they have
   // left and what they consisted of is not all removed: then that is orphans.

@@ -343,7 +343,8 @@ Result<Catalog::Objects> Catalog::Needed() {
   }
 }
 
-Status Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
+Status Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone, bool* orphans) {
+  if (orphans != nullptr) *orphans = false;
   if (gone.empty()) return {};
   Objects needed;
   std::vector<std::string> names;
@@ -354,6 +355,7 @@ Status Catalog::RemoveObjects(const std::vector<CheckpointInfo>& gone) {
     Result<Objects> all = Needed();
     if (!dead) return dead.error();
     if (!all) return all.error();
+    if (orphans != nullptr) *orphans = dead->unread.has_value();
     needed = *std::move(all);
     names = dead->known.Without(needed.known);
   }

@@ -85,7 +85,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                  message.mutable_storage()->set_need(room.need);
                  Broadcast(message);
                }),
-      removals_(catalog_, job_.Id()),
+      removals_(catalog_, job_.Id(), orphans_.CollectSoon()),
       committer_(std::make_unique<Worker>()),
       worker_(std::make_unique<Worker>()),
       steps_([this] {

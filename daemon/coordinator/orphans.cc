@@ -29,6 +29,14 @@ void Orphans::Collect() {
   late_.After(settings_.store_timeout, [this] { worker_.Do(Collecting(Catalog::Writers::kSome)); });
 }
 
+std::function<void()> Orphans::CollectSoon() {
+  return [this, alive = std::weak_ptr(in_doubt_), &loop = loop_] {
+    loop.Post([this, alive] {
+      if (!alive.expired()) Collect();
+    });
+  };
+}
+
 std::function<void()> Orphans::AtTheEnd(bool all, std::function<void()> then) {
   over_ = true;
   timer_.Cancel();

@@ -30,6 +30,8 @@ class Orphans {
 
   // Collects as soon as the pause is over, and once more after `store_timeout`.
   void Collect();
+  // Gives a function that has Collect called. Thread-safe.
+  [[nodiscard]] std::function<void()> CollectSoon();
   // From now on Collect does nothing. What this gives is to be called once: it calls `then` on the collecting thread, and with `all`
   // collects before that what the newest generation has left as well.
   std::function<void()> AtTheEnd(bool all, std::function<void()> then);

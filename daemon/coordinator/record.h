@@ -85,6 +85,10 @@ struct GangRecord {
   [[nodiscard]] bool IsOf(const GangJob& job) const {
     return gang == job.Id() && submission == job.submission && launched_ns == job.launched_ns;
   }
+  // Whether it is a gang's of the same step, and of the same submission.
+  [[nodiscard]] bool IsOfStep(const GangJob& job) const {
+    return job_id == job.job_id && step_id == job.step_id && submission == job.submission;
+  }
   [[nodiscard]] std::string Encode() const;
   // kCorrupt for anything else: such a record is reported and left alone.
   static Result<GangRecord> Decode(const std::string& text);

@@ -15,8 +15,8 @@ constexpr size_t kMostFailed = 64;
 
 }  // namespace
 
-Removals::Removals(std::shared_ptr<Catalog> catalog, std::string gang)
-    : catalog_(std::move(catalog)), gang_(std::move(gang)) {}
+Removals::Removals(std::shared_ptr<Catalog> catalog, std::string gang, std::function<void()> orphans)
+    : catalog_(std::move(catalog)), gang_(std::move(gang)), orphans_(std::move(orphans)) {}
 
 void Removals::Add(std::vector<CheckpointInfo> gone) {
   if (gone.empty()) return;
@@ -51,7 +51,9 @@ void Removals::RemoveWaiting(size_t most) {
     waiting_.erase(waiting_.begin(), end);
   }
   if (gone.empty()) return;
-  const Status removed = catalog_->RemoveObjects(gone);
+  bool orphans = false;
+  const Status removed = catalog_->RemoveObjects(gone, &orphans);
+  if (removed && orphans) orphans_();
   const std::lock_guard lock(mutex_);
   if (!removed) {
     waiting_.insert(waiting_.begin(), gone.begin(), gone.end());

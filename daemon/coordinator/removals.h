@@ -15,8 +15,9 @@ namespace muster {
 // Thread-safe. The destructor waits for what is under way.
 class Removals {
  public:
-  // `gang`: its id, for the log.
-  Removals(std::shared_ptr<Catalog> catalog, std::string gang);
+  // `gang`: its id, for the log. `orphans` is called on the removing thread, when objects stay of a checkpoint whose manifest does not
+  // read.
+  Removals(std::shared_ptr<Catalog> catalog, std::string gang, std::function<void()> orphans);
 
   // From the thread that commits. Who commits faster than the store removes is held up: when several checkpoints wait the
   // oldest is removed before this returns. What the store does not remove now is tried again with the next ones.
@@ -29,6 +30,7 @@ class Removals {
 
   const std::shared_ptr<Catalog> catalog_;
   const std::string gang_;
+  const std::function<void()> orphans_;
   std::mutex mutex_;
   std::vector<CheckpointInfo> waiting_;
   bool failing_ = false;  // the last time

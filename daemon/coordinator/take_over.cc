@@ -60,6 +60,11 @@ TakeOver::Next TakeOver::NotTaken(const Error& why, Nanos now) {
   return again && (now <= until_.refusal || claim_.Patient()) ? Next::kAgain : Next::kRefuse;
 }
 
+Status TakeOver::MayRunOn(const GangRecord& record, const GangJob& job) {
+  if (!record.IsOfStep(job) || record.restart_count <= job.restart_count) return {};
+  return Error{Errc::kDenied, fmt::format("the job was requeued; its gang is {} now", record.gang)};
+}
+
 // Members of an earlier run of a requeued job may still run on a node that was cut off. Their coordinator must not take the record of the
 // newer run.
 Status TakeOver::MayTake(const GangRecord& record) const {
@@ -69,10 +74,8 @@ Status TakeOver::MayTake(const GangRecord& record) const {
       return Error{Errc::kInvalid, "the job is being requeued"};
     return {};
   }
-  if (record.job_id == job_.job_id && record.step_id == job_.step_id &&
-      record.submission == job_.submission) {
-    if (record.restart_count > job_.restart_count)
-      return Error{Errc::kDenied, fmt::format("the job was requeued; its gang is {} now", record.gang)};
+  if (record.IsOfStep(job_)) {
+    if (Status may = MayRunOn(record, job_); !may) return may;
     if (record.restart_count == job_.restart_count && record.launched_ns > job_.launched_ns)
       return Error{Errc::kInvalid, "Slurm has given the step's number again"};
   }

@@ -78,6 +78,8 @@ class TakeOver {
   [[nodiscard]] Next NotTaken(const Error& why, Nanos now);
   // After a pause. False: those who asked have found the one that coordinates.
   [[nodiscard]] static bool StillAsked(const std::set<uint32_t>& here) { return !here.empty(); }
+  // kDenied: the record is of a later run of the job.
+  [[nodiscard]] static Status MayRunOn(const GangRecord& record, const GangJob& job);
   // Whether a gang that is refused for this reason has a job that is over, or runs again elsewhere.
   [[nodiscard]] static bool IsJobOver(const Error& why) { return why.code == Errc::kDenied; }
   // Whether the outcome of the swap must be known: tried until the store has answered, for kSwapFor.

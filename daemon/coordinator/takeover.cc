@@ -252,9 +252,7 @@ void Coordinator::Begin(TakenRecord taken) {
   }
   if (taken.record) {
     const bool same_gang = taken.record->IsOf(job_);
-    const bool same_step = taken.record->job_id == job_.job_id && taken.record->step_id == job_.step_id &&
-                           taken.record->submission == job_.submission;
-    if (same_step) hangs_.Remember(taken.record->starts, same_gang);
+    if (taken.record->IsOfStep(job_)) hangs_.Remember(taken.record->starts, same_gang);
   }
   for (const CheckpointInfo& checkpoint : head.checkpoints) {
     // The age of a checkpoint that an earlier gang of the key has left is not what a fault would cost this gang.
@@ -331,6 +329,10 @@ void Coordinator::FindSuccessor(const std::string& why) {
       if (record && record->IsOf(self->job_)) return self->StepDown(record->coordinator);
       if (self->core_.ending().finished())
         return self->StepDown("");  // a later job of the same name goes on from here
+      if (const Status may = record ? TakeOver::MayRunOn(*record, self->job_) : Status(); !may) {
+        self->job_is_over_ = TakeOver::IsJobOver(may.error());
+        return self->Refuse(fmt::format("gang {}: {}", self->job_.Id(), may.error().message));
+      }
       self->Refuse(fmt::format(
           "gang {}: another coordinator has taken over {} ({}); does another job use the same name=KEY?",
           self->job_.Id(), self->job_.Key(), why));

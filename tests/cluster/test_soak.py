@@ -23,6 +23,7 @@ from lives import check_generations, read_lives, set_target  # noqa: E402
 from pool import space_of  # noqa: E402
 from soak import SOAK, Soak  # noqa: E402
 from soak_store import Damage, Store, Verifier  # noqa: E402
+from vc import ClusterError  # noqa: E402
 
 SECONDS = float(os.environ.get("MUSTER_SOAK_SECONDS") or 120)
 SEED = int(os.environ.get("MUSTER_SOAK_SEED") or os.environ.get("MUSTER_TEST_SEED") or 1)
@@ -135,7 +136,10 @@ class SoakTest(ClusterCase):
 
         self.wait(runs, "the gang to run again", SETTLE)
         newest = self.one_more_generation(job)
-        self.wait(lambda: verifier.orphans(newest) == [], "what was torn to be removed", SOON)
+        try:
+            self.wait(lambda: verifier.orphans(newest) == [], "what was torn to be removed", SOON)
+        except ClusterError as error:
+            raise ClusterError(f"{error}: {verifier.orphans(newest)[:8]}") from None
         set_target(job.files, max(life.step for life in read_lives(job.files)) + 8)
 
         def ended() -> bool:

@@ -360,6 +360,23 @@ TEST_F(CoordinatorLinks, ANodeThatHasGoneWhileItsGangWaitedHasJoined) {
   EXPECT_EQ(fabric, "node n1: said before it went") << "with the name from its registration";
 }
 
+// As of a node that stands still while Slurm runs the job anew elsewhere.
+TEST_F(CoordinatorLinks, ACoordinatorWhoseJobWasRequeuedMeanwhileSaysSoAndNotThatAnotherJobHasItsName) {
+  Join();
+  ExpectStart(1);
+  GangRecord record = RecordIn(gang::State::kRunning);
+  record.gang = "12.0-r1";
+  record.restart_count = 1;
+  ASSERT_TRUE(catalog_.TakeOver(record.Encode(), record.IndexEntry()));
+  Exited(0, 1, kExitWithSeven);
+  for (const uint32_t node : {0, 1}) {
+    const auto refused = Take(node, CoordinatorKind::kRefused);
+    ASSERT_TRUE(refused) << "node " << node;
+    EXPECT_TRUE(refused->refused().job_is_over());
+    EXPECT_THAT(refused->refused().text(), HasSubstr("the job was requeued; its gang is 12.0-r1 now"));
+  }
+}
+
 TEST_F(CoordinatorLinks, ALinkWhoseFirstMessageIsNoRegistrationIsClosed) {
   Dial(0);
   Stopped(0, 1);

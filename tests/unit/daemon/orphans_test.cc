@@ -68,6 +68,18 @@ class OrphansTest : public testing::Test {
   std::optional<Orphans> orphans_;
 };
 
+TEST_F(OrphansTest, AreCollectedWhenAnotherThreadWantsIt) {
+  std::function<void()> collect;
+  loop_.Do([&] { collect = orphans_->CollectSoon(); });
+  Tear(1);
+  collect();
+  loop_.Do([] {});
+  EXPECT_EQ(Left(), 0U);
+  loop_.Do([&] { orphans_.reset(); });
+  collect();
+  loop_.Do([] {});
+}
+
 TEST_F(OrphansTest, AreOfOlderGenerationsAndGoAtOnceAndOnceMore) {
   Tear(1);
   Tear(2);

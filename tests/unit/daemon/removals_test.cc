@@ -63,7 +63,8 @@ class RemovalsTest : public testing::Test {
   uint64_t step_ = 0;
   std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   std::shared_ptr<Catalog> catalog_ = std::make_shared<Catalog>(store_, "u1", "k");
-  std::unique_ptr<Removals> removals_ = std::make_unique<Removals>(catalog_, "1.0");
+  std::atomic<int> orphans_ = 0;  // how often there were some
+  std::unique_ptr<Removals> removals_ = std::make_unique<Removals>(catalog_, "1.0", [this] { ++orphans_; });
 };
 
 TEST_F(RemovalsTest, AreDoneBesideTheCommitsAndAllOfThemAtTheEnd) {
@@ -74,6 +75,20 @@ TEST_F(RemovalsTest, AreDoneBesideTheCommitsAndAllOfThemAtTheEnd) {
   go.set_value();
   removals_.reset();
   EXPECT_EQ(Left(), 2U);
+}
+
+TEST_F(RemovalsTest, SayWhenObjectsStayOfACheckpointWhoseManifestIsGone) {
+  Commit();
+  Commit();
+  catalog_ = std::make_shared<Catalog>(store_, "u1", "k");  // it has read no manifest yet
+  removals_ = std::make_unique<Removals>(catalog_, "1.0", [this] { ++orphans_; });
+  ASSERT_TRUE(store_->Remove({"u1", ManifestName("k", 1, fence_)}));
+  Commit();
+  WaitForRemovals();
+  EXPECT_EQ(orphans_, 1);
+  Commit();
+  WaitForRemovals();
+  EXPECT_EQ(orphans_, 1) << "the manifest of the second one is there";
 }
 
 TEST_F(RemovalsTest, HoldUpWhoCommitsFasterThanTheyAreDone) {
