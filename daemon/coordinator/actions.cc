@@ -218,7 +218,7 @@ void Coordinator::MarkBad(const gang::RejectCheckpoint& bad, bool later) {
       const Status marked = catalog->MarkBad(fence, bad.step, bad.manifest, bad.reason);
       const Result<GangHead> head = catalog->Load();
       if (settled(marked) && settled(head)) {
-        if (!marked && marked.error().code != Errc::kNotFound)
+        if (!marked && marked.error().code != Errc::kNotFound && marked.error().code != Errc::kConflict)
           spdlog::error("gang {}: {}", id, marked.error().message);
         return loop.Post(
             [weak, fence, bad, marked, good = head ? std::optional(GoodOf(*head)) : std::nullopt] {

@@ -71,10 +71,9 @@ void Coordinator::Commit(const PendingSaves::Commit& action, const Fence& fence,
       CrashPoint("coordinator.commit_done");
       const auto self = weak.lock();
       if (!self) return;
-      if (!status)
+      if (self->core_.CommitOver(*fenced, status))
         spdlog::warn("gang {}: checkpoint of step {}: {}", self->job_.Id(), fenced->step,
                      status.error().message);
-      self->core_.CommitOver(*fenced, status);
     });
     removals.Add(std::move(gone));
   });

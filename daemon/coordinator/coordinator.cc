@@ -21,6 +21,7 @@ namespace {
 // How long the result of a finished gang stays in memory; the record stays in the store.
 constexpr auto kLinger = std::chrono::seconds(2);
 constexpr int64_t kFullRoundMs = 4'000;
+constexpr auto kMoreEnd = std::chrono::milliseconds(100);
 
 hang::Settings HangSettings(const GangJob& job) {
   hang::Settings settings;
@@ -209,7 +210,6 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
   // One that is not obeyed any more goes, however often it is asked.
   if (!core_.lost() || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
   take_over_->Asked(registration.term());
-  if (registration.waited()) take_over_->claim().HasWaited();
   if (core_.lost()) {
     auto message = NewMessage();
     if (end_) {
@@ -228,8 +228,16 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
     std::erase_if(early_, [&](const Early& early) { return early.node == node && early.link != agent.link; });
     early_.push_back({node, agent.link, {}});
     *early_.back().message.mutable_register_() = registration;
+    NameClaim& claim = take_over_->claim();
+    const bool patient = claim.Patient();
+    // Of a gang that has not begun: one that runs looks for another coordinator.
+    if (registration.waited() && registration.term() == 0) claim.HasWaited();
     // A coordinator that was started anew says at once that it is there: Slurm's answers may take longer than the agents wait.
-    if (!waiting_.empty() || take_over_->claim().Patient()) Send(node, Waiting(NewMessage(), waiting_));
+    if (claim.Patient() && !patient) {
+      Broadcast(Waiting(NewMessage(), waiting_));
+    } else if (!waiting_.empty() || patient) {
+      Send(node, Waiting(NewMessage(), waiting_));
+    }
     return;
   }
   Registered(node, registration);
@@ -286,7 +294,9 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
   if (core_.lost()) return;
   if (!core_.began()) {
     early_.push_back({node, agents_[node].link, message});
-    EndedBeforeItBegan();
+    if (message.has_terminating()) EndedBeforeItBegan();
+    // All tasks may end at once, of thousands: they are counted a little later.
+    if (message.has_exited() && takeover_timer_ != 0) TryTakeOver(kMoreEnd);
     return;
   }
   switch (message.kind_case()) {

@@ -231,7 +231,8 @@ void CoordinatorCore::SetQuorum(bool quorum) {
     MaybeRaise();
   }
   // Of a gang that has ended nobody is to be heard any more.
-  if (over()) return;
+  const gang::State state = gang_->state();
+  if (state == gang::State::kFinished || (state == gang::State::kRequeueing && !quorum)) return;
   shell_.Do(quorum ? gang::Note{"quorum", "most of the gang's witnesses are heard", gang_->generation()}
                    : gang::Note{"quorum_lost",
                                 "most of the gang's witnesses are not heard: nobody's lease is renewed",
@@ -351,15 +352,18 @@ void CoordinatorCore::Do(const PendingSaves::Commit& action) {
   shell_.Commit(action, fence_.fence(), kept);
 }
 
-void CoordinatorCore::CommitOver(const Manifest& manifest, const Status& status) {
+bool CoordinatorCore::CommitOver(const Manifest& manifest, const Status& status) {
   using Outcome = PendingSaves::Outcome;
   const uint64_t generation = manifest.fence.generation;
   Outcome outcome = status ? Outcome::kDone : Outcome::kFailed;
   if (!status && status.error().code == Errc::kConflict && generation == gang_->generation()) {
     // The head has another fence. What becomes of the save then is not for this coordinator to say, unless it has moved the
     // fence itself meanwhile.
-    if (lost()) return;
-    if (!fence_.Moved(manifest.fence)) return Deposed(status.error().message);
+    if (lost()) return false;
+    if (!fence_.Moved(manifest.fence)) {
+      Deposed(status.error().message);
+      return false;
+    }
     outcome = Outcome::kRefused;
   } else if (!status && MayPass(status.error()) && !lost()) {
     outcome = Outcome::kMayPass;
@@ -372,6 +376,7 @@ void CoordinatorCore::CommitOver(const Manifest& manifest, const Status& status)
     Feed(gang::CheckpointCommitted{manifest.step});
   }
   Carry(over.actions);
+  return !status && !over.again;
 }
 
 void CoordinatorCore::Do(const gang::RejectCheckpoint& action) {

@@ -169,7 +169,8 @@ class CoordinatorCore {
   // `used`: under which it was marked. `good`: what the store lists since then; none: the store does not say.
   void Marked(const Fence& used, const gang::RejectCheckpoint& bad, const Status& marked,
               const std::optional<std::vector<Listed>>& good);
-  void CommitOver(const Manifest& manifest, const Status& status);
+  // True: nothing comes of the save.
+  bool CommitOver(const Manifest& manifest, const Status& status);
   // `late`: the host has stood still meanwhile.
   void EndRecordLate(bool late);
 

@@ -54,6 +54,8 @@ NameClaim::Next NameClaim::Heard(const GangRecord& holder, const Result<SlurmJob
   }
   seen_ = IdOf(holder);
   free_.reset();
+  const bool own = holder.job_id == job_id_;
+  patient_ = wait_ && !own;
   text_ =
       fmt::format("name={} is that of gang {}, job {} ({}), coordinator {}, since {:%Y-%m-%d %H:%M:%S} UTC",
                   name_, holder.gang, holder.job_id, InSlurm(job), holder.coordinator,
@@ -64,8 +66,6 @@ NameClaim::Next NameClaim::Heard(const GangRecord& holder, const Result<SlurmJob
     return Next::kTake;
   }
   // What Slurm says of the job tells nothing of another step of it. A job does not wait for itself without an end.
-  const bool own = holder.job_id == job_id_;
-  patient_ = wait_ && !own;
   if (patient_) return Next::kWait;
   const bool lives = hold == Hold::kLives && !own;
   if ((lives || own) && now - since_ < kMayEnd) return Next::kLook;

@@ -41,7 +41,7 @@ class NameClaim {
   [[nodiscard]] const std::string& holder() const { return text_; }
   // The same, with what the user can do.
   [[nodiscard]] std::string Refusal() const;
-  // A holder has been seen, and the job's user wants to wait for its end however long that takes.
+  // The gang has waited for its name, and the job's user wants it to wait on however long that takes.
   [[nodiscard]] bool Patient() const { return patient_; }
   // The coordinator before this one has told the agents that the gang waits.
   void HasWaited() { patient_ = wait_; }

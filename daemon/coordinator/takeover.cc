@@ -155,9 +155,11 @@ void Coordinator::Begin(Origin origin, std::function<void()> over) {
 
 void Coordinator::TryTakeOver(std::chrono::milliseconds pause) {
   if (pause.count() > 0) {
+    loop_.Cancel(takeover_timer_);
     takeover_timer_ = loop_.After(pause, [this] {
       takeover_timer_ = 0;
       if (!TakeOver::StillAsked(Here())) return StepDown("");
+      if (EndedBeforeItBegan()) return;
       TryTakeOver();
     });
     return;
@@ -229,8 +231,9 @@ void Coordinator::AskHolder(const GangRecord& holder) {
 
 // A gang that waits for its name ends with its tasks: nothing has run, and nothing is to be saved.
 bool Coordinator::EndedBeforeItBegan() {
-  if (holder_.empty() || !HasEnded(early_, job_.hosts.size())) return false;
-  Refuse(fmt::format("gang {}: ended before it began: {}", job_.Id(), holder_));
+  const bool waits = !holder_.empty() || take_over_->claim().Patient();
+  if (!waits || !HasEnded(early_, job_.hosts.size())) return false;
+  Refuse(fmt::format("gang {}: ended before it began{}{}", job_.Id(), holder_.empty() ? "" : ": ", holder_));
   return true;
 }
 
@@ -261,7 +264,7 @@ void Coordinator::Begin(TakenRecord taken) {
   }
   const Fence& fence = core_.fence().fence();
   spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence.term,
-               fence.generation, previous != nullptr ? ", recovering" : "");
+               fence.generation, previous != nullptr && TermsOf(*previous) ? ", recovering" : "");
   if (context_.beat != nullptr) beat_key_ = origin_.key.empty() ? MakeBeatKey() : origin_.key;
   core_.Begin(Settings(), previous, {origin_.promised, origin_.closed, asked_at_, clock_->Now()}, Here());
   order_->Recorded(fence.generation);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/planted.h"
+#include "daemon/coordinator/record_of_gang.h"
 #include "daemon/gang/cause.h"
 #include "tests/sim/daemon.h"
 #include "tests/sim/simulation.h"
@@ -132,7 +133,8 @@ void Coordinator::Taken(const Store::Head& head, TakeOver::Swap::After after) {
   }
   const GangRecord* previous = after == TakeOver::Swap::After::kGang ? head.record.get() : nullptr;
   world_.Log("n{} coordinates, term {}, generation {}{}", daemon_.host.index(), term(),
-             core_.fence().fence().generation, previous != nullptr ? ", recovering" : "");
+             core_.fence().fence().generation,
+             previous != nullptr && TermsOf(*previous) ? ", recovering" : "");
   daemon_.sim.invariants.Coordinates(term(), origin_.promised);
   core_.Begin(daemon_.sim.options.gang, previous,
               {.promised = origin_.promised,

@@ -246,6 +246,7 @@ TEST_F(CoordinatorLinks, ANameThatAnotherGangHasIsWaitedForAndNotTaken) {
     ASSERT_TRUE(waiting) << "node " << node;
     EXPECT_THAT(waiting->waiting().report().text(), HasSubstr("name=exp is that of gang 11.0, job 11"));
   }
+  EXPECT_EQ(State(), "waiting") << "and the timer of the next look is set";
   auto head = named.Load();
   ASSERT_TRUE(head);
   EXPECT_EQ(head->fence.term, 1U);
@@ -291,6 +292,7 @@ TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenAllItsTasksHaveEnded) {
   RecordOfAnother(&named);
   Join("name=exp:wait");
   for (const uint32_t node : {0, 1}) ASSERT_TRUE(Take(node, CoordinatorKind::kWaiting));
+  EXPECT_EQ(State(), "waiting") << "and the timer of the next look is set";
   for (const uint32_t node : {0, 1}) {
     auto message = Message();
     message.mutable_exited()->set_task(node);
@@ -300,6 +302,8 @@ TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenAllItsTasksHaveEnded) {
       EXPECT_EQ(State(), "waiting") << "a spare may take its place";
     }
   }
+  EXPECT_EQ(State(), "waiting");
+  clock_.Move(std::chrono::milliseconds(100));
   const auto refused = Take(1, CoordinatorKind::kRefused);
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->refused().text(), HasSubstr("ended before it began"));
@@ -317,6 +321,27 @@ TEST_F(CoordinatorLinks, ACoordinatorThatIsStartedAnewSaysAtOnceThatItsGangWaits
   const auto waiting = Take(1, CoordinatorKind::kWaiting);
   ASSERT_TRUE(waiting);
   EXPECT_FALSE(waiting->waiting().has_report()) << "nobody has said yet whose the name is";
+}
+
+TEST_F(CoordinatorLinks, AGangThatHasWaitedLongAgoIsNotToldToWaitWhenItRuns) {
+  store_->SetFault([](const std::string& operation, const std::string&) {
+    return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
+  });
+  Dial(1);
+  auto registration = Registration(1, "name=exp:wait");
+  registration.mutable_register_()->set_waited(true);
+  registration.mutable_register_()->set_term(3);
+  agents_[1].Send(registration);
+  EXPECT_EQ(State(), "joining");
+  store_->SetFault({});
+  auto taken = std::async(std::launch::async, [this] {
+    return agents_[1].Take([](const v1::CoordinatorMessage& /*message*/) { return true; });
+  });
+  while (taken.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready)
+    clock_.Move(std::chrono::seconds(1));
+  const auto first = taken.get();
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(first->has_waiting()) << "it would look for no other coordinator";
 }
 
 TEST_F(CoordinatorLinks, AGangThatSlurmEndsBeforeItIsKnownWhoseItsNameIsDoesNotWaitForIt) {
@@ -343,6 +368,7 @@ TEST_F(CoordinatorLinks, ANodeThatHasGoneWhileItsGangWaitedHasJoined) {
   GangRecord record = RecordOfAnother(&named);
   Join("name=exp:wait");
   for (const uint32_t node : {0, 1}) ASSERT_TRUE(Take(node, CoordinatorKind::kWaiting));
+  EXPECT_EQ(State(), "waiting") << "and the timer of the next look is set";
   auto message = Message();
   message.mutable_fabric()->add_texts("said before it went");
   agents_[0].Send(message);
