@@ -10,6 +10,7 @@ usage() {
     cat <<'TEXT'
 usage: ./test.sh [LABEL...]
        ./test.sh --changed [BASE]
+       ./test.sh --racks all|changed|none
 
 Installs what is needed, builds, and runs all tests, or those that have one of the labels:
 
@@ -35,6 +36,9 @@ Installs what is needed, builds, and runs all tests, or those that have one of t
 --changed runs the tests that can see what differs between the commit BASE (HEAD) and the files here, by tests/reach.tsv, but no
 sanitizers and no fuzzers. Before a change is finished all tests run.
 
+--racks says whether the whole run has the label provision: "all", as without this option, "none", or "changed", which .ci/run says.
+Then it has the label in one commit of four, by the commit's id, and where a rack can see what differs from origin/main.
+
 A test of the labels cluster, chaos, demo, fabric, package, provision and vm that fails runs once more at the end, alone. If it
 passes then it is called unstable, and is a bug with a name; up to three such tests fail no run.
 
@@ -43,32 +47,48 @@ build/test-logs/. The exit status is 0 when every test has passed.
 TEXT
 }
 
+usage_error() {
+    printf 'test.sh: %s\n' "$1" >&2
+    usage >&2
+    exit 2
+}
+
 labels=()
 changed= # since this commit
-for word; do
-    case $word in
+racks=   # when the label provision runs
+while (($# > 0)); do
+    case $1 in
     -h | --help)
         usage
         exit 0
         ;;
     --changed)
-        changed=HEAD
-        continue
+        changed=${2:-HEAD}
+        shift $(($# > 1))
+        ;;
+    --racks)
+        racks=${2:-}
+        in_list "$racks" all changed none || usage_error "--racks needs all, changed or none"
+        shift
+        ;;
+    *)
+        in_list "$1" "${cluster_labels[@]}" "${program_labels[@]}" || usage_error "'$1' is no label of a test"
+        labels+=("$1")
         ;;
     esac
-    if [[ $changed == HEAD ]]; then
-        changed=$word
-        continue
-    fi
-    if ! in_list "$word" "${cluster_labels[@]}" "${program_labels[@]}"; then
-        printf "test.sh: '%s' is no label of a test\n" "$word" >&2
-        usage >&2
-        exit 2
-    fi
-    labels+=("$word")
+    shift
 done
 everything=$((${#labels[@]} == 0))
 options=() # of ctest
+left_out=no
+if [[ -n $racks ]]; then
+    ((everything && ${#changed} == 0)) || die "--racks is an option of the whole run"
+    if [[ $racks == none ]] || { [[ $racks == changed ]] && racks_may_wait; }; then
+        left_out=yes
+        say "== The label provision is left out (--racks $racks)"
+        options=(--label-exclude '^provision$')
+    fi
+fi
 if [[ -n $changed ]]; then
     ((everything)) || die "--changed takes no label"
     everything=0
@@ -136,6 +156,9 @@ if ((everything)) && [[ -e /dev/nvidiactl ]]; then
     PYTHON=$root/tests/frameworks/python "$root/tests/gpu/run" "$root/build" || status=1
 elif ((everything)); then
     say "== Not run: tests/gpu/run, which needs an NVIDIA GPU"
+fi
+if [[ $left_out == yes ]]; then
+    reports=(--left-out "$(names_of provision)" "${reports[@]}")
 fi
 "$root/scripts/test_report.py" "${reports[@]}" || status=1
 exit "$status"

@@ -3,7 +3,9 @@
 has printed. At the end it names the tests that took more of the processors than their rows in tests/costs.tsv say, and those that have
 no row there and should.
 
-usage: test_report.py RESULTS...        of one run (as scripts/tests.sh leaves it in RESULTS.json and RESULTS.xml)
+usage: test_report.py [--left-out NAMES] RESULTS...
+                                        of one run (as scripts/tests.sh leaves it in RESULTS.json and RESULTS.xml), of which these
+                                        tests were left out
        test_report.py --runs RESULTS... of several runs of the same tests, a line for each test
        test_report.py --costs RESULTS...
                                         of several runs too; writes the tests' rows in tests/costs.tsv
@@ -174,6 +176,9 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--costs"]:
         _write_rows([read(results) for results in arguments[1:]])
         return 0
+    left_out: list[str] = []
+    if arguments[:1] == ["--left-out"]:
+        left_out, arguments = arguments[1].split(), arguments[2:]
     several = arguments[:1] == ["--runs"]
     runs = [_with_second_looks(results) for results in arguments[several:]]
     outcomes = [outcome for run in runs for outcome in run]
@@ -186,6 +191,8 @@ def main(arguments: list[str]) -> int:
     print(_by_test(runs) if several else _by_label(outcomes))
     for line in [] if several else _without_row(outcomes) + _dearer(outcomes):
         print(line)
+    if left_out:
+        print(f"left out, {len(left_out)}: {', '.join(left_out)}")
     if unstable:
         names = ", ".join(sorted(outcome.name for outcome in unstable))
         print(f"unstable (failed, then passed alone), {len(unstable)}: {names}")
@@ -194,7 +201,7 @@ def main(arguments: list[str]) -> int:
     if len(unstable) > _UNSTABLE:
         print(f"more than {_UNSTABLE} tests are unstable, so they count as failed")
         failed += unstable
-    print(f"{len(outcomes) - len(failed)} passed, {len(failed)} failed")
+    print(f"{len(outcomes) - len(failed)} passed, {len(failed)} failed" + f", {len(left_out)} left out" * bool(left_out))
     return 1 if failed else 0
 
 

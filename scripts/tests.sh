@@ -33,10 +33,14 @@ begin_tests() {
     say "MUSTER_TEST_SEED=$MUSTER_TEST_SEED"
 }
 
+in_git() {
+    git -C "$root" -c safe.directory="$root" "$@"
+}
+
 # test_seed: where this commit's random schedules begin (tests/support/test_seed.h).
 test_seed() {
     local commit
-    commit=$(git -C "$root" -c safe.directory="$root" rev-parse HEAD 2>/dev/null) || commit=0000001
+    commit=$(in_git rev-parse HEAD 2>/dev/null) || commit=0000001
     printf '%d' "$((16#${commit:0:7}))"
 }
 
@@ -177,6 +181,21 @@ label_of() {
     cluster.chaos | cluster.soak) printf chaos ;;
     *) printf '%s' "${1%%.*}" ;;
     esac
+}
+
+# names_of LABEL: those of the tests of the product's tree that have it.
+names_of() {
+    ctest --test-dir "$root/build" --show-only --label-regex "^$1\$" --fixture-exclude-any ".*" | sed -n 's/^ *Test *#[0-9]*: //p' | paste -sd ' '
+}
+
+# racks_may_wait: whether no rack can see what differs from origin/main (tests/reach.tsv). In one commit of four, by its id, they do not
+# wait, nor where there is no origin/main, or nothing differs from it.
+racks_may_wait() {
+    local head base tests
+    head=$(in_git rev-parse HEAD 2>/dev/null) && base=$(in_git merge-base HEAD origin/main 2>/dev/null) || return
+    [[ $head != "$base" ]] && ((16#${head:0:7} % 4 != 0)) || return
+    tests=$("$root/scripts/reached_tests.py" "$base") || return
+    ! grep -qE '^(provision|\.\*$)' <<<"$tests" # ".*" are all tests
 }
 
 # tree LABEL: what merge_ctest.py takes to find the tests that have it.
