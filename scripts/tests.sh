@@ -18,6 +18,7 @@ second_look_labels=(cluster chaos demo fabric package provision vm)
 
 # A slot of ctest is a quarter of a processor; a test takes as many as tests/costs.tsv says (cmake/TestShares.cmake).
 slots=$((4 * $(nproc)))
+mountinfo=/proc/self/mountinfo # where cgroups are
 
 begin_tests() {
     trap end_tests EXIT
@@ -30,6 +31,7 @@ begin_tests() {
     rm -rf "$root/build/test-logs"
     export MUSTER_TEST_SEED=${MUSTER_TEST_SEED:-$(test_seed)}
     make_idle_cgroup
+    make_count_cgroup
     say "MUSTER_TEST_SEED=$MUSTER_TEST_SEED"
 }
 
@@ -55,7 +57,7 @@ make_idle_cgroup() {
             if ($(i + 1) == "cgroup" && "," $NF "," ~ /,cpu,/) { first = $5 }
             if ($(i + 1) == "cgroup2") { second = $5 }
         }
-        END { if (first) print "v1", first; else if (second) print "v2", second }' /proc/self/mountinfo) || return 0
+        END { if (first) print "v1", first; else if (second) print "v2", second }' "$mountinfo") || return 0
     group=$mount/muster-idle-${run##*-}
     mkdir "$group" 2>/dev/null || return 0
     if [[ $kind == v1 ]]; then
@@ -71,14 +73,31 @@ make_idle_cgroup() {
     fi
 }
 
-remove_idle_cgroup() {
+# make_count_cgroup: whoever is in it is counted by scripts/counted. Exports MUSTER_COUNT_CGROUP, unless the cpuacct controller has no
+# hierarchy of its own: in one with the cpu controller, and in version 2, a process cannot be here and in the idle cgroup.
+make_count_cgroup() {
+    local mount group
+    unset MUSTER_COUNT_CGROUP
+    mount=$(awk '{
+            for (i = 7; $i != "-"; i++);
+            if ($(i + 1) == "cgroup" && "," $NF "," ~ /,cpuacct,/ && "," $NF "," !~ /,cpu,/) { print $5; exit }
+        }' "$mountinfo")
+    group=$mount/muster-count-${run##*-}
+    if [[ -n $mount ]] && mkdir "$group" 2>/dev/null; then
+        export MUSTER_COUNT_CGROUP=$group
+    fi
+}
+
+# remove_cgroup DIRECTORY: and what is below it. It is busy for a moment after its last process.
+remove_cgroup() {
     local tries
-    [[ -n ${MUSTER_IDLE_CGROUP:-} ]] || return 0
+    [[ -n $1 ]] || return 0
     for tries in {1..100}; do
-        ! rmdir "$MUSTER_IDLE_CGROUP" 2>/dev/null || return 0
-        sleep 0.1 # it is busy for a moment after its last process
+        find "$1" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+        [[ -d $1 ]] || return 0
+        sleep 0.1
     done
-    say "$MUSTER_IDLE_CGROUP cannot be removed: $(tr '\n' ' ' <"$MUSTER_IDLE_CGROUP/cgroup.procs") are in it"
+    say "$1 cannot be removed: $(find "$1" -name cgroup.procs -exec cat {} + | tr '\n' ' ') are in it"
 }
 
 # Whatever a test has started dies with the PID namespace; what a dead cluster leaves on the host goes after that.
@@ -95,7 +114,8 @@ end_tests() {
     fi
     [[ -n $run ]] || return 0
     remove_left
-    remove_idle_cgroup
+    remove_cgroup "${MUSTER_IDLE_CGROUP:-}"
+    remove_cgroup "${MUSTER_COUNT_CGROUP:-}"
     rm -rf "$run"
 }
 
