@@ -346,11 +346,11 @@ class BitForBit(FaultCase):
         return self.wait(newer, f"a checkpoint of generation {generation} after step {after}")
 
     def test_of_muster_train_with_members_and_musterd_killed(self) -> None:
-        words = [*self.TRAIN, "--steps", "1500", "--checkpoint-every", "25", "--log-every", "25"]
+        words = [*self.TRAIN, "--steps", "600", "--checkpoint-every", "25", "--log-every", "25"]
         words += ["--params-out", "{FILES}/params"]
         plain = self.srun(words, nodes=3, tasks=RANKS)
         self.assertEqual(plain.wait(SOON * 2), 0)
-        job = self.srun(words, nodes=3, tasks=RANKS)
+        job = self.srun([*words, "--step-seconds", "0.06"], nodes=3, tasks=RANKS)  # it lasts until it has been hurt
         for generation, node, number in ((1, "n1", signal.SIGKILL), (2, "n3", signal.SIGSEGV)):
             self.wait_for_checkpoint(job, generation)
             self.hurt(job, node, generation, number)
