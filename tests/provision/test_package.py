@@ -50,6 +50,38 @@ class Contents(unittest.TestCase):
         found = {line.partition(here)[2] for line in listed.splitlines() if here in line and not line.endswith("/")}
         self.assertEqual(found, collection())
 
+    def test_each_package_of_programs_has_their_debug_symbols_beside_it(self) -> None:
+        have = set()
+        for name in [*ALL, "muster-provisioning"]:
+            ids = self.build_ids(package(PACKAGES, name), "")
+            if not ids:
+                continue
+            have.add(name)
+            symbols = package(PACKAGES, f"{name}-dbgsym")
+            with self.subTest(package=symbols.name):
+                self.assertEqual(field(symbols, "Depends"), f"{name} (= {field(symbols, 'Version')})")
+                self.assertEqual(set(field(symbols, "Build-Ids").split()), set(ids))
+                found = self.build_ids(symbols, "-S")
+                self.assertEqual(set(found), set(ids))
+                for number, (path, sections) in found.items():
+                    self.assertEqual(path, f"usr/lib/debug/.build-id/{number[:2]}/{number[2:]}.debug")  # where gdb looks
+                    self.assertRegex(sections, r"\.debug_line")
+        self.assertEqual(have, {"muster", "muster-client", PLUGIN, "libmuster0", "muster-train"})
+        self.assertEqual({field(path, "Package") for path in PACKAGES.glob("*-dbgsym_*.deb")}, {f"{name}-dbgsym" for name in have})
+
+    def build_ids(self, deb: Path, also: str) -> dict[str, tuple[str, str]]:
+        """Of the ELF files of a package: their paths, and what else readelf says of them."""
+        found = {}
+        with tempfile.TemporaryDirectory() as temporary:
+            subprocess.run(["dpkg-deb", "-x", deb, temporary], check=True)
+            for path in Path(temporary).rglob("*"):
+                if path.is_symlink() or not path.is_file() or not path.read_bytes().startswith(b"\x7fELF"):
+                    continue
+                said = subprocess.run(["readelf", "-nW", *also.split(), path], check=True, capture_output=True, text=True).stdout
+                [number] = re.findall(r"Build ID: ([0-9a-f]+)", said)
+                found[number] = (str(path.relative_to(temporary)), said)
+        return found
+
     def test_the_plugin_binds_to_one_series_of_slurm(self) -> None:
         depends = field(package(PACKAGES, PLUGIN), "Depends").split(", ")
         for bound in (">= 22.05~", "<< 22.06~"):
