@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -53,50 +54,60 @@ bool IsOneSwitch(const Layout& layout, uint32_t network) {
   return true;
 }
 
-// From each network those in which nothing has arrived, though measurements of two nodes or more at each end were of nodes that are
-// heard, and hear, elsewhere: one node's bad link is not all of its network's.
-std::vector<Suspect> Apart(const Layout& layout, const std::vector<const Measured*>& measured) {
+// From each network those to which all measurements are `bad`, though they were of nodes whose measurements elsewhere are not: two nodes or
+// more at each end, for one node's bad link, or lost route, is not all of its network's. Of a small network few meet those of another one.
+// So it is enough when two nodes or more of it tell so of all other networks together.
+std::vector<Suspect> Apart(Trouble trouble, const Layout& layout,
+                           const std::vector<const Measured*>& measured,
+                           const std::function<bool(const Measured&)>& bad) {
   constexpr size_t kTelling = 2;
-  std::vector<bool> heard_out(layout.nodes);
-  std::vector<bool> heard_in(layout.nodes);
+  std::vector<bool> good_out(layout.nodes);
+  std::vector<bool> good_in(layout.nodes);
   for (const Measured* one : measured) {
-    if (!Arrives(*one)) continue;
-    heard_out[one->from] = true;
-    heard_in[one->to] = true;
+    if (!Arrives(*one) || bad(*one)) continue;
+    good_out[one->from] = true;
+    good_in[one->to] = true;
   }
   struct Count {
     uint32_t all = 0;
     std::set<uint32_t> from;  // that tell
     std::set<uint32_t> to;
-    bool arrives = false;
+    bool good = false;
+    [[nodiscard]] bool Tells() const { return !good && from.size() >= kTelling && to.size() >= kTelling; }
   };
   std::map<std::pair<uint32_t, uint32_t>, Count> counts;
+  std::map<uint32_t, Count> out;  // of a network, to all others
+  std::map<uint32_t, Count> in;
   for (const Measured* one : measured) {
     if (!layout.BetweenNetworks(*one)) continue;
-    Count& count = counts[{layout.networks[one->from], layout.networks[one->to]}];
-    ++count.all;
-    if (heard_out[one->from] && heard_in[one->to]) {
-      count.from.insert(one->from);
-      count.to.insert(one->to);
+    const uint32_t from = layout.networks[one->from];
+    const uint32_t to = layout.networks[one->to];
+    for (Count* count : {&counts[{from, to}], &out[from], &in[to]}) {
+      ++count->all;
+      if (good_out[one->from] && good_in[one->to]) {
+        count->from.insert(one->from);
+        count->to.insert(one->to);
+      }
+      count->good |= !bad(*one);
     }
-    count.arrives |= Arrives(*one);
   }
-  // A rack that alone reaches none, or is reached by none: its leaf switch explains that.
-  const auto alone = [&](uint32_t network, bool out) {
+  // A rack that alone is so to others, or others to it: its leaf switch explains that.
+  const auto alone = [&](uint32_t network, bool outwards) {
     if (!IsOneSwitch(layout, network)) return false;
-    bool others_arrive = false;
+    bool others_are_good = false;
     for (const auto& [networks, count] : counts) {
-      const bool own = (out ? networks.first : networks.second) == network;
-      if (own && count.arrives) return false;
-      others_arrive |= !own && count.arrives && networks.first != network && networks.second != network;
+      const bool own = (outwards ? networks.first : networks.second) == network;
+      if (own && count.good) return false;
+      others_are_good |= !own && count.good && networks.first != network && networks.second != network;
     }
-    return others_arrive;
+    return others_are_good;
   };
   std::vector<Suspect> apart;
   for (const auto& [networks, count] : counts) {
-    if (count.arrives || count.from.size() < kTelling || count.to.size() < kTelling) continue;
+    if (count.good || count.from.empty()) continue;
+    if (!count.Tells() && !out[networks.first].Tells() && !in[networks.second].Tells()) continue;
     if (alone(networks.first, true) || alone(networks.second, false)) continue;
-    Suspect suspect{Trouble::kUnreachable, Scope::kNetwork, networks.first, networks.second};
+    Suspect suspect{trouble, Scope::kNetwork, networks.first, networks.second};
     suspect.bad = suspect.all = count.all;
     apart.push_back(suspect);
   }
@@ -309,13 +320,16 @@ std::vector<Suspect> Judge(const Layout& layout, const std::vector<Measured>& me
     std::erase_if(left, [&](const Measured* one) { return Over(suspect, layout, *one); });
     suspects.push_back(suspect);
   };
-  for (const Suspect& suspect : Apart(layout, left)) take(suspect);
   // The worst first: who does not answer is not slow too.
   for (const Trouble trouble : {Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kNoRdma,
                                 Trouble::kSlow, Trouble::kLossy}) {
+    const auto is_bad = [&](const Measured& one) { return Is(trouble, one, measured, expected); };
+    // What a router carries, or loses, depends on who else sends at the time.
+    if (trouble != Trouble::kSlow && trouble != Trouble::kLossy) {
+      for (const Suspect& suspect : Apart(trouble, layout, left, is_bad)) take(suspect);
+    }
     std::vector<const Measured*> bad;
-    std::ranges::copy_if(left, std::back_inserter(bad),
-                         [&](const Measured* one) { return Is(trouble, *one, measured, expected); });
+    std::ranges::copy_if(left, std::back_inserter(bad), [&](const Measured* one) { return is_bad(*one); });
     if (bad.empty()) continue;
     std::vector<const Measured*> tell;
     std::ranges::copy_if(left, std::back_inserter(tell),

@@ -2,8 +2,8 @@
 //
 // A node's link has two directions: out, from the node to its switch, and in. A measurement of a pair goes over one's out and the
 // other's in. What is bad is laid on the smallest number of links that explain it: a link whose measurements are nearly all bad
-// explains them, and a pair of which no link does is itself the finding. Where nothing passes between two networks, though their nodes
-// hear others, no link explains it either: those networks are.
+// explains them, and a pair of which no link does is itself the finding. Where all between two networks is bad, though their
+// nodes' measurements elsewhere are not, no link explains it either: those networks are the finding.
 #pragma once
 
 #include <algorithm>

@@ -101,12 +101,13 @@ json FindingOf(const Suspect& suspect, const Places& places) {
       break;
     case Trouble::kBlocked:
       put(fmt::format("Connections {} fail, but datagrams arrive: a firewall is in the way.", where),
-          "nft list ruleset");
+          suspect.scope == Scope::kNetwork ? "nft list ruleset; on the router between them"
+                                           : "nft list ruleset");
       break;
     case Trouble::kMtu:
       put(fmt::format("Large packets {} are lost, small ones arrive: a port on the way has a smaller MTU.",
                       where),
-          "muster net check");
+          suspect.scope == Scope::kNetwork ? "ip link show; on the router between them" : "muster net check");
       break;
     case Trouble::kNoRdma:
       put(fmt::format("RDMA fails {}, though TCP connects: {}.", where,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <set>
 
 namespace muster::preflight {
 namespace {
@@ -43,6 +45,38 @@ std::vector<Round> QuickPairs(uint32_t nodes) {
   for (uint32_t i = 0; i < some; ++i)
     rounds.push_back(RoundOf(nodes, static_cast<uint32_t>(uint64_t{i} * all / some)));
   return rounds;
+}
+
+std::vector<Round> HomeRounds(const std::vector<uint32_t>& networks, const std::vector<Round>& rounds) {
+  std::vector<bool> met(networks.size());
+  for (const Round& round : rounds) {
+    for (const Pair& pair : round) {
+      if (networks[pair.one] == networks[pair.other]) met[pair.one] = met[pair.other] = true;
+    }
+  }
+  std::map<uint32_t, std::vector<uint32_t>> nodes_of;
+  for (uint32_t node = 0; node < networks.size(); ++node) nodes_of[networks[node]].push_back(node);
+  std::vector<Round> home;
+  std::vector<std::set<uint32_t>> busy;  // in each of these rounds
+  const auto meet = [&](uint32_t one, uint32_t other) {
+    size_t at = 0;
+    while (at < home.size() && (busy[at].contains(one) || busy[at].contains(other))) ++at;
+    if (at == home.size()) {
+      home.emplace_back();
+      busy.emplace_back();
+    }
+    home[at].push_back({std::min(one, other), std::max(one, other)});
+    busy[at].insert({one, other});
+  };
+  for (const auto& [network, nodes] : nodes_of) {
+    std::vector<uint32_t> lonely;
+    std::ranges::copy_if(nodes, std::back_inserter(lonely), [&](uint32_t node) { return !met[node]; });
+    if (nodes.size() < 2 || lonely.empty()) continue;
+    for (size_t i = 0; i + 1 < lonely.size(); i += 2) meet(lonely[i], lonely[i + 1]);
+    if (lonely.size() % 2 == 1)
+      meet(lonely.back(), nodes.front() == lonely.back() ? nodes[1] : nodes.front());
+  }
+  return home;
 }
 
 }  // namespace muster::preflight

@@ -23,4 +23,8 @@ std::vector<Round> AllPairs(uint32_t nodes);
 // enough to tell a node's link from a peer's.
 std::vector<Round> QuickPairs(uint32_t nodes);
 
+// Rounds to come behind `rounds`, in which each node that has met none of its own network meets one: what a node measures within its
+// network tells a node's fault from a router's. `networks` has each node's. None where there is one network.
+std::vector<Round> HomeRounds(const std::vector<uint32_t>& networks, const std::vector<Round>& rounds);
+
 }  // namespace muster::preflight

@@ -64,6 +64,7 @@ class Test {
   [[nodiscard]] std::vector<Measured> MeasuredOf(uint32_t rail) const;
   [[nodiscard]] milliseconds Duration() const;
   void MeasureRound(const Round& round, const std::vector<uint32_t>& rails, bool back);
+  void MeasureAtHome(const std::vector<Round>& rounds, const std::vector<std::vector<uint32_t>>& groups);
   std::vector<std::vector<Measured>> MeasureAgain(const std::vector<Suspect>& suspects,
                                                   const std::set<uint32_t>& shared, uint32_t rail);
   void Find(uint32_t rail, Found& found);
@@ -201,10 +202,18 @@ void Test::Find(uint32_t rail, Found& found) {
   }
   for (json& finding : VerbsFindings(places)) found.findings.push_back(std::move(finding));
   auto suspects = Judge(layouts_[rail], measured, expected);
-  // Why its large packets are lost is known.
+  // Why large packets are lost there is known.
+  const auto known = [&](uint32_t node) { return other_mtu.contains(nodes_[node].name); };
+  const auto all_known = [&](uint32_t network) {
+    for (uint32_t node = 0; node < nodes_.size(); ++node) {
+      if (layouts_[rail].networks[node] == network && !known(node)) return false;
+    }
+    return true;
+  };
   std::erase_if(suspects, [&](const Suspect& suspect) {
-    return suspect.trouble == Trouble::kMtu && suspect.scope == Suspect::Scope::kNode &&
-           other_mtu.contains(nodes_[suspect.node].name);
+    if (suspect.trouble != Trouble::kMtu) return false;
+    if (suspect.scope == Suspect::Scope::kNetwork) return all_known(suspect.node) || all_known(suspect.other);
+    return suspect.scope == Suspect::Scope::kNode && known(suspect.node);
   });
   const auto again = MeasureAgain(suspects, shared, rail);
   std::vector<Suspect> stand;
@@ -249,18 +258,41 @@ void Test::MeasureRound(const Round& round, const std::vector<uint32_t>& rails, 
   for (MeasuredLeg& one : conductor_.Measure(legs, Duration())) measured_.push_back(std::move(one));
 }
 
+// Rails whose racks are the same measure at the same time.
+void Test::MeasureAtHome(const std::vector<Round>& rounds, const std::vector<std::vector<uint32_t>>& groups) {
+  for (const auto& group : groups) {
+    std::vector<std::pair<std::vector<Round>, std::vector<uint32_t>>> homes;
+    for (const uint32_t rail : group) {
+      std::vector<Round> home = HomeRounds(layouts_[rail].networks, rounds);
+      const auto same = std::ranges::find(homes, home, [](const auto& one) { return one.first; });
+      if (same != homes.end()) {
+        same->second.push_back(rail);
+      } else {
+        homes.emplace_back(std::move(home), std::vector{rail});
+      }
+    }
+    for (const auto& [home, rails] : homes) {
+      for (const Round& round : home) {
+        for (const bool back : {false, true}) MeasureRound(round, rails, back);
+      }
+    }
+  }
+}
+
 json Test::Run() {
   const auto began = Clock::now();
   NumberSwitches();
   NumberNetworks();
   const auto count = static_cast<uint32_t>(nodes_.size());
   const auto groups = RailGroups(nodes_, rails_.size());
-  for (const Round& round : options_.full ? AllPairs(count) : QuickPairs(count)) {
+  const std::vector<Round> rounds = options_.full ? AllPairs(count) : QuickPairs(count);
+  for (const Round& round : rounds) {
     for (const auto& group : groups) {
       // One direction after the other: answers of a slow one must not wait behind the other's data.
       for (const bool back : {false, true}) MeasureRound(round, group, back);
     }
   }
+  MeasureAtHome(rounds, groups);
   std::vector<Measured> all;
   for (const MeasuredLeg& one : measured_) all.push_back(one.measured);
   const Latency latency = LatencyOf(all);

@@ -53,6 +53,42 @@ TEST(Plan, EveryPairMeasuresOnceAndNoNodeTwiceInARound) {
   }
 }
 
+TEST(Plan, EveryNodeMeetsOneOfItsOwnNetworkAndNoNodeTwiceInARound) {
+  for (uint32_t nodes = 2; nodes <= 200; ++nodes) {
+    for (const uint32_t rack : {1U, 2U, 3U, 5U, 8U}) {
+      std::vector<uint32_t> networks;
+      for (uint32_t node = 0; node < nodes; ++node) networks.push_back(node / rack);
+      const auto quick = QuickPairs(nodes);
+      const auto home = HomeRounds(networks, quick);
+      EXPECT_LE(home.size(), 2U);
+      std::vector<bool> met(nodes);
+      for (const Round& round : quick) {
+        for (const Pair& pair : round)
+          if (networks[pair.one] == networks[pair.other]) met[pair.one] = met[pair.other] = true;
+      }
+      for (const Round& round : home) {
+        std::set<uint32_t> busy;
+        for (const Pair& pair : round) {
+          EXPECT_LT(pair.one, pair.other);
+          EXPECT_EQ(networks[pair.one], networks[pair.other]);
+          EXPECT_FALSE(met[pair.one] && met[pair.other]) << "it tells nothing new";
+          EXPECT_TRUE(busy.insert(pair.one).second && busy.insert(pair.other).second);
+        }
+        for (const Pair& pair : round) met[pair.one] = met[pair.other] = true;
+      }
+      for (uint32_t node = 0; node < nodes; ++node) {
+        const bool alone = std::ranges::count(networks, networks[node]) == 1;
+        EXPECT_EQ(met[node], !alone) << node << " of " << nodes << " in racks of " << rack;
+      }
+    }
+  }
+}
+
+TEST(Plan, WithOneNetworkThereAreNoRoundsAtHome) {
+  for (const uint32_t nodes : {2U, 3U, 64U})
+    EXPECT_TRUE(HomeRounds(std::vector<uint32_t>(nodes), QuickPairs(nodes)).empty());
+}
+
 // How soon is the benchmark's to say.
 TEST(Plan, IsMadeSoon) {
   const auto began = std::chrono::steady_clock::now();
@@ -575,6 +611,122 @@ TEST(Judge, AmongRacksTheLeafSwitchOfTheOneThatIsAloneIsNamed) {
                                   {Trouble::kUnreachable, Scope::kNetwork, 1, 2, Direction::kBoth}}));
 }
 
+// Racks of these sizes, each with a network of its own; nobody knows switches.
+class Racks {
+ public:
+  explicit Racks(const std::vector<uint32_t>& sizes) {
+    for (uint32_t rack = 0; rack < sizes.size(); ++rack)
+      layout_.networks.insert(layout_.networks.end(), sizes[rack], rack);
+    layout_.nodes = static_cast<uint32_t>(layout_.networks.size());
+  }
+  [[nodiscard]] uint32_t Of(uint32_t node) const { return layout_.networks[node]; }
+
+  // What is found, and stands when it is measured again. `spoil` changes what a good measurement has seen.
+  [[nodiscard]] std::vector<Suspect> Find(const std::function<void(Measured&)>& spoil) const {
+    const auto look = [&](uint32_t from, uint32_t to) {
+      Measured one = Good(from, to, 100);
+      spoil(one);
+      return one;
+    };
+    auto rounds = QuickPairs(layout_.nodes);
+    for (Round& round : HomeRounds(layout_.networks, rounds)) rounds.push_back(std::move(round));
+    std::vector<Measured> measured;
+    for (const Round& round : rounds) {
+      for (const auto& [one, other] : round) {
+        measured.push_back(look(one, other));
+        measured.push_back(look(other, one));
+      }
+    }
+    const Expected expected{{100, 100}, 0.75, 0.004};
+    std::set<uint32_t> able;
+    for (uint32_t node = 0; node < layout_.nodes; ++node) able.insert(node);
+    const auto suspects = Judge(layout_, measured, expected);
+    std::vector<Suspect> stand;
+    for (const Suspect& suspect : suspects) {
+      std::vector<Measured> again;
+      for (const Way& way : Witnesses(suspect, layout_, able, {}, suspects))
+        again.push_back(look(way.from, way.to));
+      if (const auto confirmed = Confirmed(suspect, again, expected)) stand.push_back(*confirmed);
+    }
+    Join(stand);
+    return stand;
+  }
+
+ private:
+  Layout layout_;
+};
+
+void LoseAll(Measured& one) {
+  one = {one.from, one.to};
+}
+void LoseLarge(Measured& one) {
+  one.large_heard = 0;
+  one.mbit_s = 0;
+  one.connected = true;
+}
+void RefuseConnections(Measured& one) {
+  one.connected = false;
+  one.mbit_s = 0;
+  one.large_heard = 0;
+}
+
+TEST(RacksOfTwo, WithoutARouterAreNoFaultOfTheirNodes) {
+  for (const auto& sizes :
+       std::vector<std::vector<uint32_t>>{{2, 30}, {2, 2, 2, 2, 2, 2}, {2, 14, 16}, {3, 2, 11}}) {
+    const Racks racks(sizes);
+    const auto found = racks.Find([&](Measured& one) {
+      if (racks.Of(one.from) != racks.Of(one.to)) LoseAll(one);
+    });
+    EXPECT_FALSE(found.empty());
+    for (const Suspect& suspect : found) EXPECT_EQ(suspect.scope, Scope::kNetwork) << suspect.node;
+  }
+}
+
+TEST(RacksOfTwo, OfWhichOneIsNotRoutedAreTheOneThatIsNamed) {
+  const Racks racks({2, 14, 16});
+  const auto found = racks.Find([&](Measured& one) {
+    if ((racks.Of(one.from) == 0) != (racks.Of(one.to) == 0)) LoseAll(one);
+  });
+  EXPECT_EQ(found, (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kNetwork, 0, 1, Direction::kBoth},
+                                         {Trouble::kUnreachable, Scope::kNetwork, 0, 2, Direction::kBoth}}));
+}
+
+TEST(ARouter, WithASmallerMtuIsNoFaultOfANode) {
+  for (const auto& sizes : std::vector<std::vector<uint32_t>>{{4, 4}, {2, 30}, {8, 8, 8, 8}, {1, 7, 8}}) {
+    const Racks racks(sizes);
+    const auto found = racks.Find([&](Measured& one) {
+      if (racks.Of(one.from) != racks.Of(one.to)) LoseLarge(one);
+    });
+    EXPECT_FALSE(found.empty());
+    for (const Suspect& suspect : found) {
+      EXPECT_EQ(suspect.trouble, Trouble::kMtu);
+      // Of a node that is a rack by itself nobody knows whether it is the node or the router.
+      EXPECT_TRUE(suspect.scope == Scope::kNetwork || sizes[0] == 1) << suspect.node;
+    }
+  }
+}
+
+TEST(ARouter, ThatRefusesConnectionsIsNoFaultOfANode) {
+  const Racks racks({4, 4});
+  EXPECT_EQ(racks.Find([&](Measured& one) {
+    if (racks.Of(one.from) != racks.Of(one.to)) RefuseConnections(one);
+  }),
+            (std::vector<Suspect>{{Trouble::kBlocked, Scope::kNetwork, 0, 1, Direction::kBoth}}));
+}
+
+TEST(ARouter, DoesNotHideANodeWhoseOwnLinkIsBadOrWhoseRouteIsGone) {
+  const Racks racks({8, 8});
+  const std::vector<Suspect> of_3{{Trouble::kMtu, Scope::kNode, 3, 0, Direction::kBoth}};
+  EXPECT_EQ(racks.Find([](Measured& one) {
+    if (one.from == 3 || one.to == 3) LoseLarge(one);
+  }),
+            of_3);
+  const auto lost = racks.Find([&](Measured& one) {
+    if ((one.from == 3 || one.to == 3) && racks.Of(one.from) != racks.Of(one.to)) LoseAll(one);
+  });
+  EXPECT_EQ(lost, (std::vector<Suspect>{{Trouble::kUnreachable, Scope::kNode, 3, 0, Direction::kBoth}}));
+}
+
 TEST(Mute, WhatWasTriedBetweenNetworksMakesNoNodeMute) {
   std::vector<Measured> tried{{0, 4}, {4, 0}, {0, 5}, {5, 0}, {1, 6}, {6, 1}};
   EXPECT_FALSE(Mute(kTwoRacks, tried).Has(0, 4)) << "three are not enough";
@@ -612,6 +764,8 @@ TEST(Findings, SayWhereInOneSentence) {
       "Nothing arrives from 10.2.0.0/16 to 10.1.0.0/16, though their nodes reach others: no route joins "
       "these networks.");
   EXPECT_EQ(FindingOf(suspect, places).at("fix"), "ip route show to match 10.1.0.0/16");
+  suspect.trouble = Trouble::kMtu;
+  EXPECT_EQ(FindingOf(suspect, places).at("fix"), "ip link show; on the router between them");
   const auto mtus = MtuFindings(places);
   ASSERT_EQ(mtus.size(), 1U);
   EXPECT_EQ(mtus[0].at("text"), "n2 has an MTU of 1500, the others have 9000.");
