@@ -97,6 +97,20 @@ TEST(MetricsText, ANameIsToldOnceForAllGangsAndAGangHasFewSamples) {
   EXPECT_EQ(text.find(type), text.rfind(type));
 }
 
+TEST(MetricsText, AGangOfManyRanksHasAsManySamplesAsASmallOne) {
+  const NodeMetrics node{"1", 0, 0, true, {}, {}};
+  GangMetrics gang = FullGang();
+  const size_t small = Samples(MetricsText(node, {gang}));
+  gang.tasks = 16'384;
+  gang.nodes_active = 2'048;
+  gang.nodes_spare = gang.nodes_lost = 64;
+  const std::string text = MetricsText(node, {gang});
+  EXPECT_EQ(Samples(text), small);
+  EXPECT_NE(text.find("muster_gang_tasks{gang=\"12.0\",uid=\"1000\"} 16384\n"), std::string::npos);
+  for (const char* label : {"rank=", "node=", "host="})
+    EXPECT_EQ(text.find(label), std::string::npos) << label;
+}
+
 TEST(MetricsText, TheFabricsPortsAreAddedUp) {
   const std::string text =
       MetricsText({"1", 0, 0, true, {}, {}, FabricMetrics{7, 1, 3, {{"retransmit", 9}}}}, {});
