@@ -4,6 +4,8 @@ packages are those of build/packages, or of the directory that MUSTER_PACKAGES n
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import unittest
@@ -153,6 +155,32 @@ class DebianHost(unittest.TestCase):
         done = self.guest.run(["su", "-", "trainer", "-c", hog], timeout=WAIT_S)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, "(?i)out of memory|oom[-_ ]kill")
+
+    def test_a_gang_in_cgroups_of_v2_loses_a_process_and_all_that_it_has_started_and_finishes(self) -> None:
+        for command in (
+            "printf 'store: dir:/var/lib/muster/store\\nhealth_memory_min: 64\\n' >>/etc/muster/muster.yaml",
+            "systemctl start musterd",
+            "muster node enable-plugin",
+            "scontrol reconfigure",
+        ):
+            self.guest.run(["sh", "-c", command], check=True, timeout=WAIT_S)
+        self.wait_for_idle()
+        # A process that has left its session, and that only the supervisor's sweep finds.
+        program = (
+            'echo "rank $RANK generation $MUSTER_GENERATION $(cat /proc/self/cgroup)"; '
+            'if [ "$MUSTER_GENERATION" = 1 ]; then setsid -f sleep 4321; [ "$RANK" = 0 ] || kill -9 $$; sleep 4321; fi'
+        )
+        said = self.trainer(f"srun --ntasks=2 --overcommit --gang=restarts=1 sh -c {shlex.quote(program)}").splitlines()
+        for rank in (0, 1):
+            for generation in (1, 2):
+                line = f"rank {rank} generation {generation} 0::/.*slurmstepd.scope/job_[0-9]+/step_0/"
+                self.assertEqual(len([one for one in said if re.match(line, one)]), 1, f"{line}: {said}")
+        self.assertNotEqual(self.guest.run(["pgrep", "-f", "sleep 4321"]).returncode, 0)
+        [number] = {found[1] for line in said if (found := re.search("/job_([0-9]+)/", line))}
+        self.assertRegex(self.trainer(f"muster events {number}"), "rank 1 .* was killed by SIGKILL")
+        hog = "srun --mem=100 --gang=restarts=0 /usr/bin/python3 -c 'print(len(bytearray(400 << 20)))'"
+        done = self.guest.run(["su", "-", "trainer", "-c", hog], timeout=WAIT_S)
+        self.assertRegex(done.stderr, "was killed by the kernel's out-of-memory killer")
 
     def test_the_kernel_has_what_base_says(self) -> None:
         for key, value in (
