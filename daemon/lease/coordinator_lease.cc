@@ -234,7 +234,10 @@ void CoordinatorLease::Announce(Nanos now, Output* out) {
   const bool fresh = now - settings_.taken_at < 5 * times.silence;
   next_announce_ = now + (fresh ? times.beat / 2 : 5 * times.beat);
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (nodes_[i].beaten || nodes_[i].removed) continue;
+    const Node& n = nodes_[i];
+    // A musterd that goes before it has a link comes back with the coordinator that it knew before.
+    const bool gone = n.watched && !n.silent && now - n.heard > times.silence;
+    if (n.removed || (n.beaten && !gone)) continue;
     Datagram lead = Make(Type::kLead, static_cast<NodeIndex>(i), now);
     lead.witnesses = settings_.witnesses;
     out->sends.push_back({static_cast<NodeIndex>(i), false, false, lead});

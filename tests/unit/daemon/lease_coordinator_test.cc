@@ -330,6 +330,33 @@ TEST_F(CoordinatorLeaseTest, ANodeThatBeatsBeforeItHasALinkKeepsTheTimeOfOneWhos
   EXPECT_TRUE(Silent(2));
 }
 
+// A musterd that goes again before it has a link comes back with the coordinator that it knew before, which is dead.
+TEST_F(CoordinatorLeaseTest, ANodeThatHasBeatenAndIsNotHeardAnyMoreIsToldAgainWhoCoordinates) {
+  MakeSuccessor(3, true);
+  Until(now_ + Milliseconds(8'000), {0, 1, 2});
+  announced_.clear();
+  Until(now_ + Milliseconds(1'100), {0, 1});
+  EXPECT_FALSE(announced_.contains(2)) << "some of its beats may have been lost";
+  Until(now_ + Milliseconds(1'300), {0, 1});
+  EXPECT_TRUE(announced_.contains(2));
+  EXPECT_FALSE(announced_.contains(1));
+  Beat(2);
+  announced_.clear();
+  Until(now_ + Milliseconds(1'100), {0, 1, 2});
+  EXPECT_FALSE(announced_.contains(2)) << "it follows again";
+}
+
+TEST_F(CoordinatorLeaseTest, ANodeThatHasBeatenIsToldOfTheTermNoMoreWhenItIsSilent) {
+  MakeSuccessor(3, true);
+  for (const NodeIndex node : {0, 1, 2}) lead_->NodeAttached(node, now_);
+  Until(now_ + Milliseconds(8'000), {0, 1, 2});
+  Until(now_ + Milliseconds(1'300), {0, 1});
+  ASSERT_TRUE(Silent(2));
+  announced_.clear();
+  Until(now_ + Milliseconds(5'000), {0, 1});
+  EXPECT_FALSE(announced_.contains(2));
+}
+
 TEST_F(CoordinatorLeaseTest, AHigherTermDeposesItAndALowerOneIsToldOfIt) {
   MakeSuccessor(3, true);
   Datagram old;
