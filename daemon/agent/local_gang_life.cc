@@ -68,7 +68,7 @@ void LocalGang::OnAttended(const v1::Attended& attended) {
   search_.TakenIn(attended.coordinator());
   SaveState();
   attendance_->Follow(orders_.term(), attended.coordinator(), beat_key_,
-                      lease::WitnessSet::Of(attended.witnesses()));
+                      lease::WitnessSet::Of(attended.witnesses()), lease::Source::kLink);
 }
 
 void LocalGang::BeatSupervisor(Member& member) {
@@ -195,7 +195,7 @@ void LocalGang::Learned(const std::optional<RecordedCoordinator>& found) {
   const bool news = search_.Recorded(node, found->term > orders_.term());
   AdoptTerm(found->term);
   // Also when the term is known: the lease may not know it.
-  attendance_->Follow(orders_.term(), node, beat_key_, found->witnesses);
+  attendance_->Follow(orders_.term(), node, beat_key_, found->witnesses, lease::Source::kRecord);
   if (!news) return;
   spdlog::info("gang {}: {} coordinates by the record, term {}", job_.Id(), found->host, found->term);
   Redial();

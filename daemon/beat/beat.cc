@@ -91,9 +91,9 @@ Attendance::~Attendance() {
 }
 
 void Attendance::Follow(uint64_t term, uint32_t coordinator, const std::string& key,
-                        const lease::WitnessSet& witnesses) {
-  thread_->Do([id = id_, term, coordinator, key, witnesses](BeatThread& thread) {
-    thread.Follow(id, term, coordinator, key, witnesses);
+                        const lease::WitnessSet& witnesses, lease::Source source) {
+  thread_->Do([id = id_, term, coordinator, key, witnesses, source](BeatThread& thread) {
+    thread.Follow(id, term, coordinator, key, witnesses, source);
   });
 }
 

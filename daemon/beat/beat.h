@@ -20,6 +20,7 @@
 #include "daemon/beat/address.h"
 #include "daemon/beat/beat_clock.h"
 #include "daemon/beat/beat_socket.h"
+#include "daemon/lease/agent_lease.h"
 #include "daemon/lease/coordinator_lease.h"
 #include "daemon/lease/types.h"
 
@@ -105,9 +106,9 @@ class Attendance {
   Attendance(const Attendance&) = delete;
   Attendance& operator=(const Attendance&) = delete;
 
-  // The link to a (new) coordinator is up and has brought its term, key and witnesses.
-  void Follow(uint64_t term, uint32_t coordinator, const std::string& key,
-              const lease::WitnessSet& witnesses);
+  // The link to a (new) coordinator is up and has brought its term, key and witnesses, or the record names them.
+  void Follow(uint64_t term, uint32_t coordinator, const std::string& key, const lease::WitnessSet& witnesses,
+              lease::Source source);
   void SetAddresses(std::vector<BeatAddress> addresses);
   void SetStopped(uint64_t generation);
   void Claimed(uint64_t term, bool ok);

@@ -49,7 +49,7 @@ class BeatThread : public std::enable_shared_from_this<BeatThread> {
                 std::shared_ptr<AgentView> view, std::shared_ptr<BeatPage> page);
   void RemoveAgent(uint64_t id);
   void Follow(uint64_t id, uint64_t term, uint32_t coordinator, const std::string& key,
-              const lease::WitnessSet& witnesses);
+              const lease::WitnessSet& witnesses, lease::Source source);
   void WithAgent(uint64_t id, const std::function<void(lease::AgentLease&, lease::Nanos)>& what);
   void SetAddresses(uint64_t id, const std::vector<BeatAddress>& addresses);
   void AddSupervisor(uint64_t id, uint64_t number, std::shared_ptr<UniqueFd> fd);

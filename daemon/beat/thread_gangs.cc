@@ -62,8 +62,8 @@ void BeatThread::AddAgent(uint64_t id, const AttendOptions& options, std::weak_p
   agent->machine.emplace(std::move(settings));
   agents_.push_back(std::move(agent));
   WithAgent(id, [&](lease::AgentLease& machine, lease::Nanos now) {
-    machine.Follow(options.term, static_cast<lease::NodeIndex>(options.coordinator), options.witnesses, now,
-                   &output_);
+    machine.Follow(options.term, static_cast<lease::NodeIndex>(options.coordinator), options.witnesses,
+                   lease::Source::kLink, now, &output_);
   });
 }
 
@@ -80,7 +80,7 @@ void BeatThread::WithAgent(uint64_t id, const std::function<void(lease::AgentLea
 }
 
 void BeatThread::Follow(uint64_t id, uint64_t term, uint32_t coordinator, const std::string& key,
-                        const lease::WitnessSet& witnesses) {
+                        const lease::WitnessSet& witnesses, lease::Source source) {
   Agent* agent = FindAgent(id);
   if (agent == nullptr || term < agent->machine->term()) return;
   const lease::Authenticator fresh(key);
@@ -89,7 +89,7 @@ void BeatThread::Follow(uint64_t id, uint64_t term, uint32_t coordinator, const 
     if (agent->keys.size() > 2) agent->keys.pop_back();
   }
   WithAgent(id, [&](lease::AgentLease& machine, lease::Nanos now) {
-    machine.Follow(term, static_cast<lease::NodeIndex>(coordinator), witnesses, now, &output_);
+    machine.Follow(term, static_cast<lease::NodeIndex>(coordinator), witnesses, source, now, &output_);
   });
 }
 

@@ -25,17 +25,19 @@ AgentLease::AgentLease(AgentSettings settings)
   std::copy_n(candidates.begin(), earlier_count_, earlier_.begin());
 }
 
-bool AgentLease::Follow(uint64_t term, NodeIndex coordinator, const WitnessSet& witnesses, Nanos now,
-                        Output* out) {
+bool AgentLease::Follow(uint64_t term, NodeIndex coordinator, const WitnessSet& witnesses, Source source,
+                        Nanos now, Output* out) {
   if (term < term_ || term < promised_) return false;
-  if (term > term_) Move(term, coordinator, witnesses, now, out);
+  if (term > term_) Move(term, coordinator, witnesses, source == Source::kLink, now, out);
   return true;
 }
 
-// What is certain of the old term's authority stays as it is; nothing adds to it any more.
-void AgentLease::Move(uint64_t term, NodeIndex coordinator, const WitnessSet& witnesses, Nanos now,
-                      Output* out) {
+// What is certain of the old term's authority stays as it is; nothing adds to it any more. `alive`: the coordinator itself has said
+// so. One that is cut off, and reaches the store, may raise its term: to nodes that doubt it, it is as dead in that term.
+void AgentLease::Move(uint64_t term, NodeIndex coordinator, const WitnessSet& witnesses, bool alive,
+                      Nanos now, Output* out) {
   MaybeFence(now, out);
+  followed_at_ = !alive && coordinator == coordinator_ && Doubts(now) ? Known() : now;
   held_until_ = std::max({held_until_, VotedUntil(), claimed_until_});
   claimed_until_ = 0;
   inherits_ = acked_in_term_ || inherits_;
@@ -44,7 +46,6 @@ void AgentLease::Move(uint64_t term, NodeIndex coordinator, const WitnessSet& wi
   coordinator_ = coordinator;
   witnesses_ = witnesses;
   promised_ = std::max(promised_, term - 1);
-  followed_at_ = now;
   stamp_ = 0;
   // Another coordinator counts generations from what it knows: what was stopped in the old term says nothing in this.
   stop_surfaced_ = 0;
@@ -199,7 +200,8 @@ void AgentLease::OnLead(const Datagram& lead, Nanos now, Output* out) {
   if (lead.term == term_ || lead.coordinator == kNoNode || lead.witnesses.empty()) return;
   // One that promised for it already, before it restarted, follows too: it says so to the coordinator.
   if (lead.term < promised_) return;
-  Move(lead.term, lead.coordinator, lead.witnesses, now, out);
+  const bool alive = lead.type == Type::kLead && lead.from == lead.coordinator;
+  Move(lead.term, lead.coordinator, lead.witnesses, alive, now, out);
   out->events.push_back({EventKind::kSuccessor, coordinator_, term_, 0});
   Beat(now, out);
 }

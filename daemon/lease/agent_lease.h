@@ -29,13 +29,17 @@ struct AgentSettings {
   Nanos grace_until = 0;  // members run already, and may until then; 0: nothing runs yet
 };
 
+// From whom the owner knows of a coordinator: from that one, or from the record.
+enum class Source { kLink, kRecord };
+
 class AgentLease {
  public:
   explicit AgentLease(AgentSettings settings);
 
-  // The owner knows of a coordinator (from its link). A term below the highest seen is refused (false); the same
-  // term changes nothing. A node that promised not to beat in that term says so to the coordinator.
-  bool Follow(uint64_t term, NodeIndex coordinator, const WitnessSet& witnesses, Nanos now, Output* out);
+  // The owner knows of a coordinator. A term below the highest seen is refused (false); the same term changes
+  // nothing. A node that promised not to beat in that term says so to the coordinator.
+  bool Follow(uint64_t term, NodeIndex coordinator, const WitnessSet& witnesses, Source source, Nanos now,
+              Output* out);
   // Nothing of this generation or an earlier one runs here.
   void SetStopped(uint64_t generation) { stopped_ = generation > stopped_ ? generation : stopped_; }
   // A kFence has been carried out: all supervisors have the order to kill. Once for each; until then nothing may run
@@ -80,7 +84,8 @@ class AgentLease {
   void OnLead(const Datagram& lead, Nanos now, Output* out);
   void Relay(const Datagram& datagram, Nanos now, Output* out) const;
   void Tell(NodeIndex to, Nanos now, Output* out);
-  void Move(uint64_t term, NodeIndex coordinator, const WitnessSet& witnesses, Nanos now, Output* out);
+  void Move(uint64_t term, NodeIndex coordinator, const WitnessSet& witnesses, bool alive, Nanos now,
+            Output* out);
   void Beat(Nanos now, Output* out);
   void Ask(Nanos now, Output* out);
   void CountVotes(Nanos now, Output* out);
@@ -107,7 +112,7 @@ class AgentLease {
   std::array<SentBeat, kRemembered> sent_{};
   size_t sent_next_ = 0;
 
-  Nanos followed_at_ = 0;  // since when this term is followed
+  Nanos followed_at_ = 0;  // since when this term is followed, or its coordinator doubted
   Nanos acked_ = 0;        // send time of the newest acked beat, of any term
   bool acked_in_term_ = false;
   bool inherits_ = false;  // came to this term from another one, by an announcement: may doubt it at once

@@ -96,11 +96,12 @@ void Daemon::Attend(lease::AgentSettings settings, bool keyed) {
   Pump(&out);
 }
 
-void Daemon::Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses) {
+void Daemon::Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses,
+                    lease::Source source) {
   if (!agent_) return;
   keyed_ = true;
   lease::Output out;
-  agent_->Follow(term, static_cast<lease::NodeIndex>(coordinator), witnesses, host.Local(), &out);
+  agent_->Follow(term, static_cast<lease::NodeIndex>(coordinator), witnesses, source, host.Local(), &out);
   Pump(&out);
 }
 

@@ -44,7 +44,7 @@ class Daemon {
   [[nodiscard]] bool MayStart() const { return agent_ && host.Local() < start_until_; }
   void EndAttendance() { agent_.reset(); }
   [[nodiscard]] bool Attending() const { return agent_.has_value(); }
-  void Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses);
+  void Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses, lease::Source source);
   void SetStopped(uint64_t generation);
   void Claimed(uint64_t term, bool ok);
   void Fenced();

@@ -29,7 +29,7 @@ void LocalGang::BeginAttendance() {
 void LocalGang::On(const Attended& attended) {
   search_.TakenIn(attended.coordinator);
   Remember();
-  daemon_.Follow(orders_.term(), coordinator(), attended.witnesses);
+  daemon_.Follow(orders_.term(), coordinator(), attended.witnesses, lease::Source::kLink);
 }
 
 void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& closed) {
@@ -116,7 +116,8 @@ void LocalGang::LearnFromStore() {
         const bool news = search_.Recorded(recorded, newer);
         AdoptTerm(head.fence.term);
         // Also when the term is known: the lease may not know it.
-        daemon_.Follow(orders_.term(), recorded, lease::WitnessSet::Of(head.record->witnesses));
+        daemon_.Follow(orders_.term(), recorded, lease::WitnessSet::Of(head.record->witnesses),
+                       lease::Source::kRecord);
         if (news) Redial();
       });
     };

@@ -260,7 +260,7 @@ TEST_F(BeatTest, SupervisorsAreBeatenBeforeTheNodeAttendsAndItAttendsByFollowing
   }
   EXPECT_FALSE(daemons_[0].attendance->MayStart());
   daemons_[0].attendance->SetAddresses(addresses_);
-  daemons_[0].attendance->Follow(3, 0, key_, lease::WitnessSet::FirstOf(1));
+  daemons_[0].attendance->Follow(3, 0, key_, lease::WitnessSet::FirstOf(1), lease::Source::kLink);
   EXPECT_TRUE(told_.Within("attended 3"));
 }
 

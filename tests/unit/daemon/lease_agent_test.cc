@@ -27,7 +27,7 @@ class AgentLeaseTest : public ::testing::Test {
   }
   void Attended(size_t nodes) {
     Make(nodes);
-    ASSERT_TRUE(agent_->Follow(1, 0, witnesses_, now_, &out_));
+    ASSERT_TRUE(agent_->Follow(1, 0, witnesses_, Source::kLink, now_, &out_));
     Tick();
     Ack(LastBeat());
     ASSERT_TRUE(Has(EventKind::kAttended));
@@ -110,7 +110,7 @@ class AgentLeaseTest : public ::testing::Test {
 TEST_F(AgentLeaseTest, NothingMayRunBeforeTheFirstAcknowledgement) {
   Make(3);
   EXPECT_FALSE(agent_->MayRun(now_));
-  ASSERT_TRUE(agent_->Follow(1, 0, witnesses_, now_, &out_));
+  ASSERT_TRUE(agent_->Follow(1, 0, witnesses_, Source::kLink, now_, &out_));
   Until(now_ + Ms(5'000));
   EXPECT_FALSE(agent_->MayRun(now_));
   EXPECT_FALSE(Has(EventKind::kFence)) << "there is nothing to fence";
@@ -194,7 +194,7 @@ TEST_F(AgentLeaseTest, WhatWasStoppedInAnEarlierTermSaysNothingInTheNext) {
   now_ += Ms(200);
   Tick();
   EXPECT_EQ(LastBeat().generation, 5U);
-  ASSERT_TRUE(agent_->Follow(2, 2, witnesses_, now_, &out_));
+  ASSERT_TRUE(agent_->Follow(2, 2, witnesses_, Source::kLink, now_, &out_));
   Tick();
   EXPECT_EQ(LastBeat().term, 2U);
   EXPECT_EQ(LastBeat().generation, 0U);
@@ -258,12 +258,12 @@ TEST_F(AgentLeaseTest, AVoteIsAPromiseNeverToBeatOrRelayInThatTermAgain) {
 
 TEST_F(AgentLeaseTest, APromiseOfAnEarlierProcessHolds) {
   Make(3, 4);
-  EXPECT_FALSE(agent_->Follow(3, 0, witnesses_, now_, &out_));
-  EXPECT_TRUE(agent_->Follow(4, 0, witnesses_, now_, &out_));
+  EXPECT_FALSE(agent_->Follow(3, 0, witnesses_, Source::kLink, now_, &out_));
+  EXPECT_TRUE(agent_->Follow(4, 0, witnesses_, Source::kLink, now_, &out_));
   Until(now_ + Ms(1'000));
   EXPECT_FALSE(Last(Type::kBeat));
   EXPECT_TRUE(Last(Type::kSpent));
-  EXPECT_TRUE(agent_->Follow(5, 0, witnesses_, now_, &out_));
+  EXPECT_TRUE(agent_->Follow(5, 0, witnesses_, Source::kLink, now_, &out_));
   Tick();
   EXPECT_TRUE(Last(Type::kBeat));
 }
@@ -275,7 +275,56 @@ TEST_F(AgentLeaseTest, ComingToATermIsAPromiseAgainstThoseBelow) {
   EXPECT_EQ(agent_->term(), 5U);
   EXPECT_TRUE(Has(EventKind::kSuccessor));
   EXPECT_EQ(LastBeat().term, 5U);
-  EXPECT_FALSE(agent_->Follow(3, 0, witnesses_, now_, &out_));
+  EXPECT_FALSE(agent_->Follow(3, 0, witnesses_, Source::kLink, now_, &out_));
+}
+
+// A coordinator that is cut off, and reaches the store, has raised its term.
+TEST_F(AgentLeaseTest, WhomItHasAbandonedItDoubtsInTheNextTermTooIfTheRecordAloneNamesThatTerm) {
+  Attended(5);
+  const auto votes = [this] {
+    if (const auto ask = Last(Type::kAsk)) {
+      Vote(2, ask->sent);
+      Vote(3, ask->sent);
+    }
+  };
+  Until(now_ + Ms(2'000), votes);
+  ASSERT_EQ(Count(EventKind::kAbandoned), 1U);
+  out_.Clear();
+  ASSERT_TRUE(agent_->Follow(2, 0, witnesses_, Source::kRecord, now_, &out_));
+  Tick();
+  ASSERT_TRUE(Last(Type::kAsk));
+  EXPECT_EQ(Last(Type::kAsk)->term, 2U);
+  Until(now_ + Ms(2'000), votes);
+  EXPECT_TRUE(Has(EventKind::kAbandoned));
+  EXPECT_TRUE(Has(EventKind::kTakeOver));
+  EXPECT_FALSE(Has(EventKind::kFence));
+}
+
+TEST_F(AgentLeaseTest, WhoeverHearsOfThatTermByAnotherNodesQuestionVotesAtOnce) {
+  Attended(5);
+  Until(now_ + Ms(450));
+  out_.Clear();
+  Question(2, 2);
+  EXPECT_EQ(agent_->term(), 2U);
+  EXPECT_TRUE(Last(Type::kVote));
+}
+
+TEST_F(AgentLeaseTest, ACoordinatorThatAnnouncesItsNextTermItselfIsNotDoubtedInThatTerm) {
+  Attended(5);
+  Until(now_ + Ms(450));
+  Announce(2, 0);
+  out_.Clear();
+  Question(2, 2);
+  EXPECT_FALSE(Last(Type::kVote));
+}
+
+TEST_F(AgentLeaseTest, AnotherCoordinatorIsNotDoubtedInItsTermThoughTheOneBeforeWas) {
+  Attended(5);
+  Until(now_ + Ms(450));
+  ASSERT_TRUE(agent_->Follow(2, 2, witnesses_, Source::kRecord, now_, &out_));
+  out_.Clear();
+  Question(3, 2);
+  EXPECT_FALSE(Last(Type::kVote));
 }
 
 TEST_F(AgentLeaseTest, WithAMajorityItDoesNotFenceWhileTheyAnswer) {
@@ -327,7 +376,7 @@ TEST_F(AgentLeaseTest, TheFirstCandidateThatLivesTakesOverAtOnceALaterOneWaits) 
     settings.self = 1;
     settings.candidates = {0, 4, 1};
     agent_.emplace(settings);
-    agent_->Follow(1, 0, witnesses_, now_, &out_);
+    agent_->Follow(1, 0, witnesses_, Source::kLink, now_, &out_);
     Tick();
     Ack(LastBeat());
     out_.Clear();
@@ -372,7 +421,7 @@ TEST_F(AgentLeaseTest, AClaimThatFailedOrIsTooLateChangesNothing) {
 TEST_F(AgentLeaseTest, MembersOfARestartedMusterdRunOnUntilTheirGraceEndsOrTheFirstAck) {
   Make(3, 0, now_ + Ms(10'000));
   EXPECT_TRUE(agent_->MayRun(now_));
-  ASSERT_TRUE(agent_->Follow(1, 0, witnesses_, now_, &out_));
+  ASSERT_TRUE(agent_->Follow(1, 0, witnesses_, Source::kLink, now_, &out_));
   Until(now_ + Ms(1'000));
   EXPECT_EQ(LastBeat().flags & kOnGrace, kOnGrace);
   EXPECT_FALSE(Has(EventKind::kFence));

@@ -70,7 +70,7 @@ Nanos Ms(int64_t ms) {
 
 void OneFault(LeaseSimulation& s, size_t nodes) {
   const auto node = [&] { return static_cast<size_t>(s.Pick(0, static_cast<int64_t>(nodes) - 1)); };
-  switch (s.Pick(0, 9)) {
+  switch (s.Pick(0, 10)) {
     case 0: {  // two sides
       std::vector<bool> left(nodes);
       for (size_t i = 0; i < nodes; ++i) left[i] = s.Chance(0.5);
@@ -115,6 +115,9 @@ void OneFault(LeaseSimulation& s, size_t nodes) {
       for (size_t i = 0; i < nodes; ++i) {
         if (s.Chance(0.5)) s.CutStore(i);
       }
+      break;
+    case 9:
+      s.Raise();
       break;
     default: {
       const size_t victim = s.Chance(0.6) ? s.leader() : node();
@@ -166,6 +169,27 @@ TEST(LeasesUnderRandomFaults, WhenOnlyTheCoordinatorDiesNobodyFences) {
         return s.WhoDoesNotAttend();
       },
       3, 24, &totals);
+}
+
+TEST(LeasesUnderRandomFaults, WhenACoordinatorThatIsCutOffRaisesItsTermNoOtherNodeFences) {
+  Totals totals;
+  Many(
+      [&](LeaseSimulation& s) -> std::string {
+        s.RunFor(Ms(2'000 + s.Pick(0, 400)));
+        const size_t alone = s.leader();
+        for (size_t i = 0; i < s.nodes(); ++i) {
+          if (i != alone) s.CutBoth(i, alone);
+        }
+        s.RunFor(Ms(s.Pick(0, 500)));
+        s.Raise();
+        s.RunFor(Ms(8'000));
+        if (s.fences() > 1) return "another node has fenced";
+        if (s.leader() == alone) return "nobody has succeeded the coordinator";
+        s.Heal();
+        s.RunFor(Ms(8'000));
+        return s.WhoDoesNotAttend();
+      },
+      4, 9, &totals);
 }
 
 TEST(LeasesUnderRandomFaults, ALostDatagramHereAndThereChangesNothing) {

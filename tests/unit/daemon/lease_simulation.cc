@@ -48,7 +48,8 @@ LeaseSimulation::LeaseSimulation(uint64_t seed, size_t nodes, bool trace)
       Output out;
       if (!Awake(nodes_[i]) || !nodes_[leader_].lead || store_term_ != 1) return;
       nodes_[leader_].lead->NodeAttached(static_cast<NodeIndex>(i), Local(nodes_[leader_]));
-      nodes_[i].agent->Follow(1, static_cast<NodeIndex>(leader_), witnesses_, Local(nodes_[i]), &out);
+      nodes_[i].agent->Follow(1, static_cast<NodeIndex>(leader_), witnesses_, Source::kLink, Local(nodes_[i]),
+                              &out);
       Carry(i, &out, i);
       Schedule(i);
     });
@@ -122,6 +123,11 @@ void LeaseSimulation::Heal() {
   network_ = {};
   for (auto& row : cut_) row.assign(row.size(), false);
   for (Node& node : nodes_) node.store_cut = false;
+}
+
+void LeaseSimulation::Raise() {
+  if (!Awake(nodes_[leader_])) return;
+  TakeOver(leader_, store_term_, false, false);
 }
 
 bool LeaseSimulation::Running(size_t index) {
@@ -359,7 +365,8 @@ void LeaseSimulation::LearnFromStore(size_t index) {
       return;
     }
     Output out;
-    me.agent->Follow(store_term_, static_cast<NodeIndex>(leader_), witnesses_, Local(me), &out);
+    me.agent->Follow(store_term_, static_cast<NodeIndex>(leader_), witnesses_, Source::kRecord, Local(me),
+                     &out);
     Carry(index, &out, index);
     Schedule(index);
   });

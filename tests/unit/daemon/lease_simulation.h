@@ -39,6 +39,8 @@ class LeaseSimulation {
   [[nodiscard]] bool MayDie(size_t node) const;
   void StallLoop(size_t node, Nanos length);  // its main loop: fences late
   void Heal();                                // all but what is dead
+  // The coordinator begins a new term, if it reaches the store.
+  void Raise();
 
   void RunFor(Nanos length);
   void At(Nanos delay, std::function<void()> what);
