@@ -13,6 +13,7 @@ CoordinatorLease::CoordinatorLease(LeadSettings settings, Nanos now)
       last_tick_(now),
       awake_since_(now),
       next_tick_(now),
+      began_(now),
       closed_now_(settings_.closed) {
   if (!settings_.inherited) return;
   store_confirmed_ = settings_.asked_at;
@@ -193,6 +194,14 @@ void CoordinatorLease::SettleFormer(Nanos now) {
   }
 }
 
+void CoordinatorLease::SettleHeardBefore(Nanos now) {
+  const Nanos bound = began_ + settings_.times.lease + settings_.times.reconnect;
+  if (now < bound) return;
+  for (const NodeIndex node : settings_.heard_before) {
+    if (node < nodes_.size() && nodes_[node].bound == kNever) nodes_[node].bound = bound;
+  }
+}
+
 void CoordinatorLease::FindSilent(Nanos now, Output* out) {
   const Times& times = settings_.times;
   if (deposed_ || now < awake_since_ + times.silence) return;
@@ -253,6 +262,7 @@ void CoordinatorLease::Tick(Nanos now, Output* out) {
   NoticePause(now);
   last_tick_ = now;
   SettleFormer(now);
+  SettleHeardBefore(now);
   UpdateQuorum(now, out);
   FindSilent(now, out);
   WantStore(now, out);

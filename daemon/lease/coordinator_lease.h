@@ -43,6 +43,9 @@ struct LeadSettings {
   std::vector<WitnessSet> former;  // witness sets of the earlier terms whose nodes may run; usually one
   std::vector<NodeIndex> watched;  // nodes that may run members
   WitnessSet closed;               // of those, nodes whose musterd had gone under the earlier coordinator
+  // Nodes that have beaten in the term before, if that was this coordinator's own. They have got no right to run since this term began,
+  // but votes of that term, which carry them for `reconnect` at most: then their bound has come, whoever of `former` is heard.
+  std::vector<NodeIndex> heard_before;
 };
 
 class CoordinatorLease {
@@ -97,6 +100,7 @@ class CoordinatorLease {
   void OnBeat(const Datagram& beat, Nanos now, Output* out);
   void NoticePause(Nanos now);
   void SettleFormer(Nanos now);
+  void SettleHeardBefore(Nanos now);
   void UpdateQuorum(Nanos now, Output* out);
   void FindSilent(Nanos now, Output* out);
   void Announce(Nanos now, Output* out);
@@ -114,6 +118,7 @@ class CoordinatorLease {
   Nanos last_tick_;
   Nanos awake_since_;
   Nanos next_tick_;
+  Nanos began_;
   Nanos next_announce_ = 0;
   Nanos last_beat_ = 0;
   Nanos next_spent_ = 0;

@@ -7,7 +7,7 @@
 
 namespace muster::sim {
 
-inline constexpr std::array<uint64_t, 19> kPinned = {
+inline constexpr std::array<uint64_t, 20> kPinned = {
     1,           // the first
     5005029886,  // a node that came back with a dead supervisor while the links were tested ended the test twice
     5007003559,  // all musterds were restarted at once, one node was cut off before its own was heard: called silent too soon
@@ -26,6 +26,7 @@ inline constexpr std::array<uint64_t, 19> kPinned = {
     610001775,       // the same
     950049945,       // members were told of a commit that the generation before had made
     20261127081608,  // the same
+    20602,  // a node was cut off with the raise of a term, and votes carried it: a bound of one lease would call it silent too soon
     600079316,  // who was asked to coordinate called its own node silent: that agent still dialled dead hosts
 };
 

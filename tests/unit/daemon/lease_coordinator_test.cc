@@ -285,6 +285,39 @@ TEST_F(CoordinatorLeaseTest, UntilTheOldWitnessesHaveComeNobodyIsSilent) {
   EXPECT_TRUE(lead_->Settled());
 }
 
+// Its own term before has lost a witness, which the new one does without, and then one that has not been heard in the new one: together
+// they could still be a majority of the old set.
+TEST_F(CoordinatorLeaseTest, AWitnessThatDiesWithTheRaiseOfATermIsSilentWhenVotesCannotCarryItAnyMore) {
+  LeadSettings settings = SettingsFor(3, 2);
+  settings.inherited = true;
+  settings.asked_at = settings.taken_at = now_;
+  settings.witnesses = {0, 1};
+  settings.former = {{0, 1, 2}};
+  settings.watched = settings.heard_before = {0, 1};
+  Make(settings);
+  const Nanos began = now_;
+  Until(began + Milliseconds(30'700), {0});
+  lead_->StoreConfirmed(now_, now_, &out_);
+  Until(began + Milliseconds(31'300), {0});
+  EXPECT_FALSE(Silent(1)) << "the store was asked too early";
+  lead_->StoreConfirmed(now_, now_, &out_);
+  EXPECT_TRUE(Silent(1));
+}
+
+TEST_F(CoordinatorLeaseTest, ANodeThatWasNotHeardInTheTermBeforeIsWaitedForUntilTheOldWitnessesHaveCome) {
+  LeadSettings settings = SettingsFor(3, 2);
+  settings.inherited = true;
+  settings.asked_at = settings.taken_at = now_;
+  settings.witnesses = {0, 1};
+  settings.former = {{0, 1, 2}};
+  settings.watched = {0, 1};
+  settings.heard_before = {0};
+  Make(settings);
+  Until(now_ + Milliseconds(60'000), {0});
+  lead_->StoreConfirmed(now_, now_, &out_);
+  EXPECT_FALSE(Silent(1));
+}
+
 TEST_F(CoordinatorLeaseTest, ANodeWhoseMusterdHadGoneBeforeTheTakeOverKeepsItsTime) {
   LeadSettings settings = SettingsFor(3, 2);
   settings.inherited = settings.promised = true;

@@ -97,6 +97,7 @@ TEST(Terms, TheTermAfterThisOneKnowsWhoseMusterdHasGoneAndHasWatchedEverybody) {
   terms.Lead(1, rig.gang);
   terms.SetStop(4);
   terms.SetQuorum(true);
+  for (const uint32_t node : {1, 2}) terms.Heard(node, rig.gang);
   rig.Feed(gang::NodeLeft{2});
   terms.Next(rig.gang);
   terms.Raised(8, 9, rig.gang);
@@ -104,6 +105,7 @@ TEST(Terms, TheTermAfterThisOneKnowsWhoseMusterdHasGoneAndHasWatchedEverybody) {
   EXPECT_EQ(lead.former, (std::vector<WitnessSet>{{1, 2, 0}}));
   EXPECT_EQ(lead.closed, WitnessSet{2});
   EXPECT_EQ(lead.watched, (Indexes{0, 1, 2}));
+  EXPECT_EQ(lead.heard_before, (Indexes{1, 2}));
   EXPECT_TRUE(lead.inherited);
   EXPECT_FALSE(lead.promised);
   EXPECT_FALSE(lead.returned);
