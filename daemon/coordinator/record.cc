@@ -63,6 +63,7 @@ json GangRecord::Summary() const {
           {"tasks", task_count},
           {"nodes", nodes},
           {"active", active},
+          {"before", before},
           {"lost", lost},
           {"ended", ended},
           {"away", away},
@@ -139,6 +140,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     Read(document.at("nodes"), &record.nodes);
     // Not in the first version's records, whose gangs used all of their nodes.
     ReadIfThere(document, "active", &record.active);
+    ReadIfThere(document, "before", &record.before);
     ReadIfThere(document, "lost", &record.lost);
     ReadIfThere(document, "ended", &record.ended);
     ReadIfThere(document, "away", &record.away);
@@ -153,7 +155,8 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     ReadIfThere(document, "former_witnesses", &record.former);
     ReadIfThere(document, "restarts_without_progress", &record.restarts_without_progress);
     ReadIfThere(document, "last_signature", &record.last_signature);
-    for (const auto* list : {&record.active, &record.lost, &record.ended, &record.away, &record.exiting}) {
+    for (const auto* list :
+         {&record.active, &record.before, &record.lost, &record.ended, &record.away, &record.exiting}) {
       for (const uint32_t node : *list) {
         if (node >= record.nodes.size()) throw std::out_of_range("a node's number is none of the gang's");
       }

@@ -44,6 +44,7 @@ struct GangRecord {
   // but whose tasks have all ended, that had no musterd when this was written, that are not to be used, and why, and that
   // are not to be used from the next checkpoint on. For readers: those with processes that SIGKILL has ended and that have not gone.
   std::vector<uint32_t> active;
+  std::vector<uint32_t> before;  // gang::Memory::before
   std::vector<uint32_t> lost;
   std::vector<uint32_t> ended;
   std::vector<uint32_t> away;

@@ -13,6 +13,7 @@ void SetGang(const gang::Gang& gang, GangRecord* record) {
   record->succeeded = gang.succeeded();
   record->generation = gang.generation();
   record->active = std::move(memory.active);
+  record->before = std::move(memory.before);
   record->lost = std::move(memory.lost);
   record->ended = std::move(memory.ended);
   record->away = std::move(memory.away);
@@ -88,6 +89,7 @@ gang::Memory MemoryOf(const GangRecord& record) {
   memory.max_step = record.step_reached;
   memory.last_signature = record.last_signature;
   if (!MUSTER_PLANTED(active_forgotten)) memory.active = record.active;
+  memory.before = record.before;
   memory.lost = record.lost;
   memory.ended = record.ended;
   memory.away = record.away;

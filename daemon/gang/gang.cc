@@ -46,9 +46,11 @@ Gang::Gang(Settings settings, const Memory& memory)
              : memory.running  ? State::kRecovering
                                : State::kJoining),
       generation_(memory.generation),
+      recorded_(memory.generation),
       nodes_(settings_.node_count),
       members_(settings_.task_count),
       active_(memory.active),
+      before_(memory.before),
       user_fault_times_(memory.user_fault_times),
       progress_since_user_fault_(memory.progress_since_user_fault),
       restarts_(memory.restarts),
@@ -73,6 +75,7 @@ Gang::Gang(Settings settings, const Memory& memory)
   }
   const auto outside = [&](uint32_t node) { return node >= nodes_.size(); };
   std::erase_if(active_, outside);
+  std::erase_if(before_, outside);
   for (const uint32_t node : memory.lost) {
     if (!outside(node)) nodes_[node].lost = true;
   }
@@ -109,6 +112,9 @@ Memory Gang::Remember() const {
   memory.max_step = max_step_;
   memory.last_signature = last_signature_;
   memory.active = active_;
+  const auto exits = [this](uint32_t node) { return nodes_[node].exiting > 0; };
+  if (state_ == State::kStarting && std::any_of(before_.begin(), before_.end(), exits))
+    memory.before = before_;
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
     if (nodes_[node].lost) memory.lost.push_back(node);
     if (nodes_[node].ended) memory.ended.push_back(node);

@@ -393,6 +393,59 @@ TEST_F(GangExiting, ANodeThatIsFreeMakesNoRecordNeedless) {
   EXPECT_TRUE(two.gang.IsSpare(1));
 }
 
+// n1 was left, and is free before anybody was told of the generation without it: the next generation starts at once, and its record is
+// not in the store when another coordinator takes over.
+class GangPlacedAgain : public GangExiting {
+ protected:
+  GangPlacedAgain() {
+    Leave(1);
+    memory = rig.gang.Remember();
+    Free(1, true);
+    rig.ExecuteAll();
+  }
+  Rig Successor() const { return Rig(Rig::WithSpares(4, 1, 1), memory); }
+  Memory memory;  // the second generation's
+};
+
+TEST_F(GangPlacedAgain, TheNextCoordinatorFindsItsNodes) {
+  ASSERT_THAT(memory.active, ElementsAre(0, 3, 2));
+  ASSERT_THAT(memory.before, ElementsAre(0, 1, 2));
+  ASSERT_EQ(rig.gang.generation(), 3U);
+  EXPECT_TRUE(rig.gang.Remember().before.empty());
+  Rig next = Successor();
+  next.Join(3, MemberState::kStopped, 1);
+  for (const uint32_t node : {0, 1, 2}) next.Join(node, MemberState::kRunning, 3);
+  EXPECT_EQ(next.gang.state(), State::kRunning);
+  EXPECT_EQ(next.gang.generation(), 3U);
+  EXPECT_THAT(next.gang.active(), ElementsAre(0, 1, 2));
+}
+
+TEST_F(GangPlacedAgain, OneOfItsNodesIsMissed) {
+  Rig next = Successor();
+  next.Join(3, MemberState::kStopped, 1);
+  for (const uint32_t node : {0, 2}) next.Join(node, MemberState::kRunning, 3);
+  next.Silence(1);
+  EXPECT_EQ(next.gang.state(), State::kStopping) << "the others wait for it";
+  next.StopAll();
+  EXPECT_THAT(next.gang.active(), ElementsAre(0, 3, 2));
+}
+
+TEST_F(GangPlacedAgain, TheGenerationOfTheRecordIsItIfThatWasBegunAndRestarted) {
+  Rig next = Successor();
+  next.Join(1, MemberState::kStopped, 1);
+  for (const uint32_t node : {0, 2, 3}) next.Join(node, MemberState::kRunning, 3);
+  EXPECT_EQ(next.gang.state(), State::kRunning);
+  EXPECT_THAT(next.gang.active(), ElementsAre(0, 3, 2));
+}
+
+TEST_F(GangPlacedAgain, TheGenerationOfTheRecordIsItIfNothingNewerRuns) {
+  Rig next = Successor();
+  next.Join(1, MemberState::kStopped, 1);
+  for (const uint32_t node : {0, 2, 3}) next.Join(node, MemberState::kRunning, 2);
+  EXPECT_EQ(next.gang.state(), State::kRunning);
+  EXPECT_THAT(next.gang.active(), ElementsAre(0, 3, 2));
+}
+
 // A checkpoint is being marked bad: nobody is told before.
 TEST_F(GangExiting, AGenerationOnTheSameNodesIsNotPlacedAgain) {
   Leave(1);

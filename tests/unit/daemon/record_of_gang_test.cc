@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/unit/daemon/gang_rig.h"
 
@@ -87,6 +88,16 @@ TEST_F(RecordOfGang, TheNextCoordinatorsStateMachineRemembersAllThatThisOneDoes)
   EXPECT_TRUE(after.succeeding);
   EXPECT_TRUE(after.terminating);
   EXPECT_FALSE(after.requeueing);
+}
+
+TEST_F(RecordOfGang, TheNodesBeforeAreRememberedWhileAGenerationOnOthersStarts) {
+  Rig rig(Rig::WithSpares(3, 1, 1));
+  rig.Run();
+  rig.Exit(0, 1 << 8);
+  for (const uint32_t node : {0, 2}) rig.Stopped(node);
+  rig.Exiting(1);
+  rig.Feed(gang::TimerFired{gang::Timer::kExiting});
+  EXPECT_EQ(MemoryOf(Recorded(&rig.gang)).before, (std::vector<uint32_t>{0, 1}));
 }
 
 TEST_F(RecordOfGang, ARequeueIsRemembered) {

@@ -47,6 +47,7 @@ GangRecord Full() {
   record.updated_ns = INT64_MAX;
   record.first_cause = "rank 1 on n2 exited with code 1";
   record.restart_cause = "n1 is drained";
+  record.before = {1};
   record.lost = {0, 1};
   record.ended = {1};
   record.exiting = {1};
@@ -80,6 +81,7 @@ TEST(GangRecord, ComesBackAsItWas) {
   EXPECT_EQ(after->updated_ns, INT64_MAX);
   EXPECT_THAT(after->nodes, ElementsAre("n1", "n2"));
   EXPECT_THAT(after->task_counts, ElementsAre(2, 0));
+  EXPECT_THAT(after->before, ElementsAre(1));
   EXPECT_THAT(after->ended, ElementsAre(1));
   EXPECT_THAT(after->exiting, ElementsAre(1));
   EXPECT_EQ(after->restart_cause, "n1 is drained");
@@ -127,6 +129,7 @@ TEST(GangRecord, EveryTruncationIsRefused) {
 }
 
 const std::set<std::string> kSinceVersionTwo = {"active",
+                                                "before",
                                                 "lost",
                                                 "ended",
                                                 "restart_cause",
