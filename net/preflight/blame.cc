@@ -123,9 +123,14 @@ double SlowBelow(const Measured& one, const Expected& expected) {
   return expected.slow_below * expected.Rate(one);
 }
 
-// Other traffic may be why a rate is low and packets are lost.
+// Whether a measurement can tell. Other traffic may be why a rate is low and packets are lost. A way over TCP says nothing of RDMA, nor
+// one where nothing arrives of large packets.
 bool Tells(Trouble trouble, const Measured& one, const Expected& expected) {
   switch (trouble) {
+    case Trouble::kMtu:
+      return one.small_heard > 0;
+    case Trouble::kNoRdma:
+      return one.verbs && one.connected;
     case Trouble::kSlow:
       return one.mbit_s >= SlowBelow(one, expected) || one.mbit_s + Other(one) < SlowBelow(one, expected);
     case Trouble::kLossy:
@@ -275,9 +280,9 @@ bool Is(Trouble trouble, const Measured& one, const std::vector<Measured>& all, 
     case Trouble::kBlocked:
       return !one.connected && one.small_heard > 0 && SmallHeard(all, one.to, one.from);
     case Trouble::kMtu:
-      return one.small_heard > 0 && one.large_heard == 0;
+      return one.large_heard == 0;
     case Trouble::kNoRdma:
-      return one.verbs && one.connected && one.mbit_s == 0;
+      return one.mbit_s == 0;
     case Trouble::kSlow:
       return one.connected && one.mbit_s < SlowBelow(one, expected);
     case Trouble::kLossy:
@@ -324,17 +329,20 @@ std::vector<Suspect> Judge(const Layout& layout, const std::vector<Measured>& me
   for (const Trouble trouble : {Trouble::kUnreachable, Trouble::kBlocked, Trouble::kMtu, Trouble::kNoRdma,
                                 Trouble::kSlow, Trouble::kLossy}) {
     const auto is_bad = [&](const Measured& one) { return Is(trouble, one, measured, expected); };
+    const auto telling = [&] {
+      std::vector<const Measured*> tell;
+      std::ranges::copy_if(left, std::back_inserter(tell),
+                           [&](const Measured* one) { return Tells(trouble, *one, expected); });
+      return tell;
+    };
     // What a router carries, or loses, depends on who else sends at the time.
     if (trouble != Trouble::kSlow && trouble != Trouble::kLossy) {
-      for (const Suspect& suspect : Apart(trouble, layout, left, is_bad)) take(suspect);
+      for (const Suspect& suspect : Apart(trouble, layout, telling(), is_bad)) take(suspect);
     }
     std::vector<const Measured*> bad;
     std::ranges::copy_if(left, std::back_inserter(bad), [&](const Measured* one) { return is_bad(*one); });
     if (bad.empty()) continue;
-    std::vector<const Measured*> tell;
-    std::ranges::copy_if(left, std::back_inserter(tell),
-                         [&](const Measured* one) { return Tells(trouble, *one, expected); });
-    for (const Suspect& suspect : Blame(trouble, layout, expected, tell, bad).Run()) take(suspect);
+    for (const Suspect& suspect : Blame(trouble, layout, expected, telling(), bad).Run()) take(suspect);
   }
   Join(suspects);
   return suspects;

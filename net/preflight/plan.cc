@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -73,8 +74,10 @@ std::vector<Round> HomeRounds(const std::vector<uint32_t>& networks, const std::
     std::ranges::copy_if(nodes, std::back_inserter(lonely), [&](uint32_t node) { return !met[node]; });
     if (nodes.size() < 2 || lonely.empty()) continue;
     for (size_t i = 0; i + 1 < lonely.size(); i += 2) meet(lonely[i], lonely[i + 1]);
-    if (lonely.size() % 2 == 1)
-      meet(lonely.back(), nodes.front() == lonely.back() ? nodes[1] : nodes.front());
+    if (lonely.size() % 2 == 1) {
+      const auto at = std::ranges::find(nodes, lonely.back());
+      meet(lonely.back(), at == nodes.begin() ? nodes.back() : *std::prev(at));
+    }
   }
   return home;
 }

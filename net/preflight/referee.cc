@@ -164,15 +164,14 @@ Places Test::PlacesOf(uint32_t rail) const {
 // What is suspected alone: the ways of one suspect must not disturb another's.
 std::vector<std::vector<Measured>> Test::MeasureAgain(const std::vector<Suspect>& suspects,
                                                       const std::set<uint32_t>& shared, uint32_t rail) {
-  std::set<uint32_t> able;
+  Able able;
+  able.shared = shared;
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    if (!nodes_[i].gone && nodes_[i].rails[rail].Here()) able.insert(i);
+    if (nodes_[i].gone || !nodes_[i].rails[rail].Here()) continue;
+    able.all.insert(i);
+    if (nodes_[i].rails[rail].verbs) able.rdma.insert(i);
   }
-  std::vector<Remeasurement> todo;
-  for (size_t i = 0; i < suspects.size(); ++i) {
-    for (const Way& way : Witnesses(suspects[i], layouts_[rail], able, shared, suspects))
-      todo.push_back({i, way});
-  }
+  std::vector<Remeasurement> todo = Remeasurements(suspects, layouts_[rail], able);
   std::vector<std::vector<Measured>> again(suspects.size());
   while (!todo.empty()) {
     std::map<Way, size_t> now;
@@ -218,8 +217,8 @@ void Test::Find(uint32_t rail, Found& found) {
   const auto again = MeasureAgain(suspects, shared, rail);
   std::vector<Suspect> stand;
   for (size_t i = 0; i < suspects.size(); ++i) {
-    if (const auto confirmed = Confirmed(suspects[i], again[i], expected)) {
-      stand.push_back(*confirmed);
+    if (const auto standing = Standing(suspects, i, again, expected)) {
+      stand.push_back(*standing);
     } else {
       found.passing.push_back(FindingOf(suspects[i], places));
     }
