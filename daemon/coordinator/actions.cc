@@ -31,6 +31,7 @@ std::vector<steps::Agreement::World> WorldsOf(const gang::Gang& gang) {
   for (const uint32_t node : gang.active())
     nodes[none || trains(node) ? "" : gang.RoleOf(node).name].insert(node);
   std::vector<steps::Agreement::World> worlds;
+  worlds.reserve(nodes.size());
   for (auto& [role, of] : nodes) worlds.push_back({role, std::move(of)});
   return worlds;
 }

@@ -47,6 +47,10 @@ bool RecordFence::AskWhose() {
   return !lost() && !std::exchange(asks_whose_, true);
 }
 
+std::function<bool()> RecordFence::Mine() const {
+  return [lost = lost_] { return !*lost; };
+}
+
 std::string RecordFence::Newer() const {
   return fmt::format("term {} has begun", newer_);
 }

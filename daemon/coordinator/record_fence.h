@@ -58,9 +58,7 @@ class RecordFence {
 
   [[nodiscard]] bool lost() const { return *lost_; }
   // Whether what is written is of any use still. The answer may be called on any thread, and after this has gone.
-  [[nodiscard]] std::function<bool()> Mine() const {
-    return [lost = lost_] { return !*lost; };
-  }
+  [[nodiscard]] std::function<bool()> Mine() const;
   // A term is being raised: neither fence is certain to be good.
   [[nodiscard]] bool raising() const { return raising_; }
   // The newest that was ordered to be written.
