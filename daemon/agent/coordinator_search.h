@@ -29,7 +29,8 @@ class CoordinatorSearch {
     Nanos answer = 10'000 * kMillisecond;
     // Without a lease for so long, other candidates are asked.
     Nanos rotate = 5'000 * kMillisecond;
-    // A gang that has waited for its name finds another coordinator in so long: the node of the one before may be dead, and is dialled first.
+    // So long an agent whose gang has waited for its name looks for another coordinator. The former coordinator's node may be dead, and the
+    // agent dials that node first.
     Nanos found_again = 60'000 * kMillisecond;
   };
 
@@ -61,7 +62,7 @@ class CoordinatorSearch {
   // Whether a coordinator has waited since this was asked last; its link may have ended.
   [[nodiscard]] bool WaitedLately() { return std::exchange(waited_lately_, coordinator_waits_); }
   [[nodiscard]] bool has_waited() const { return has_waited_; }  // at any time
-  // How long a gang that has not begun looks for its coordinator, which is `join` or more.
+  // How long an agent whose gang has not begun looks for a coordinator: `join`, or longer.
   [[nodiscard]] Nanos Patience(Nanos join) const {
     return has_waited_ ? std::max(join, times_.found_again) : join;
   }

@@ -46,14 +46,6 @@ std::vector<CoordinatorCore::Listed> GoodOf(const GangHead& head) {
   return good;
 }
 
-void Coordinator::Handled(const gang::Event& /*event*/, gang::State /*before*/,
-                          const std::vector<gang::Action>& /*actions*/) {}
-
-// A generation that has begun to run is watched, one that ends is not any more.
-void Coordinator::Fed(const gang::Event& /*event*/, gang::State before, uint64_t generation) {
-  WatchProgress(before, generation);
-}
-
 void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
   auto message = NewMessage();
   *message.mutable_start() = *start_;

@@ -397,8 +397,9 @@ void Coordinator::OnExited(const v1::MemberExited& message) {
   core_.Feed(gang::MemberExited{message.task(), message.generation(), ExitOf(message, waited_for)});
 }
 
-void Coordinator::WatchProgress(gang::State before, uint64_t generation_before) {
-  const bool another = generation_before != core_.gang().generation();
+// A generation that has begun to run is watched, one that ends is not any more.
+void Coordinator::Fed(gang::State before, uint64_t generation) {
+  const bool another = generation != core_.gang().generation();
   if (before == gang::State::kRecovering) found_ = core_.gang().generation();
   if (another) hangs_.Forget();
   const bool was = before == gang::State::kRunning;

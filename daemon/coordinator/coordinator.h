@@ -81,9 +81,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void Do(const gang::SetTimer& action) override;
   void Do(const gang::LoseNode& action) override;
   void Do(const gang::DrainInSlurm& action) override;
-  void Handled(const gang::Event& event, gang::State before,
-               const std::vector<gang::Action>& actions) override;
-  void Fed(const gang::Event& event, gang::State before, uint64_t generation) override;
+  void Fed(gang::State before, uint64_t generation) override;
   void WriteRecord(const RecordFence::Advance& advance) override;
   void WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) override;
   void FindSuccessor(const std::string& why) override;
@@ -182,7 +180,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   // With the successor's term those who hear it may ask for the next one, should it be dead.
   void StepDown(const std::string& successor, uint64_t term = 0);
 
-  void WatchProgress(gang::State before, uint64_t generation_before);
   std::set<uint32_t> CaptureStacks(uint64_t generation);
   void TakeReports(const v1::MemberReports& reports);
 

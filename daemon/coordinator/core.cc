@@ -61,7 +61,7 @@ void CoordinatorCore::Feed(const gang::Event& event) {
   const std::vector<gang::Action> actions = gang_->Handle(event);
   shell_.Handled(event, before, actions);
   Carry(actions);
-  shell_.Fed(event, before, generation);
+  shell_.Fed(before, generation);
   if (before == gang::State::kRecovering && gang_->state() != before) CommitWaiting();
   MaybeRaise();
   shell_.MaybeOver();  // the end may come when no agent is there any more
@@ -187,7 +187,7 @@ void CoordinatorCore::Registered(uint32_t node, uint64_t started_generation, Sta
 
 void CoordinatorCore::Left(uint32_t node) {
   if (!active()) return;
-  // Whatever has ended the link: musterd may have gone in that moment.
+  // Whatever has ended the link, the lease counts the node's musterd as gone: it may have gone in that moment.
   if (!MUSTER_PLANTED(closed_not_counted)) shell_.NodeClosed(node);
   Feed(gang::NodeLeft{node});
   const gang::Gang::Node& left = gang_->nodes()[node];
@@ -230,7 +230,7 @@ void CoordinatorCore::SetQuorum(bool quorum) {
     MaybeSendFinish();
     MaybeRaise();
   }
-  // Of a gang that has ended nobody is to be heard any more.
+  // A gang that has ended needs no witnesses: that they are not heard, or are heard again, is no news.
   const gang::State state = gang_->state();
   if (state == gang::State::kFinished || (state == gang::State::kRequeueing && !quorum)) return;
   shell_.Do(quorum ? gang::Note{"quorum", "most of the gang's witnesses are heard", gang_->generation()}

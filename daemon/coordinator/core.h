@@ -1,5 +1,6 @@
-// What a coordinator makes of all that it hears: which of its parts hears of it, in which order, and what follows. A Shell carries that
-// out: the daemon's Coordinator, and the simulator's. Pure: no I/O, clock or thread.
+// Decides what a coordinator does about each thing that it hears from the gang's nodes, its lease machine, the store and Slurm. The parts
+// that the core includes here each have a rule; the core tells them of events in the right order, and gives the orders that follow to a
+// Shell. The daemon's Coordinator is a Shell, and so is the simulator's. Pure: no I/O, clock or thread.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ class CoordinatorCore {
  public:
   using Nanos = lease::Nanos;
 
-  // What is asked of the store is answered by a call of the core, later, in the order in which it was asked.
+  // Carries orders out. A question to the store is answered later, by a call of the core, in the order of the questions.
   class Shell {
    public:
     Shell() = default;
@@ -35,10 +36,10 @@ class CoordinatorCore {
     Shell& operator=(const Shell&) = delete;
     virtual ~Shell() = default;
 
-    // By the clock of leases.
+    // The time by the clock that leases go by.
     [[nodiscard]] virtual Nanos Now() const = 0;
 
-    // ---- orders of the state machine that no other part need know of
+    // ---- orders of the state machine that go straight to the shell
     virtual void Do(const gang::TestLinks& action) = 0;
     virtual void Do(const gang::ReportToJob& action) = 0;
     virtual void Do(const gang::Note& action) = 0;
@@ -46,101 +47,104 @@ class CoordinatorCore {
     virtual void Do(const gang::SetTimer& action) = 0;
     virtual void Do(const gang::LoseNode& action) = 0;
     virtual void Do(const gang::DrainInSlurm& action) = 0;
-    // The state machine has made `actions` of an event, which are carried out now; and then: they have been. `before`, `generation`: the
-    // gang's before the event.
-    virtual void Handled(const gang::Event& event, gang::State before,
-                         const std::vector<gang::Action>& actions) = 0;
-    virtual void Fed(const gang::Event& event, gang::State before, uint64_t generation) = 0;
+    // For who watches the state machine: what an event has led to, before these actions are carried out. `before`: the gang's state then.
+    virtual void Handled(const gang::Event& /*event*/, gang::State /*before*/,
+                         const std::vector<gang::Action>& /*actions*/) {}
+    // The actions of an event have been carried out. `before`, `generation`: the gang's before the event.
+    virtual void Fed(gang::State before, uint64_t generation) = 0;
 
     // ---- the record
-    // Written: by RecordOf, as things are now. Answers: RecordWritten, or Deposed.
+    // Writes core.Record() as it is now. The answer is RecordWritten, or Deposed.
     virtual void WriteRecord(const RecordFence::Advance& advance) = 0;
-    // Written: the same, but for the term and its witnesses. Answer: TermRaised.
+    // Writes core.Record() with the new term and its witnesses. The answer is TermRaised.
     virtual void WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) = 0;
-    // Another may have the record: whose it is, is read, and this coordinator steps down.
+    // Another coordinator may have the record: the shell reads whose the record is, and this coordinator steps down.
     virtual void FindSuccessor(const std::string& why) = 0;
-    // Which term the store has. Answer: StoreHasTerm.
+    // Reads the term of the record in the store. The answer is StoreHasTerm.
     virtual void AskTerm() = 0;
-    // A checkpoint is marked bad. Answer: Marked. `later`: after a pause.
+    // Marks a checkpoint bad in the store; with `later` after a pause. The answer is Marked.
     virtual void MarkBad(const gang::RejectCheckpoint& bad, bool later) = 0;
 
     // ---- the gang's nodes
-    // The Start of this generation is made, once for all nodes.
+    // Makes the Start that all nodes of this generation get.
     virtual void BuildStart(const Starts::Prepared& prepared) = 0;
     virtual void SendStart(const std::set<uint32_t>& nodes) = 0;
     virtual void SendStop(const gang::StopGeneration& stop) = 0;
-    // How the gang ends: SendFinish follows.
+    // Makes the Finish that SendFinish sends.
     virtual void BuildFinish(const gang::FinishGang& finish) = 0;
     virtual void SendFinish(const std::set<uint32_t>& nodes) = 0;
-    // A node that has registered may beat, and is told how.
+    // Tells a node that has registered how it is to beat.
     virtual void Attend(uint32_t node) = 0;
-    // A lost node's link: should the node come back, it is to say again where it is.
+    // Closes the link of a lost node, so that the node registers anew should it come back.
     virtual void CloseLink(uint32_t node) = 0;
 
     // ---- the end
-    // After the time that a record of an end may take, EndRecordLate is to be called.
+    // EndRecordLate is to be called when the record of the gang's end has had its time to be written.
     virtual void AwaitEndRecord() = 0;
-    // Kept until Requeue. Not done: the job cannot be requeued.
+    // Keeps the order until Requeue carries it out. An error says why the job cannot be requeued.
     virtual Status OrderRequeue(const gang::RequeueJob& action) = 0;
     virtual void Requeue() = 0;
-    // The gang, or this coordinator's part in it, may be over.
+    // over() may have become true.
     virtual void MaybeOver() = 0;
 
     // ---- saves
-    // Under `fence`; `kept`: checkpoints that stay beside the newest. Answer: CommitOver.
+    // Commits under `fence`, and keeps the checkpoints of the steps `kept` beside the newest ones. The answer is CommitOver.
     virtual void Commit(const PendingSaves::Commit& commit, const Fence& fence,
                         const std::set<uint64_t>& kept) = 0;
     virtual void Do(const PendingSaves::Tell& action) = 0;
-    // After that time SaveAgain is to be called.
+    // SaveAgain is to be called when the action's time is over.
     virtual void Do(const PendingSaves::Wait& action) = 0;
     virtual void Do(const PendingSaves::Note& action) = 0;
     virtual void Do(const PendingSaves::StoreRefuses& action) = 0;
     virtual void Committed(const Manifest& manifest, const PendingSaves::Over& over) = 0;
 
-    // ---- the lease machine of the term; where there is none, what it is told is lost
-    [[nodiscard]] virtual bool HasLease() const = 0;  // there is one
-    virtual void Lead(const lease::LeadSettings&
-                          settings) = 0;  // a new one, and all nodes that have registered are attended
+    // ---- the lease machine of the term; orders to it do nothing where there is none
+    [[nodiscard]] virtual bool HasLease() const = 0;
+    // Replaces the machine by one with these settings, and attends all nodes that have registered.
+    virtual void Lead(const lease::LeadSettings& settings) = 0;
     virtual void NodeAttached(uint32_t node) = 0;
     virtual void NodeClosed(uint32_t node) = 0;
     virtual void NodeRemoved(uint32_t node) = 0;
     virtual void SetStop(uint64_t generation) = 0;
     virtual void StoreConfirmed(Nanos asked_at) = 0;
     virtual void Depose(uint64_t term) = 0;
-    // MaybeRaise is to be called then; none: no more.
+    // MaybeRaise is to be called at that time. It replaces the time before; none: it is not to be called.
     virtual void RaiseAt(std::optional<Nanos> at) = 0;
-    // Whether nodes that are not heard have a musterd, and whether nodes that have not joined are alive. Answers: Refuses,
-    // gang::AbsentProbed.
+    // Finds out which nodes that are not heard have no musterd. The answer for each such node is Refuses.
     virtual void Probe() = 0;
+    // Finds out which nodes that have not joined are dead. The answer is Feed(gang::AbsentProbed).
     virtual void ProbeAbsent() = 0;
   };
 
-  // `leases`: there are some. Without them nobody else can coordinate.
+  // `leases`: this daemon has a beat thread. Without leases no other node takes the coordination over.
   CoordinatorCore(Shell& shell, Terms terms, bool leases)
       : shell_(shell), terms_(std::move(terms)), leases_(leases) {}
 
-  // A checkpoint.
+  // A checkpoint of the store's list.
   struct Listed {
     uint64_t step = 0;
-    uint64_t generation = 0;
-    std::string manifest;  // its name
+    uint64_t generation = 0;  // that has saved it
+    std::string manifest;     // the name of its manifest
   };
 
   // ---- from the take-over on
-  // The record is this coordinator's. `good`: checkpoints that the store lists; `newest`: of them.
+  // This coordinator has taken the record, whose fence is `head`. `good`: the listed checkpoints that are good; `newest`: the newest of
+  // their steps.
   void Take(const Fence& head, const std::vector<Listed>& good, Starts::Step newest);
-  // `goes_on`: the gang's own record; null: the gang is new. `here`: the nodes that have a link.
+  // Makes the gang. `goes_on`: the record of a gang that goes on; null: the gang is new. `here`: the nodes that have a link.
   void Begin(gang::Settings settings, const GangRecord* goes_on, const Terms::Origin& origin,
              const std::set<uint32_t>& here);
+  // After Begin: carries out what the gang begins with.
   void Go() { Carry(gang_->Begin()); }
-  // The record that names the witnesses is in the store.
+  // The store has a record that names the term's witnesses, so the term's lease may begin.
   void Lead();
 
   // ---- nodes
   void Feed(const gang::Event& event);
-  // Feed(NodeJoined) follows. What it says of the newest generation that it was a part of: the record may be written behind.
+  // A node has registered; the shell calls Feed(NodeJoined) after this. `started_generation`: the newest that the node was a part of, and
+  // `started_from`: the checkpoint which that generation started from. The record may not know of it yet.
   void Registered(uint32_t node, uint64_t started_generation, Starts::Step started_from);
-  // Its link has ended.
+  // A node's link has ended.
   void Left(uint32_t node);
 
   // ---- what the lease machine says
@@ -150,28 +154,29 @@ class CoordinatorCore {
   void SetQuorum(bool quorum);
   void RaiseTerm();
   void MaybeRaise();
-  void SeenTerm(uint64_t term);  // a newer one
-  // Whoever has read this term in the store asks. True: it is newer, and another's.
+  // A node follows this newer term.
+  void SeenTerm(uint64_t term);
+  // The store's record has this term. True: it is another coordinator's newer term, and this coordinator is deposed.
   bool Overtaken(uint64_t term);
   // The port of a node that is not heard refuses.
   void Refuses(uint32_t node);
 
-  // What is in the record has changed.
+  // Has the record written anew, because what it says has changed.
   void Persist();
 
-  // ---- what has become of questions to the store
-  // True: the generation's record is news.
+  // ---- the store's answers
+  // A record is in the store, which was made when the gang had this generation and state. True: it is the first one of the generation.
   bool RecordWritten(uint64_t generation, gang::State state, Nanos asked_at);
   void TermRaised(const Status& raised);
   void StoreHasTerm(uint64_t term, Nanos asked_at);
-  // The store has refused what was written, or another is known to have the record.
+  // The store has refused a write by its fence, or another coordinator is known to have the record: FindSuccessor is ordered, once.
   void Deposed(const std::string& why);
-  // `used`: under which it was marked. `good`: what the store lists since then; none: the store does not say.
+  // MarkBad was tried under the fence `used`. `good`: the checkpoints that the store lists as good since then; none: the list was not read.
   void Marked(const Fence& used, const gang::RejectCheckpoint& bad, const Status& marked,
               const std::optional<std::vector<Listed>>& good);
-  // True: nothing comes of the save.
+  // A commit was tried, and `status` says how it went. True: the save has failed, and is not tried again.
   bool CommitOver(const Manifest& manifest, const Status& status);
-  // `late`: the host has stood still meanwhile.
+  // The time of AwaitEndRecord is over. `late`: this host has stood still meanwhile.
   void EndRecordLate(bool late);
 
   // ---- saves
@@ -182,17 +187,17 @@ class CoordinatorCore {
   void SaveAgain(uint64_t generation, uint64_t step);
   void EndSaves() { saves_.Clear(); }
 
-  // Nothing more is to be written: the record is another's, or no coordinator's.
+  // From now on nothing is written, and no event is handled: the record is another coordinator's, or the gang is over.
   void Lose() { fence_.Lose(); }
 
   [[nodiscard]] bool began() const { return gang_.has_value(); }
   [[nodiscard]] bool lost() const { return fence_.lost(); }
   [[nodiscard]] bool active() const { return began() && !lost(); }
-  // Nobody need coordinate any more.
+  // This coordinator is not needed any more: the gang has ended or is requeued, or the record is lost.
   [[nodiscard]] bool over() const;
   // Most of the gang follows this coordinator.
   [[nodiscard]] bool followed() const;
-  // As things are now: all that another coordinator needs.
+  // The record with all that another coordinator needs, as it is now.
   [[nodiscard]] GangRecord Record(const GangJob& job, const std::string& host) const;
   [[nodiscard]] const gang::Gang& gang() const { return *gang_; }
   [[nodiscard]] const RecordFence& fence() const { return fence_; }
@@ -227,7 +232,7 @@ class CoordinatorCore {
   Ending ending_;
   Terms terms_;
   const bool leases_;
-  Nanos asked_at_ = 0;  // for the term that is being raised
+  Nanos asked_at_ = 0;  // when WriteTerm was ordered, for the term that is being raised
 };
 
 }  // namespace muster

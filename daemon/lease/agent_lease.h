@@ -29,7 +29,7 @@ struct AgentSettings {
   Nanos grace_until = 0;  // members run already, and may until then; 0: nothing runs yet
 };
 
-// From whom the owner knows of a coordinator: from that one, or from the record.
+// How the owner of this lease has learnt of a coordinator: from the coordinator, over its link, or from the record in the store.
 enum class Source { kLink, kRecord };
 
 class AgentLease {

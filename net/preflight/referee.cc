@@ -257,7 +257,7 @@ void Test::MeasureRound(const Round& round, const std::vector<uint32_t>& rails, 
   for (MeasuredLeg& one : conductor_.Measure(legs, Duration())) measured_.push_back(std::move(one));
 }
 
-// Rails whose racks are the same measure at the same time.
+// Rails on which the nodes are in the same racks are measured at the same time.
 void Test::MeasureAtHome(const std::vector<Round>& rounds, const std::vector<std::vector<uint32_t>>& groups) {
   for (const auto& group : groups) {
     std::vector<std::pair<std::vector<Round>, std::vector<uint32_t>>> homes;

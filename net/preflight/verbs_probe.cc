@@ -348,7 +348,7 @@ Result<double> VerbsEndpoint::Ping(std::chrono::milliseconds time) {
       std::this_thread::yield();
     }
     shortest = std::min(shortest, Clock::now() - began);
-    // Asking the adapter for the completion takes time that the way does not.
+    // A ping's time ends when the answer is here. The adapter is asked for the completion of the write before the next ping's time begins.
     for (began = Clock::now(); state_->pings_under_way > 0; began = Clock::now()) {
       if (Status reaped = state_->ReapPings(); !reaped) return reaped.error();
       if (began > late) return Error{Errc::kUnavailable, "a write is not done in time"};

@@ -143,7 +143,7 @@ void Coordinator::Taken(const Store::Head& head, TakeOver::Swap::After after) {
                .taken_at = daemon_.host.Local()},
               Here());
   core_.Go();
-  // Behind the record that names the witnesses.
+  // The lease begins when the record that names its witnesses is written.
   Queue(records_, [this](const std::function<void()>& done) {
     core_.Lead();
     done();
@@ -284,7 +284,7 @@ void Coordinator::Handled(const gang::Event& event, gang::State before,
   }
 }
 
-void Coordinator::Fed(const gang::Event& /*event*/, gang::State before, uint64_t /*generation*/) {
+void Coordinator::Fed(gang::State before, uint64_t /*generation*/) {
   const gang::State state = gang().state();
   if (state == before || before == gang::State::kRequeueing) return;
   if (state == gang::State::kRequeueing || (state == gang::State::kFinished && !gang().succeeded()))
@@ -381,7 +381,7 @@ void Coordinator::Do(const gang::LoseNode& action) {
     if (daemon_.host.Local() - asked > daemon_.sim.options.times.silence) return Do(action);
     if (!MUSTER_PLANTED(down_by_former)) {
       if (core_.Overtaken(head.fence.term)) return;
-      // Whose the newer term is will be known when this coordinator's own has begun, or has not.
+      // The store may have a newer term because this coordinator is raising its own: the store is asked again when that is over.
       if (head.fence.term > term()) return Post(kRetry, [this, action] { Do(action); });
     }
     if (gang().nodes()[node].lost) daemon_.sim.invariants.SetDown(node, term(), newest);

@@ -71,7 +71,7 @@ class Coordinator : private CoordinatorCore::Shell {
   void Do(const gang::DrainInSlurm& /*action*/) override {}
   void Handled(const gang::Event& event, gang::State before,
                const std::vector<gang::Action>& actions) override;
-  void Fed(const gang::Event& event, gang::State before, uint64_t generation) override;
+  void Fed(gang::State before, uint64_t generation) override;
   void WriteRecord(const RecordFence::Advance& advance) override;
   void WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) override;
   void FindSuccessor(const std::string& why) override;

@@ -40,9 +40,7 @@ class Ordered : public CoordinatorCore::Shell {
   void Do(const gang::SetTimer& /*action*/) override {}
   void Do(const gang::LoseNode& /*action*/) override {}
   void Do(const gang::DrainInSlurm& /*action*/) override {}
-  void Handled(const gang::Event& /*event*/, gang::State /*before*/,
-               const std::vector<gang::Action>& /*actions*/) override {}
-  void Fed(const gang::Event& /*event*/, gang::State /*before*/, uint64_t /*generation*/) override {}
+  void Fed(gang::State /*before*/, uint64_t /*generation*/) override {}
   void WriteRecord(const RecordFence::Advance& advance) override {
     said.push_back(fmt::format("write {}.{}", advance.to.term, advance.to.generation));
   }

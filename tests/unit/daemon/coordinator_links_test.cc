@@ -163,6 +163,12 @@ class CoordinatorLinks : public ::testing::Test {
     EXPECT_TRUE(named->TakeOver(record.Encode(), record.IndexEntry()));
     return record;
   }
+  // The store does not say what is in a record.
+  void HeadsAreNotRead() {
+    store_->SetFault([](const std::string& operation, const std::string&) {
+      return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
+    });
+  }
   void SayThatSlurmEndsTheJob(uint32_t node) {
     auto message = Message();
     message.mutable_terminating()->set_task(node);
@@ -219,9 +225,7 @@ TEST_F(CoordinatorLinks, TheJoinTimeoutIsOneOfTheLoopsClock) {
 }
 
 TEST_F(CoordinatorLinks, AStoreThatIsAwayIsWaitedForByTheLoopsClock) {
-  store_->SetFault([](const std::string& operation, const std::string&) {
-    return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
-  });
+  HeadsAreNotRead();
   Dial(1);
   Register(1, "join=1h");
   auto refused = std::async(std::launch::async, [this] { return Take(1, CoordinatorKind::kRefused); });
@@ -311,9 +315,7 @@ TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenAllItsTasksHaveEnded) {
 }
 
 TEST_F(CoordinatorLinks, ACoordinatorThatIsStartedAnewSaysAtOnceThatItsGangWaits) {
-  store_->SetFault([](const std::string& operation, const std::string&) {
-    return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
-  });
+  HeadsAreNotRead();
   Dial(1);
   auto registration = Registration(1, "name=exp:wait");
   registration.mutable_register_()->set_waited(true);
@@ -324,9 +326,7 @@ TEST_F(CoordinatorLinks, ACoordinatorThatIsStartedAnewSaysAtOnceThatItsGangWaits
 }
 
 TEST_F(CoordinatorLinks, AGangThatHasWaitedLongAgoIsNotToldToWaitWhenItRuns) {
-  store_->SetFault([](const std::string& operation, const std::string&) {
-    return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
-  });
+  HeadsAreNotRead();
   Dial(1);
   auto registration = Registration(1, "name=exp:wait");
   registration.mutable_register_()->set_waited(true);
@@ -347,9 +347,7 @@ TEST_F(CoordinatorLinks, AGangThatHasWaitedLongAgoIsNotToldToWaitWhenItRuns) {
 TEST_F(CoordinatorLinks, AGangThatSlurmEndsBeforeItIsKnownWhoseItsNameIsDoesNotWaitForIt) {
   Catalog named(store_, SpaceOf(1000), "name-exp");
   RecordOfAnother(&named);
-  store_->SetFault([](const std::string& operation, const std::string&) {
-    return operation == "read_head" ? Status(Error{Errc::kUnavailable, "no answer"}) : Status();
-  });
+  HeadsAreNotRead();
   Dial(1);
   Register(1, "name=exp:wait");
   SayThatSlurmEndsTheJob(1);

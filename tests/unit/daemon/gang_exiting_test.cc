@@ -404,6 +404,14 @@ class GangPlacedAgain : public GangExiting {
     rig.ExecuteAll();
   }
   Rig Successor() const { return Rig(Rig::WithSpares(4, 1, 1), memory); }
+  // Its nodes run `generation`, and the successor finds that they do.
+  void ExpectGenerationOfRecord(uint64_t generation) const {
+    Rig next = Successor();
+    next.Join(1, MemberState::kStopped, 1);
+    for (const uint32_t node : {0, 2, 3}) next.Join(node, MemberState::kRunning, generation);
+    EXPECT_EQ(next.gang.state(), State::kRunning);
+    EXPECT_THAT(next.gang.active(), ElementsAre(0, 3, 2));
+  }
   Memory memory;  // the second generation's
 };
 
@@ -431,19 +439,11 @@ TEST_F(GangPlacedAgain, OneOfItsNodesIsMissed) {
 }
 
 TEST_F(GangPlacedAgain, TheGenerationOfTheRecordIsItIfThatWasBegunAndRestarted) {
-  Rig next = Successor();
-  next.Join(1, MemberState::kStopped, 1);
-  for (const uint32_t node : {0, 2, 3}) next.Join(node, MemberState::kRunning, 3);
-  EXPECT_EQ(next.gang.state(), State::kRunning);
-  EXPECT_THAT(next.gang.active(), ElementsAre(0, 3, 2));
+  ExpectGenerationOfRecord(3);
 }
 
 TEST_F(GangPlacedAgain, TheGenerationOfTheRecordIsItIfNothingNewerRuns) {
-  Rig next = Successor();
-  next.Join(1, MemberState::kStopped, 1);
-  for (const uint32_t node : {0, 2, 3}) next.Join(node, MemberState::kRunning, 2);
-  EXPECT_EQ(next.gang.state(), State::kRunning);
-  EXPECT_THAT(next.gang.active(), ElementsAre(0, 3, 2));
+  ExpectGenerationOfRecord(2);
 }
 
 // A checkpoint is being marked bad: nobody is told before.

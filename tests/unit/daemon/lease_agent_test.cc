@@ -278,7 +278,7 @@ TEST_F(AgentLeaseTest, ComingToATermIsAPromiseAgainstThoseBelow) {
   EXPECT_FALSE(agent_->Follow(3, 0, witnesses_, Source::kLink, now_, &out_));
 }
 
-// A coordinator that is cut off, and reaches the store, has raised its term.
+// A coordinator that no node hears, but that reaches the store, has raised its term there.
 TEST_F(AgentLeaseTest, WhomItHasAbandonedItDoubtsInTheNextTermTooIfTheRecordAloneNamesThatTerm) {
   Attended(5);
   const auto votes = [this] {

@@ -34,6 +34,17 @@ class CoordinatorLeaseTest : public ::testing::Test {
     Make(SettingsFor(nodes));
     for (size_t i = 0; i < nodes; ++i) lead_->NodeAttached(static_cast<NodeIndex>(i), now_);
   }
+  // The term after one of its own, whose witnesses were n0, n1 and n2. n2 is lost.
+  void MakeRaised(std::vector<NodeIndex> heard_before) {
+    LeadSettings settings = SettingsFor(3, 2);
+    settings.inherited = true;
+    settings.asked_at = settings.taken_at = now_;
+    settings.witnesses = {0, 1};
+    settings.former = {{0, 1, 2}};
+    settings.watched = {0, 1};
+    settings.heard_before = std::move(heard_before);
+    Make(settings);
+  }
   void MakeSuccessor(size_t nodes, bool promised) {
     LeadSettings settings = SettingsFor(nodes, 2);
     settings.inherited = true;
@@ -288,13 +299,7 @@ TEST_F(CoordinatorLeaseTest, UntilTheOldWitnessesHaveComeNobodyIsSilent) {
 // Its own term before has lost a witness, which the new one does without, and then one that has not been heard in the new one: together
 // they could still be a majority of the old set.
 TEST_F(CoordinatorLeaseTest, AWitnessThatDiesWithTheRaiseOfATermIsSilentWhenVotesCannotCarryItAnyMore) {
-  LeadSettings settings = SettingsFor(3, 2);
-  settings.inherited = true;
-  settings.asked_at = settings.taken_at = now_;
-  settings.witnesses = {0, 1};
-  settings.former = {{0, 1, 2}};
-  settings.watched = settings.heard_before = {0, 1};
-  Make(settings);
+  MakeRaised({0, 1});
   const Nanos began = now_;
   Until(began + Milliseconds(30'700), {0});
   lead_->StoreConfirmed(now_, now_, &out_);
@@ -305,14 +310,7 @@ TEST_F(CoordinatorLeaseTest, AWitnessThatDiesWithTheRaiseOfATermIsSilentWhenVote
 }
 
 TEST_F(CoordinatorLeaseTest, ANodeThatWasNotHeardInTheTermBeforeIsWaitedForUntilTheOldWitnessesHaveCome) {
-  LeadSettings settings = SettingsFor(3, 2);
-  settings.inherited = true;
-  settings.asked_at = settings.taken_at = now_;
-  settings.witnesses = {0, 1};
-  settings.former = {{0, 1, 2}};
-  settings.watched = {0, 1};
-  settings.heard_before = {0};
-  Make(settings);
+  MakeRaised({0});
   Until(now_ + Milliseconds(60'000), {0});
   lead_->StoreConfirmed(now_, now_, &out_);
   EXPECT_FALSE(Silent(1));
