@@ -15,18 +15,14 @@ _NODES = ("n1", "n2", "n3")
 _DCB = REPOSITORY / "tests" / "unit" / "net" / "stand_in_dcb"
 _ALL = (CONTROLLER, *_NODES)
 _APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0"
-# Programs that are started from now on see another time; no clock is touched. musterd, which munge's restart restarts, sees the true
-# time: gRPC waits by the kernel's clock for a time of the other one, and for a past one it waits in a busy loop. munge's restart does
-# not wait for musterd to be up again, so musterd is restarted once more: that waits, and the doctor finds it there.
+# Programs that are started from now on see another time; no clock is touched.
 _FAKE_TIME = f"""
 {_APT} install libfaketime >/dev/null
 echo {{}} >/etc/faketimerc
 echo /usr/lib/*/faketime/libfaketime.so.1 >/etc/ld.so.preload
-systemctl set-environment FAKETIME_SKIP_CMDS=musterd
 systemctl restart munge
-systemctl try-restart musterd
 """
-_TRUE_TIME = "rm -f /etc/ld.so.preload /etc/faketimerc; systemctl unset-environment FAKETIME_SKIP_CMDS; systemctl restart munge slurmd"
+_TRUE_TIME = "rm -f /etc/ld.so.preload /etc/faketimerc; systemctl restart munge slurmd"
 
 
 @dataclass(frozen=True)
