@@ -18,7 +18,7 @@ foreach(row ${rows})
 endforeach()
 
 # muster_test_share(NAME... [IDLE] [SLOTS N] [FIRST]): sets the tests' COST, by which ctest starts the longest first, and their
-# slots: two to six by the table, one of an IDLE test, whose command scripts/idle runs, or N. FIRST: before all that are not.
+# slots: one to six by the table, one of an IDLE test, whose command scripts/idle runs, or N. FIRST: before all that are not.
 # A test without a row counts as a minute with half a processor.
 function(muster_test_share)
   cmake_parse_arguments(S "IDLE;FIRST" "SLOTS" "" ${ARGN})
@@ -30,14 +30,12 @@ function(muster_test_share)
       set(cpu ${MUSTER_CPU_${name}})
     endif()
     # On a machine half as fast the processor takes twice as long, and the rest of the time stays: the share is 2 cpu / (wall + cpu)
-    # there, which is rounded up to slots. Not below half a processor, which a cluster takes while it starts.
+    # there, which is rounded up to slots.
     math(EXPR slots "(4 * 2 * ${cpu} + ${wall} + ${cpu} - 1) / (${wall} + ${cpu})")
     if(S_IDLE)
       set(slots 1)
     elseif(S_SLOTS)
       set(slots ${S_SLOTS})
-    elseif(slots LESS 2)
-      set(slots 2)
     elseif(slots GREATER 6)
       set(slots 6)
     endif()
