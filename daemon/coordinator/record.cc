@@ -64,6 +64,7 @@ json GangRecord::Summary() const {
           {"nodes", nodes},
           {"active", active},
           {"before", before},
+          {"placed", placed},
           {"lost", lost},
           {"ended", ended},
           {"away", away},
@@ -141,6 +142,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     // Not in the first version's records, whose gangs used all of their nodes.
     ReadIfThere(document, "active", &record.active);
     ReadIfThere(document, "before", &record.before);
+    ReadIfThere(document, "placed", &record.placed);
     ReadIfThere(document, "lost", &record.lost);
     ReadIfThere(document, "ended", &record.ended);
     ReadIfThere(document, "away", &record.away);

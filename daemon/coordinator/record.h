@@ -45,6 +45,7 @@ struct GangRecord {
   // are not to be used from the next checkpoint on. For readers: those with processes that SIGKILL has ended and that have not gone.
   std::vector<uint32_t> active;
   std::vector<uint32_t> before;  // gang::Memory::before
+  uint64_t placed = 0;           // gang::Memory::placed
   std::vector<uint32_t> lost;
   std::vector<uint32_t> ended;
   std::vector<uint32_t> away;

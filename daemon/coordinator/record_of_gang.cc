@@ -14,6 +14,7 @@ void SetGang(const gang::Gang& gang, GangRecord* record) {
   record->generation = gang.generation();
   record->active = std::move(memory.active);
   record->before = std::move(memory.before);
+  record->placed = memory.placed;
   record->lost = std::move(memory.lost);
   record->ended = std::move(memory.ended);
   record->away = std::move(memory.away);
@@ -90,6 +91,7 @@ gang::Memory MemoryOf(const GangRecord& record) {
   memory.last_signature = record.last_signature;
   if (!MUSTER_PLANTED(active_forgotten)) memory.active = record.active;
   memory.before = record.before;
+  memory.placed = record.placed;
   memory.lost = record.lost;
   memory.ended = record.ended;
   memory.away = record.away;

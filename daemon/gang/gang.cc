@@ -46,7 +46,7 @@ Gang::Gang(Settings settings, const Memory& memory)
              : memory.running  ? State::kRecovering
                                : State::kJoining),
       generation_(memory.generation),
-      recorded_(memory.generation),
+      placed_(memory.placed),
       nodes_(settings_.node_count),
       members_(settings_.task_count),
       active_(memory.active),
@@ -113,8 +113,12 @@ Memory Gang::Remember() const {
   memory.last_signature = last_signature_;
   memory.active = active_;
   const auto exits = [this](uint32_t node) { return nodes_[node].exiting > 0; };
-  if (state_ == State::kStarting && std::any_of(before_.begin(), before_.end(), exits))
+  // A coordinator that recovers hands on what the record says: another may take over before all nodes are here.
+  const bool recovers = state_ == State::kRecovering && !before_.empty();
+  if (recovers || (state_ == State::kStarting && std::any_of(before_.begin(), before_.end(), exits))) {
     memory.before = before_;
+    memory.placed = recovers ? placed_ : generation_;
+  }
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
     if (nodes_[node].lost) memory.lost.push_back(node);
     if (nodes_[node].ended) memory.ended.push_back(node);

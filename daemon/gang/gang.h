@@ -93,8 +93,9 @@ struct Memory {
   uint64_t max_step = 0;
   std::string last_signature;
   std::vector<uint32_t> active;  // in the order of their ranks
-  std::vector<uint32_t>
-      before;  // likewise, of a generation that PlaceAgain may begin without a record; else empty
+  // In the order of their ranks, the nodes of the generation before, on which PlaceAgain may begin one without a record; else empty.
+  std::vector<uint32_t> before;
+  uint64_t placed = 0;  // with `before`: the generation that `active` was placed for
   std::vector<uint32_t> lost;
   std::vector<uint32_t> ended;  // those that live, though they will not be back
   std::vector<uint32_t> away;   // their musterd had gone: their members may run on for `reconnect`
@@ -339,7 +340,7 @@ class Gang {
   std::string no_tree_;             // why they do not, though they should
   State state_ = State::kJoining;
   uint64_t generation_ = 0;
-  uint64_t recorded_ = 0;     // by the record that this coordinator has found
+  uint64_t placed_ = 0;       // Memory::placed, of the record that this coordinator has found
   uint64_t newest_seen_ = 0;  // of any member that has joined
   std::vector<Node> nodes_;
   std::vector<Member> members_;

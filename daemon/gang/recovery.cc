@@ -155,15 +155,16 @@ void Gang::Stranded(Actions& out) {
 }
 
 // The record may name a generation that nobody was told of, while the members run the one that PlaceAgain has begun on the nodes before.
-// If a node that is not among these runs something newer than the record knows, the record's generation was begun, and restarted.
+// If a node that is not among these runs something newer than the generation that the active nodes were placed for, that generation was
+// begun, and restarted.
 void Gang::FindPlacedAgain() {
   const std::vector<uint32_t> before = std::exchange(before_, {});
   const auto begun = [&](uint32_t node) {
     return std::find(before.begin(), before.end(), node) == before.end() &&
            std::any_of(nodes_[node].tasks.begin(), nodes_[node].tasks.end(),
-                       [this](uint32_t task) { return members_[task].generation > recorded_; });
+                       [this](uint32_t task) { return members_[task].generation > placed_; });
   };
-  if (generation_ > recorded_ && !before.empty() && std::none_of(active_.begin(), active_.end(), begun))
+  if (generation_ > placed_ && !before.empty() && std::none_of(active_.begin(), active_.end(), begun))
     active_ = before;
 }
 

@@ -428,6 +428,18 @@ TEST_F(GangPlacedAgain, TheNextCoordinatorFindsItsNodes) {
   EXPECT_THAT(next.gang.active(), ElementsAre(0, 1, 2));
 }
 
+TEST_F(GangPlacedAgain, ASecondTakeoverBeforeAllNodesAreHereFindsItsNodesToo) {
+  Rig next = Successor();
+  next.Join(0, MemberState::kRunning, 3);
+  ASSERT_EQ(next.gang.state(), State::kRecovering);
+  Rig third(Rig::WithSpares(4, 1, 1), next.gang.Remember());
+  third.Join(3, MemberState::kStopped, 1);
+  for (const uint32_t node : {0, 1, 2}) third.Join(node, MemberState::kRunning, 3);
+  EXPECT_EQ(third.gang.state(), State::kRunning);
+  EXPECT_THAT(third.gang.active(), ElementsAre(0, 1, 2));
+  EXPECT_TRUE(third.gang.Remember().before.empty());
+}
+
 TEST_F(GangPlacedAgain, OneOfItsNodesIsMissed) {
   Rig next = Successor();
   next.Join(3, MemberState::kStopped, 1);

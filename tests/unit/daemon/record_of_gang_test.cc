@@ -37,6 +37,8 @@ gang::Memory Old() {
   memory.max_step = 80;
   memory.last_signature = "exit 1";
   memory.active = {3, 1};
+  memory.before = {1, 2};
+  memory.placed = 5;
   memory.lost = {2};
   memory.ended = {4};
   memory.away = {1};
@@ -78,6 +80,8 @@ TEST_F(RecordOfGang, TheNextCoordinatorsStateMachineRemembersAllThatThisOneDoes)
   EXPECT_EQ(after.max_step, 80U);
   EXPECT_EQ(after.last_signature, "exit 1");
   EXPECT_EQ(after.active, Old().active);
+  EXPECT_EQ(after.before, Old().before);
+  EXPECT_EQ(after.placed, 5U);
   EXPECT_EQ(after.lost, Old().lost);
   EXPECT_EQ(after.ended, before.ended);
   EXPECT_EQ(after.ended, Old().ended);
@@ -97,7 +101,9 @@ TEST_F(RecordOfGang, TheNodesBeforeAreRememberedWhileAGenerationOnOthersStarts) 
   for (const uint32_t node : {0, 2}) rig.Stopped(node);
   rig.Exiting(1);
   rig.Feed(gang::TimerFired{gang::Timer::kExiting});
-  EXPECT_EQ(MemoryOf(Recorded(&rig.gang)).before, (std::vector<uint32_t>{0, 1}));
+  const gang::Memory memory = MemoryOf(Recorded(&rig.gang));
+  EXPECT_EQ(memory.before, (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(memory.placed, 2U);
 }
 
 TEST_F(RecordOfGang, ARequeueIsRemembered) {

@@ -48,6 +48,7 @@ GangRecord Full() {
   record.first_cause = "rank 1 on n2 exited with code 1";
   record.restart_cause = "n1 is drained";
   record.before = {1};
+  record.placed = 3;
   record.lost = {0, 1};
   record.ended = {1};
   record.exiting = {1};
@@ -82,6 +83,7 @@ TEST(GangRecord, ComesBackAsItWas) {
   EXPECT_THAT(after->nodes, ElementsAre("n1", "n2"));
   EXPECT_THAT(after->task_counts, ElementsAre(2, 0));
   EXPECT_THAT(after->before, ElementsAre(1));
+  EXPECT_EQ(after->placed, 3U);
   EXPECT_THAT(after->ended, ElementsAre(1));
   EXPECT_THAT(after->exiting, ElementsAre(1));
   EXPECT_EQ(after->restart_cause, "n1 is drained");
@@ -130,6 +132,7 @@ TEST(GangRecord, EveryTruncationIsRefused) {
 
 const std::set<std::string> kSinceVersionTwo = {"active",
                                                 "before",
+                                                "placed",
                                                 "lost",
                                                 "ended",
                                                 "restart_cause",
