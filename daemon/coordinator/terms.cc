@@ -83,7 +83,8 @@ void Terms::Raised(lease::Nanos asked_at, lease::Nanos taken_at, const gang::Gan
   lead_.inherited = true;
   lead_.promised = lead_.returned = false;
   lead_.closed = WitnessSet::Of(Away(gang));
-  lead_.heard_before.assign(heard_.begin(), heard_.end());
+  for (const uint32_t node : heard_) lead_.heard_before[static_cast<lease::NodeIndex>(node)] = 0;
+  for (auto& [node, terms] : lead_.heard_before) ++terms;
   lead_.asked_at = asked_at;
   lead_.taken_at = taken_at;
 }

@@ -195,10 +195,9 @@ void CoordinatorLease::SettleFormer(Nanos now) {
 }
 
 void CoordinatorLease::SettleHeardBefore(Nanos now) {
-  const Nanos bound = began_ + settings_.times.lease + settings_.times.reconnect;
-  if (now < bound) return;
-  for (const NodeIndex node : settings_.heard_before) {
-    if (node < nodes_.size() && nodes_[node].bound == kNever) nodes_[node].bound = bound;
+  for (const auto& [node, terms] : settings_.heard_before) {
+    const Nanos bound = began_ + settings_.times.lease + terms * settings_.times.reconnect;
+    if (now >= bound && node < nodes_.size() && nodes_[node].bound == kNever) nodes_[node].bound = bound;
   }
 }
 

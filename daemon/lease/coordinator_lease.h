@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "daemon/lease/types.h"
@@ -43,9 +44,10 @@ struct LeadSettings {
   std::vector<WitnessSet> former;  // witness sets of the earlier terms whose nodes may run; usually one
   std::vector<NodeIndex> watched;  // nodes that may run members
   WitnessSet closed;               // of those, nodes whose musterd had gone under the earlier coordinator
-  // Nodes that have beaten in the term before, if that was this coordinator's own. They have got no right to run since this term began,
-  // but votes of that term, which carry them for `reconnect` at most: then their bound has come, whoever of `former` is heard.
-  std::vector<NodeIndex> heard_before;
+  // Nodes that have beaten in an earlier term of this coordinator, and how many terms the coordinator has begun since. Such a node has got
+  // no right to run since its last beat but votes. Votes of each of these terms' predecessors carry the node for `reconnect` at most, one
+  // after the other: its bound is the term's begin + `lease` + that many times `reconnect`, whoever of `former` is heard.
+  std::map<NodeIndex, uint32_t> heard_before;
 };
 
 class CoordinatorLease {

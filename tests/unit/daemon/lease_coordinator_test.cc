@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -34,13 +35,13 @@ class CoordinatorLeaseTest : public ::testing::Test {
     Make(SettingsFor(nodes));
     for (size_t i = 0; i < nodes; ++i) lead_->NodeAttached(static_cast<NodeIndex>(i), now_);
   }
-  // The term after one of its own, whose witnesses were n0, n1 and n2. n2 is lost.
-  void MakeRaised(std::vector<NodeIndex> heard_before) {
-    LeadSettings settings = SettingsFor(3, 2);
+  // The term after those of its own whose witnesses were `former`. n2 is lost.
+  void MakeRaised(std::map<NodeIndex, uint32_t> heard_before, std::vector<WitnessSet> former = {{0, 1, 2}}) {
+    LeadSettings settings = SettingsFor(3, former.size() + 1);
     settings.inherited = true;
     settings.asked_at = settings.taken_at = now_;
     settings.witnesses = {0, 1};
-    settings.former = {{0, 1, 2}};
+    settings.former = std::move(former);
     settings.watched = {0, 1};
     settings.heard_before = std::move(heard_before);
     Make(settings);
@@ -299,7 +300,7 @@ TEST_F(CoordinatorLeaseTest, UntilTheOldWitnessesHaveComeNobodyIsSilent) {
 // Its own term before has lost a witness, which the new one does without, and then one that has not been heard in the new one: together
 // they could still be a majority of the old set.
 TEST_F(CoordinatorLeaseTest, AWitnessThatDiesWithTheRaiseOfATermIsSilentWhenVotesCannotCarryItAnyMore) {
-  MakeRaised({0, 1});
+  MakeRaised({{0, 1}, {1, 1}});
   const Nanos began = now_;
   Until(began + Milliseconds(30'700), {0});
   lead_->StoreConfirmed(now_, now_, &out_);
@@ -309,8 +310,20 @@ TEST_F(CoordinatorLeaseTest, AWitnessThatDiesWithTheRaiseOfATermIsSilentWhenVote
   EXPECT_TRUE(Silent(1));
 }
 
+// It may have learnt of the term between from the record, so votes of both terms may have carried it, of one after the other.
+TEST_F(CoordinatorLeaseTest, AWitnessThatHasMissedTwoTermsIsSilentWhenVotesOfBothCannotCarryItAnyMore) {
+  MakeRaised({{0, 1}, {1, 2}}, {{0, 1, 2}, {0, 1}});
+  const Nanos began = now_;
+  Until(began + Milliseconds(60'700), {0});
+  lead_->StoreConfirmed(now_, now_, &out_);
+  Until(began + Milliseconds(61'300), {0});
+  EXPECT_FALSE(Silent(1)) << "the store was asked too early";
+  lead_->StoreConfirmed(now_, now_, &out_);
+  EXPECT_TRUE(Silent(1));
+}
+
 TEST_F(CoordinatorLeaseTest, ANodeThatWasNotHeardInTheTermBeforeIsWaitedForUntilTheOldWitnessesHaveCome) {
-  MakeRaised({0});
+  MakeRaised({{0, 1}});
   Until(now_ + Milliseconds(60'000), {0});
   lead_->StoreConfirmed(now_, now_, &out_);
   EXPECT_FALSE(Silent(1));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -105,7 +106,7 @@ TEST(Terms, TheTermAfterThisOneKnowsWhoseMusterdHasGoneAndHasWatchedEverybody) {
   EXPECT_EQ(lead.former, (std::vector<WitnessSet>{{1, 2, 0}}));
   EXPECT_EQ(lead.closed, WitnessSet{2});
   EXPECT_EQ(lead.watched, (Indexes{0, 1, 2}));
-  EXPECT_EQ(lead.heard_before, (Indexes{1, 2}));
+  EXPECT_EQ(lead.heard_before, (std::map<lease::NodeIndex, uint32_t>{{1, 1}, {2, 1}}));
   EXPECT_TRUE(lead.inherited);
   EXPECT_FALSE(lead.promised);
   EXPECT_FALSE(lead.returned);
@@ -113,6 +114,21 @@ TEST(Terms, TheTermAfterThisOneKnowsWhoseMusterdHasGoneAndHasWatchedEverybody) {
   EXPECT_EQ(lead.taken_at, 9);
   EXPECT_EQ(lead.stop_generation, 4U) << "what was stopped stays so";
   EXPECT_FALSE(terms.quorum()) << "nobody has been heard in this term";
+}
+
+TEST(Terms, ATermKnowsInHowManyTermsANodeThatHadBeatenHasNot) {
+  Rig rig(3, 1);
+  rig.Run();
+  Terms terms = TermsOf(3);
+  terms.Take({}, std::nullopt, rig.gang, {0, 1, 2});
+  const std::vector<Indexes> beat = {{0, 1, 2}, {0, 2}, {0}};
+  for (uint64_t term = 1; term <= beat.size(); ++term) {
+    terms.Lead(term, rig.gang);
+    for (const lease::NodeIndex node : beat[term - 1]) terms.Heard(node, rig.gang);
+    terms.Next(rig.gang);
+    terms.Raised(8, 9, rig.gang);
+  }
+  EXPECT_EQ(terms.lead().heard_before, (std::map<lease::NodeIndex, uint32_t>{{0, 1}, {1, 3}, {2, 2}}));
 }
 
 TEST(Terms, FormerSetsAreForgottenWhenAllNodesThatLiveHaveBeenHeard) {
