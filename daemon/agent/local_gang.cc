@@ -36,7 +36,7 @@ LocalGang::LocalGang(AgentContext& context, GangJob job, uint32_t node, uint32_t
       local_tasks_(local_tasks),
       token_(std::move(token)),
       over_(std::move(over)),
-      search_(job_.CandidateNodes(), {}),
+      core_(*this, job_.CandidateNodes(), {}, node_),
       steps_(MakeStepHooks()) {
   if (context_.partners != nullptr)
     partner_ = std::make_unique<GangPartner>(*context_.partners, job_.Unique());
@@ -105,11 +105,12 @@ void LocalGang::SupervisorHello(LocalConnection& connection, const wire::Supervi
     // What was ordered while it was away.
     if (finish_) {
       FinishMember(hello.task_id, member);
-    } else if (!orders_.MayRun(member.generation) && member.HasProgram()) {
+    } else if (!core_.orders().MayRun(member.generation) && member.HasProgram()) {
       // The order may have been lost with the connection.
       const bool last_words = std::exchange(member.stop, {}).last_words;
       StopMember(member, last_words);
-    } else if (start_ && member.generation < start_->generation() && orders_.MayRun(start_->generation())) {
+    } else if (start_ && member.generation < start_->generation() &&
+               core_.orders().MayRun(start_->generation())) {
       StartMember(hello.task_id, member);
     }
   } else if (finish_) {
@@ -165,7 +166,7 @@ void LocalGang::SupervisorPacket(LocalConnection& connection, const wire::Header
     case wire::Type::kStopped: {
       const auto body = ReadPacket<wire::Stopped>(bytes);
       if (!body) return malformed();
-      if (member->Stopped(body->generation, body->unkillable, body->last_words_ms, orders_))
+      if (member->Stopped(body->generation, body->unkillable, body->last_words_ms, core_.orders()))
         Up(EndMessage(job_.Id(), task, *member));
       MaybeNodeStopped();
       return;
@@ -269,7 +270,7 @@ void LocalGang::FinishMember(uint32_t task, Member& member) {
     body.code = static_cast<uint32_t>(finish_->code());
   } else if ((finish_->has_cause() && finish_->cause() != task) ||
              (finish_->succeeded() && (member.state == MemberState::kStopped || member.stop.exiting ||
-                                       !orders_.MayRun(member.generation)))) {
+                                       !core_.orders().MayRun(member.generation)))) {
     // What was killed here, of a generation that this node was lost to, is not how a gang that has succeeded ended.
     body.as = static_cast<uint32_t>(wire::FinishAs::kZero);
   }
@@ -278,7 +279,7 @@ void LocalGang::FinishMember(uint32_t task, Member& member) {
 
 void LocalGang::MaybeNodeExecuted() {
   if (!start_ || !place_) return;
-  const auto said = SayExecuted(members_, start_->generation(), &orders_);
+  const auto said = SayExecuted(members_, start_->generation(), &core_.orders());
   if (!said) return;
   auto message = Message();
   v1::MembersExecuted* executed = message.mutable_executed();
@@ -289,16 +290,16 @@ void LocalGang::MaybeNodeExecuted() {
 }
 
 void LocalGang::MaybeNodeStopped() {
-  const auto said = SayStopped(members_, local_tasks_, &orders_);
+  const auto said = SayStopped(members_, local_tasks_, &core_.orders());
   if (!said) return;
   auto message = Message();
   if (said->exiting) {
-    message.mutable_exiting()->set_generation(orders_.stopped());
+    message.mutable_exiting()->set_generation(core_.orders().stopped());
     return Up(std::move(message));
   }
-  if (attendance_) attendance_->SetStopped(orders_.stopped());
+  if (attendance_) attendance_->SetStopped(core_.orders().stopped());
   TakePorts();
-  message.mutable_stopped()->set_generation(orders_.stopped());
+  message.mutable_stopped()->set_generation(core_.orders().stopped());
   message.mutable_stopped()->set_unkillable(said->unkillable);
   message.mutable_stopped()->set_last_words_ms(said->last_words_ms);
   message.mutable_stopped()->set_lease_port(next_ports_ ? next_ports_->port() : 0);

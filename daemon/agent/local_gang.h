@@ -19,8 +19,8 @@
 
 #include "base/exiting.h"
 #include "daemon/agent/agent_context.h"
+#include "daemon/agent/agent_core.h"
 #include "daemon/agent/asker.h"
-#include "daemon/agent/coordinator_search.h"
 #include "daemon/agent/gang_state.h"
 #include "daemon/agent/held_shards.h"
 #include "daemon/agent/local_socket.h"
@@ -28,7 +28,6 @@
 #include "daemon/agent/member_environment.h"
 #include "daemon/agent/memory_grants.h"
 #include "daemon/agent/node_member.h"
-#include "daemon/agent/orders.h"
 #include "daemon/agent/packets.h"
 #include "daemon/agent/port_lease.h"
 #include "daemon/agent/shard_reports.h"
@@ -66,13 +65,13 @@ struct LeftKilling {
 };
 
 // On the loop's thread only. Lives while it has supervisors, or may get them back.
-class LocalGang : public std::enable_shared_from_this<LocalGang> {
+class LocalGang : public std::enable_shared_from_this<LocalGang>, private AgentCore::Shell {
  public:
   // `token` as given to supervisors: kTokenBytes raw bytes. `over` is called when nothing of the gang is left
   // here.
   LocalGang(AgentContext& context, GangJob job, uint32_t node, uint32_t local_tasks, std::string token,
             std::function<void()> over);
-  ~LocalGang();
+  ~LocalGang() override;
 
   void SupervisorHello(LocalConnection& connection, const wire::SupervisorHello& hello);
   void SupervisorPacket(LocalConnection& connection, const wire::Header& header, const Packet& packet);
@@ -87,12 +86,12 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   [[nodiscard]] const std::string& token() const { return token_; }
   // Whether a hello is of this gang's step, and of a task that may be here.
   [[nodiscard]] bool Fits(const wire::SupervisorHello& hello) const;
-  [[nodiscard]] std::string CoordinatorHost() const { return job_.hosts[search_.coordinator()]; }
+  [[nodiscard]] std::string CoordinatorHost() const { return job_.hosts[core_.search().coordinator()]; }
   [[nodiscard]] KnownCoordinator Coordinator() const {
-    return {search_.coordinator(), orders_.term(), search_.attended(), beat_key_};
+    return {core_.search().coordinator(), core_.orders().term(), core_.search().attended(), beat_key_};
   }
   // This node coordinates, because another node has asked. Registers here, unless a coordinator hears this agent.
-  void CoordinatedHere();
+  void CoordinatedHere() { core_.CoordinatedHere(); }
   // What an operator wants done with this node; the coordinator is told.
   void Wish(bool drain, const std::string& reason);
   // See Agent.
@@ -147,45 +146,48 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   void ConfirmJob();
   void Confirmed();
 
+  // what the core orders: local_gang_uplink.cc, local_gang_life.cc
+  [[nodiscard]] AgentCore::Nanos Now() const override;
+  [[nodiscard]] bool MayRegister() const override { return confirmed_ && KnowsMembers(); }
+  void Dial(uint32_t node, uint64_t number) override;
+  void CloseLink(const std::string& why) override;
+  void Register() override;
+  void WakeForLink(std::optional<AgentCore::Nanos> at) override;
+  [[nodiscard]] bool MayStart() const override;
+  void Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses,
+              lease::Source source) override;
+  void Claimed(uint64_t term, bool taken) override;
+  void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim) override;
+  void ReadRecord() override;
+  void Save() override { SaveState(); }
+  void NewTerm(bool stopped) override;
+  void StartLater() override;
+  void StopMembers(bool last_words) override;
+  uint64_t KillMembers() override;
+
   // uplink
-  void Connect();
-  void Hang(const std::string& why);
-  void Disconnected(const std::string& why);
-  void AwaitLink();
-  void Redial();
-  void Register();
+  void NotLinked(const std::string& why);
   void Up(v1::AgentMessage message);
   void FromCoordinator(const v1::CoordinatorMessage& message);
-  void AdoptTerm(uint64_t term);
   [[nodiscard]] Status CheckStart(const v1::Start& start) const;
   void OnStart(const v1::Start& start);
-  void OnStop(const v1::Stop& stop);
   void OnFinish(const v1::Finish& finish);
   void OnReport(const v1::Report& report);
   void OnCommitted(const v1::Committed& committed);
   void OnRefused(const v1::Refused& refused);
   void EndJobAfter(std::chrono::milliseconds time, std::chrono::milliseconds more);
   void EndJob();
-  void OnElsewhere(const v1::Elsewhere& elsewhere);
 
   // local_gang_life.cc
   void OnAttended(const v1::Attended& attended);
   void BeginAttendance();
-  [[nodiscard]] bool MayStart() const;
-  void StartWaiting();
   [[nodiscard]] AgentEvents MakeAgentEvents();
   void BeatSupervisor(Member& member);
-  void LeaseBegins();
   void AwaitSupervisors();
   void PresumeRunning(uint32_t task, Member& member);
   void SupervisorLost(uint32_t task, Member& member);
   void MaybeAllBack();
   void MembersWereSuspended();
-  void FenceMembers();
-  void KillFenced();
-  void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim);
-  void LearnCoordinator();
-  void Learned(const std::optional<RecordedCoordinator>& found);
   void CheckHealth();
   [[nodiscard]] std::vector<MemberEnd::Fact> FactsAbout(int64_t time_ns, pid_t pid) const;
   void WatchMembers();
@@ -297,22 +299,19 @@ class LocalGang : public std::enable_shared_from_this<LocalGang> {
   std::optional<PortLease> ports_;       // of the generation that runs
   std::optional<PortLease> next_ports_;  // offered for the next one
   std::optional<v1::Start> start_;
-  Orders orders_;
   // The generation that this node was a part of when musterd was restarted: what its members hand over may have been written
   // before. 0: none.
   uint64_t generation_before_ = 0;
-  std::optional<v1::TestLinks> test_;       // of the links, before the first generation
-  std::optional<v1::Start> waiting_start_;  // until this node's lease has begun
-  std::optional<size_t> place_;             // this node's in start_; none: it is a spare
+  std::optional<v1::TestLinks> test_;  // of the links, before the first generation
+  std::optional<size_t> place_;        // this node's in start_; none: it is a spare
   std::optional<v1::Finish> finish_;
   std::string tf_cluster_;
   ClusterSpec spec_;
   World world_;  // this node's members' in it
 
-  CoordinatorSearch search_;
+  AgentCore core_;
   std::string beat_key_;
   std::unique_ptr<Attendance> attendance_;
-  bool taking_over_ = false;
   lease::Nanos grace_until_ = 0;
   std::unique_ptr<hang::Sampler> sampler_;
   bool told_ = false;       // a coordinator has had the registration

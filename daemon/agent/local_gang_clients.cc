@@ -60,14 +60,14 @@ bool LocalGang::ClientHello(LocalConnection& connection, const wire::ClientHello
     return refuse(wire::Refusal::kInvalid,
                   fmt::format("rank {} of gang {} is not on this node", hello.rank, job_.Id()));
   }
-  if (!start_ && orders_.MayRun(hello.generation)) {
+  if (!start_ && core_.orders().MayRun(hello.generation)) {
     // musterd has just restarted: it does not know yet what the coordinator decided, nor perhaps where its
     // members are. The library tries again.
     return refuse(wire::Refusal::kNoGang,
                   fmt::format("gang {} is not connected to its coordinator yet", job_.Id()));
   }
   // A coordinator that has taken over may not know of the stop yet.
-  if (!start_ || other_generation || member == members_.end() || !orders_.MayRun(hello.generation) ||
+  if (!start_ || other_generation || member == members_.end() || !core_.orders().MayRun(hello.generation) ||
       member->second.stop.ordered) {
     return refuse(wire::Refusal::kStaleGeneration,
                   fmt::format("generation {} of gang {} is over", hello.generation, job_.Id()));
@@ -234,7 +234,7 @@ Status LocalGang::HasRoom(uint64_t shard_bytes) const {
 
 // Whether what this member saves comes to checkpoints.
 Status LocalGang::OthersSave(uint32_t rank) const {
-  const auto since = search_.linked_at();
+  const auto since = core_.search().linked_at();
   const bool waits = since && context_.loop.Now() - Loop::Time(std::chrono::nanoseconds(*since)) > kToDecide;
   if (!waits || reports_.Undecided(rank) < ShardReports::kMostOfRank) return {};
   return Error{Errc::kInvalid,
@@ -249,7 +249,7 @@ void LocalGang::OnSave(Client& client, const wire::Save& save, UniqueFd&& memory
   const auto refuse = [&](int status, const std::string& text) {
     SendResult(*client.connection, wire::Type::kShardDurable, answer, status, text);
   };
-  if (client.generation != start_->generation() || !orders_.MayRun(client.generation)) {
+  if (client.generation != start_->generation() || !core_.orders().MayRun(client.generation)) {
     return refuse(wire::kStatusDenied, fmt::format("generation {} is over", client.generation));
   }
   if (!place_)

@@ -41,7 +41,7 @@ void LocalGang::ConfirmJob() {
 void LocalGang::Confirmed() {
   checking_ = false;
   confirmed_ = !finish_;
-  if (search_.Idle()) Connect();
+  core_.Connect();
   MaybeOver();  // its supervisors may all have gone meanwhile: the registration says so
 }
 

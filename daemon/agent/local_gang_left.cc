@@ -26,7 +26,7 @@ int64_t Ms(Loop::Time time) {
 }  // namespace
 
 void LocalGang::SupervisorDied(uint32_t task, Member& member) {
-  if (!member.SupervisorDied(orders_)) return;
+  if (!member.SupervisorDied(core_.orders())) return;
   if (!left_) left_.emplace();
   left_->tasks.insert(task);
   left_->seen_ns = BoottimeNs();

@@ -42,7 +42,7 @@ void LocalGang::BeginAttendance() {
   AttendOptions options;
   options.gang = job_.Unique();
   options.self = node_;
-  options.coordinator = search_.coordinator();
+  options.coordinator = core_.search().coordinator();
   for (const uint32_t node : job_.CandidateNodes())
     options.candidates.push_back(static_cast<lease::NodeIndex>(node));
   options.key = beat_key_;
@@ -59,16 +59,14 @@ void LocalGang::BeginAttendance() {
 
 void LocalGang::OnAttended(const v1::Attended& attended) {
   if (!attendance_ || !link_ || attended.coordinator() >= job_.hosts.size()) return;
-  auto key = UnwrapKey(link_->key(), attended.wrapped_key(), fmt::format("{} {}", job_.Id(), orders_.term()));
+  auto key =
+      UnwrapKey(link_->key(), attended.wrapped_key(), fmt::format("{} {}", job_.Id(), core_.orders().term()));
   if (!key) {
     spdlog::error("gang {}: {}", job_.Id(), key.error().message);
     return;
   }
   beat_key_ = *std::move(key);
-  search_.TakenIn(attended.coordinator());
-  SaveState();
-  attendance_->Follow(orders_.term(), attended.coordinator(), beat_key_,
-                      lease::WitnessSet::Of(attended.witnesses()), lease::Source::kLink);
+  core_.Attended(attended.coordinator(), lease::WitnessSet::Of(attended.witnesses()));
 }
 
 void LocalGang::BeatSupervisor(Member& member) {
@@ -78,63 +76,42 @@ void LocalGang::BeatSupervisor(Member& member) {
 
 AgentEvents LocalGang::MakeAgentEvents() {
   AgentEvents events;
-  events.attended = [this](uint64_t /*term*/) { LeaseBegins(); };
-  events.fence = [this] { FenceMembers(); };
+  events.attended = [this](uint64_t /*term*/) {
+    grace_until_ = 0;
+    core_.LeaseBegins();
+  };
+  events.fence = [this] { core_.Fence(); };
   events.abandoned = [this](uint64_t term) {
     spdlog::warn("gang {}: {}, the coordinator of term {}, is dead to most of the gang; waiting for another",
                  job_.Id(), CoordinatorHost(), term);
   };
-  events.claim = [this](uint64_t term) { TakeOver(term, {}, true); };
-  events.take_over = [this](uint64_t term, const lease::WitnessSet& closed) {
-    TakeOver(term, closed, false);
-  };
+  events.claim = [this](uint64_t term) { core_.Claim(term); };
+  events.take_over = [this](uint64_t term, const lease::WitnessSet& closed) { core_.TakeOver(term, closed); };
   events.successor = [this](uint64_t term, uint32_t node) {
-    if (term < orders_.term() || node >= job_.hosts.size()) return;
+    if (term < core_.orders().term() || node >= job_.hosts.size()) return;
     spdlog::info("gang {}: {} coordinates, term {}", job_.Id(), job_.hosts[node], term);
-    AdoptTerm(term);
-    if (search_.Announced(node)) return Redial();
-    // The beats may tell of the term before the link does. What the coordinator has said over the link in the term before is refused from
-    // now on: a registration has it say again what counts.
-    Register();
+    core_.Successor(term, node);
   };
-  events.stop_ordered = [this](uint64_t term, uint64_t generation) {
-    if (term < orders_.term() || !orders_.MayRun(generation)) return;
-    v1::Stop stop;
-    stop.set_generation(generation);
-    stop.set_last_words(true);  // unless the coordinator's own message, which may come later, says otherwise
-    OnStop(stop);
-  };
+  events.stop_ordered = [this](uint64_t term, uint64_t generation) { core_.StopOrdered(term, generation); };
   return events;
-}
-
-void LocalGang::LeaseBegins() {
-  grace_until_ = 0;
-  if (search_.LeaseBegins()) return Redial();
-  StartWaiting();
 }
 
 bool LocalGang::MayStart() const {
   return !attendance_ || attendance_->MayStart();
 }
 
-// What could not be started because the lease had not begun, or was not fresh.
-void LocalGang::StartWaiting() {
-  context_.loop.Cancel(std::exchange(start_timer_, 0));
-  if (waiting_start_) OnStart(*std::exchange(waiting_start_, std::nullopt));
+void LocalGang::Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses,
+                       lease::Source source) {
+  if (attendance_) attendance_->Follow(term, coordinator, beat_key_, witnesses, source);
 }
 
-// The right to run has ended: this node is cut off, or the coordinator is and nobody has taken its place.
-void LocalGang::FenceMembers() {
-  search_.LeaseEnds();
-  KillFenced();
-  // The other end may be gone long since without a word: a new link finds out who coordinates now, and what became of
-  // the gang, as soon as the network is back.
-  if (link_) Hang(fmt::format("musterd on {} is not heard any more", CoordinatorHost()));
+void LocalGang::Claimed(uint64_t term, bool taken) {
+  if (attendance_) attendance_->Claimed(term, taken);
 }
 
-void LocalGang::KillFenced() {
+uint64_t LocalGang::KillMembers() {
   const uint64_t newest = NewestWithProgram(members_);
-  if (newest == 0) return;
+  if (newest == 0) return 0;
   spdlog::warn(
       "gang {}: no word from {} or most of the gang for {} ms: the members of generation {} are killed",
       job_.Id(), CoordinatorHost(), context_.config.lease_ms, newest);
@@ -142,63 +119,42 @@ void LocalGang::KillFenced() {
   for (auto& [task, member] : members_) {
     if (member.Fence(RealtimeNs())) Up(EndMessage(job_.Id(), task, member));
   }
-  v1::Stop stop;
-  stop.set_generation(newest);
-  OnStop(stop);
+  return newest;
 }
 
-// It is this node's turn. `claim`: the answer decides whether the members may run on.
 void LocalGang::TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim) {
-  if (!context_.take_over || taking_over_ || finish_) {
-    if (claim && attendance_) attendance_->Claimed(term, false);
-    return;
-  }
+  if (!context_.take_over) return core_.TakenOver(term, claim, false);
   spdlog::warn("gang {}: {} does not answer; this node takes over after term {}", job_.Id(),
                CoordinatorHost(), term);
-  taking_over_ = true;
   TakeOverRequest request;
   request.after_term = term;
   request.key = beat_key_;
   request.closed = closed;
   request.done = [weak = weak_from_this(), term, claim](bool taken) {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->taking_over_ = false;
-    if (claim && self->attendance_) self->attendance_->Claimed(term, taken);
-    // Its announcement will come through the beats too; this is sooner.
-    if (taken) {
-      self->search_.TookOver(self->node_);
-      return self->Redial();
-    }
-    self->LearnCoordinator();
+    if (const auto self = weak.lock()) self->core_.TakenOver(term, claim, taken);
   };
   context_.take_over(job_, std::move(request));
 }
 
-// Who has lost a compare-and-swap gives the winner time to announce itself, then reads who it is: it may have died since.
-void LocalGang::LearnCoordinator() {
+void LocalGang::ReadRecord() {
   if (!context_.read_coordinator || learn_timer_ != 0) return;
   learn_timer_ = context_.loop.After(kAnnouncement, [this] {
     learn_timer_ = 0;
     context_.read_coordinator(job_, [weak = weak_from_this()](std::optional<RecordedCoordinator> found) {
-      if (const auto self = weak.lock()) self->Learned(found);
+      const auto self = weak.lock();
+      if (!self || !self->attendance_) return;
+      std::optional<AgentCore::Recorded> record;
+      if (found) {
+        const std::vector<std::string>& hosts = self->job_.hosts;
+        const auto node = std::find(hosts.begin(), hosts.end(), found->host) - hosts.begin();
+        if (static_cast<size_t>(node) == hosts.size()) return;
+        record = {static_cast<uint32_t>(node), found->term, found->witnesses};
+      }
+      if (self->core_.Learned(record))
+        spdlog::info("gang {}: {} coordinates by the record, term {}", self->job_.Id(), found->host,
+                     found->term);
     });
   });
-}
-
-void LocalGang::Learned(const std::optional<RecordedCoordinator>& found) {
-  if (finish_ || !attendance_) return;
-  if (!found) return LearnCoordinator();
-  const auto host = std::find(job_.hosts.begin(), job_.hosts.end(), found->host);
-  if (found->term < orders_.term() || host == job_.hosts.end()) return;
-  const auto node = static_cast<uint32_t>(host - job_.hosts.begin());
-  const bool news = search_.Recorded(node, found->term > orders_.term());
-  AdoptTerm(found->term);
-  // Also when the term is known: the lease may not know it.
-  attendance_->Follow(orders_.term(), node, beat_key_, found->witnesses, lease::Source::kRecord);
-  if (!news) return;
-  spdlog::info("gang {}: {} coordinates by the record, term {}", job_.Id(), found->host, found->term);
-  Redial();
 }
 
 // ---- the node

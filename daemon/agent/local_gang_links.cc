@@ -32,7 +32,7 @@ void LocalGang::OnTestLinks(const v1::TestLinks& order) {
   std::vector<std::string> environment{
       fmt::format("{}={}", wire::kLinksVariable, HelperProgram("muster", "bin")),
       fmt::format("MUSTER_GANG={}", job_.Id()),
-      fmt::format("MUSTER_GENERATION=test {}.{}", orders_.term(), order.test()),
+      fmt::format("MUSTER_GENERATION=test {}.{}", core_.orders().term(), order.test()),
       fmt::format("GROUP_RANK={}", order.place()),
       fmt::format("GROUP_WORLD_SIZE={}", order.nodes()),
       fmt::format("MASTER_ADDR={}", order.host()),

@@ -26,15 +26,14 @@ void LocalGang::ExpectReconnects(const GangState& state) {
     member.supervisor = supervisor != state.supervisors.end() ? supervisor->second : 0;
     member.awaited = Awaited{until};
   }
-  search_.Restore(state.coordinator);
-  orders_.Restore(state.term, state.started_generation, state.started_restore);
+  core_.Restore(state.coordinator, state.term, state.started_generation, state.started_restore);
   beat_key_ = state.beat_key;
   generation_before_ = state.started_generation;
   told_again_.failed_saves = state.failed;
   told_again_.bad_checkpoint = state.checkpoint_bad;
   steps_.Restore(state.steps);
   // Its supervisors let their programs run on for so long after this node's musterd was there the last time.
-  if (context_.beat != nullptr && orders_.term() > 0)
+  if (context_.beat != nullptr && core_.orders().term() > 0)
     grace_until_ = context_.beat->last_alive() + context_.config.reconnect_ms * 1'000'000;
   AwaitSupervisors();
 }
@@ -73,9 +72,9 @@ void LocalGang::PresumeRunning(uint32_t task, Member& member) {
   if (std::exchange(member.awaited->presumed, true)) return;
   spdlog::info("gang {}: task {} is suspended, as it seems; its supervisor is waited for", job_.Id(), task);
   member.known = true;
-  if (orders_.started() > 0) {
+  if (core_.orders().started() > 0) {
     member.state = wire::MemberState::kRunning;
-    member.generation = orders_.started();
+    member.generation = core_.orders().started();
   }
   MembersWereSuspended();
   BeginAttendance();
@@ -97,9 +96,8 @@ void LocalGang::MaybeAllBack() {
   if (awaits) return;
   context_.loop.Cancel(std::exchange(reconnect_timer_, 0));
   if (!std::exchange(presumed_, false)) return;
-  if (start_ && orders_.MayRun(start_->generation())) WatchMembers();
-  search_.Anew();
-  Redial();
+  if (start_ && core_.orders().MayRun(start_->generation())) WatchMembers();
+  core_.Anew();
 }
 
 // Slurm has suspended the job while this node's musterd was away: the time of its supervisors begins again when it goes on.

@@ -48,9 +48,9 @@ bool LocalGang::KnowsMembers() const {
 void LocalGang::MaybeRegister() {
   if (!KnowsMembers()) return;
   SaveState();
-  if (!search_.Idle()) return;
+  if (!core_.search().Idle()) return;
   TakePorts();
-  if (std::exchange(checked_, true)) return Connect();
+  if (std::exchange(checked_, true)) return core_.Connect();
   // A sick node is not to become part of the gang at all.
   checking_ = true;
   context_.health.Check([weak = weak_from_this()](const HealthReport& report) {
@@ -69,11 +69,11 @@ bool LocalGang::SaveState(bool again) {
                   token_,
                   {},
                   {},
-                  search_.coordinator(),
-                  orders_.term(),
+                  core_.search().coordinator(),
+                  core_.orders().term(),
                   beat_key_,
-                  orders_.started(),
-                  orders_.from(),
+                  core_.orders().started(),
+                  core_.orders().from(),
                   told_again_.failed_saves,
                   told_again_.bad_checkpoint,
                   steps_.kept()};
@@ -89,12 +89,12 @@ bool LocalGang::SaveState(bool again) {
   return true;
 }
 
-// Not before there is something to register: MaybeRegister comes back to it.
-void LocalGang::Connect() {
-  if (!confirmed_ || !KnowsMembers()) return;
-  const uint64_t number = search_.Dial(Nanoseconds(context_.loop.Now()));
-  AwaitLink();
-  const std::string host = CoordinatorHost();
+AgentCore::Nanos LocalGang::Now() const {
+  return Nanoseconds(context_.loop.Now());
+}
+
+void LocalGang::Dial(uint32_t node, uint64_t number) {
+  const std::string& host = job_.hosts[node];
   const std::weak_ptr<LocalGang> weak = weak_from_this();
   // A link may end after the loop has.
   const std::shared_ptr<Mailbox> mailbox = context_.loop.mailbox();
@@ -103,34 +103,35 @@ void LocalGang::Connect() {
     mailbox->Post([weak, number, payload = std::move(payload)] {
       const auto self = weak.lock();
       v1::CoordinatorMessage message;
-      if (self && self->search_.IsNewest(number) && message.ParseFromString(payload))
+      if (self && self->core_.IsNewest(number) && message.ParseFromString(payload))
         self->FromCoordinator(message);
     });
   };
   events.closed = [weak, number, mailbox](const std::string& why) {
     mailbox->Post([weak, number, why] {
       const auto self = weak.lock();
-      if (self && self->search_.IsNewest(number)) self->Disconnected(why);
+      if (!self || !self->core_.IsNewest(number)) return;
+      self->NotLinked(why);
+      self->core_.Lost();
     });
   };
   link_ = context_.dial(host, fmt::format("{}:{}", host, context_.config.port), std::move(events),
                         [this](std::function<void()> work) { context_.dialer.Do(std::move(work)); });
-  Register();
 }
 
 // Only here can it be noticed that this node's tasks are not complete, or that there is no coordinator at
 // all. One that is heard counts the time itself: it may have taken over later, or tests the links between other nodes.
 void LocalGang::LimitJoining() {
   const std::chrono::nanoseconds join = std::chrono::seconds(job_.options.join_seconds) + kJoinMargin;
-  const auto time =
-      std::chrono::ceil<std::chrono::seconds>(std::chrono::nanoseconds(search_.Patience(join.count())));
+  const auto time = std::chrono::ceil<std::chrono::seconds>(
+      std::chrono::nanoseconds(core_.search().Patience(join.count())));
   join_timer_ = context_.loop.After(time, [this, seconds = time.count()] {
     join_timer_ = 0;
     if (members_.size() < local_tasks_) {
       Dismiss(fmt::format("gang {}: after {} s only {} of the {} tasks of {} are here", job_.Id(), seconds,
                           members_.size(), local_tasks_, context_.self));
-    } else if (search_.attended() ||
-               (search_.WaitedLately() && (HasSupervisors() || reconnect_timer_ != 0))) {
+    } else if (core_.search().attended() ||
+               (core_.WaitedLately() && (HasSupervisors() || reconnect_timer_ != 0))) {
       LimitJoining();
     } else {
       Dismiss(fmt::format("gang {}: after {} s no coordinator has started it{}{}", job_.Id(), seconds,
@@ -139,50 +140,31 @@ void LocalGang::LimitJoining() {
   });
 }
 
-// Gives up on a link that does not say that it has ended.
-void LocalGang::Hang(const std::string& why) {
-  link_->Close(why);
-  Disconnected(why);
-}
-
-void LocalGang::Disconnected(const std::string& why) {
+void LocalGang::NotLinked(const std::string& why) {
   link_.reset();
   why_not_connected_ = why;
-  waiting_start_.reset();  // the registration will say that nothing was started
-  const auto level = search_.FirstWait() ? spdlog::level::info : spdlog::level::debug;
-  if (over_called_) {
-    search_.Close();
-  } else {
-    search_.Lost(Nanoseconds(context_.loop.Now()));
-    spdlog::log(level, "gang {}: no link to the coordinator: {}", job_.Id(), why);
-  }
-  AwaitLink();
+  if (over_called_) return;
+  const auto level = core_.search().FirstWait() ? spdlog::level::info : spdlog::level::debug;
+  spdlog::log(level, "gang {}: no link to the coordinator: {}", job_.Id(), why);
+}
+
+void LocalGang::CloseLink(const std::string& why) {
+  const std::string text =
+      why.empty() ? "another node coordinates" : fmt::format("musterd on {} {}", CoordinatorHost(), why);
+  if (link_) link_->Close(text);
+  if (!why.empty()) return NotLinked(text);
+  link_.reset();
 }
 
 // Dials, or hangs up, when it is time.
-void LocalGang::AwaitLink() {
+void LocalGang::WakeForLink(std::optional<AgentCore::Nanos> at) {
   context_.loop.Cancel(std::exchange(link_timer_, 0));
-  const auto due = search_.due();
-  if (!due) return;
-  const std::chrono::nanoseconds wait(*due - Nanoseconds(context_.loop.Now()));
+  if (!at) return;
+  const std::chrono::nanoseconds wait(*at - Now());
   link_timer_ = context_.loop.After(std::chrono::ceil<std::chrono::milliseconds>(wait), [this] {
     link_timer_ = 0;
-    if (search_.Due() == CoordinatorSearch::Step::kDial) return Connect();
-    Hang(fmt::format("musterd on {} does not answer", CoordinatorHost()));
+    core_.LinkDue();
   });
-}
-
-// The search has turned to another node.
-void LocalGang::Redial() {
-  if (link_) link_->Close("another node coordinates");
-  link_.reset();
-  waiting_start_.reset();  // of another coordinator, which will be told that nothing was started
-  AwaitLink();
-  Connect();
-}
-
-void LocalGang::CoordinatedHere() {
-  if (search_.CoordinatedHere(node_)) Redial();
 }
 
 void LocalGang::Register() {
@@ -202,9 +184,9 @@ void LocalGang::Register() {
   r->set_node_list(job_.node_list);
   r->set_options(job_.options_text);
   r->set_components(job_.components_text);
-  r->set_term(orders_.term());
-  r->set_coordinator(search_.coordinator());
-  r->set_waited(search_.has_waited());
+  r->set_term(core_.orders().term());
+  r->set_coordinator(core_.search().coordinator());
+  r->set_waited(core_.search().has_waited());
   r->set_sick(sick_);
   if (const auto links = context_.good_links.find(job_.uid); links != context_.good_links.end()) {
     r->set_links_test(links->second.test);
@@ -213,9 +195,9 @@ void LocalGang::Register() {
     r->set_links_age_ms(
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(age).count()));
   }
-  r->set_started_generation(orders_.started());
-  r->set_started_restore(orders_.from().has_value());
-  r->set_started_restore_step(orders_.from().value_or(0));
+  r->set_started_generation(core_.orders().started());
+  r->set_started_restore(core_.orders().from().has_value());
+  r->set_started_restore_step(core_.orders().from().value_or(0));
   r->set_failed_generation(told_again_.failed_saves.generation());
   for (const auto& [step, why] : told_again_.failed_saves.saves()) {
     v1::FailedSave* save = r->add_failed_saves();
@@ -254,25 +236,27 @@ void LocalGang::Up(v1::AgentMessage message) {
 }
 
 void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
-  search_.Heard();
-  AwaitLink();
   const bool takes = !message.has_elsewhere() && !message.has_waiting();
   if (takes && !std::exchange(told_, true)) MaybeOver();
-  // A coordinator that has been replaced and does not know it yet is not obeyed.
-  if (!orders_.Obeys(message.term())) return;
-  AdoptTerm(message.term());
+  if (!core_.Heard(message.term())) return;
   switch (message.kind_case()) {
     case v1::CoordinatorMessage::kStart: {
       v1::Start start = message.start();
       Status good = UnpackNodes(&start);
       if (good) good = CheckStart(start);
-      if (!good) return Hang(good.error().message);
-      return OnStart(start);
+      if (!good) {
+        link_->Close(good.error().message);
+        NotLinked(good.error().message);
+        return core_.Lost();
+      }
+      context_.loop.Cancel(std::exchange(join_timer_, 0));
+      const uint64_t generation = start.generation();
+      return core_.Start(generation, [this, start = std::move(start)] { OnStart(start); });
     }
     case v1::CoordinatorMessage::kTestLinks:
       return OnTestLinks(message.test_links());
     case v1::CoordinatorMessage::kStop:
-      return OnStop(message.stop());
+      return core_.Stop(message.stop().generation(), message.stop().last_words());
     case v1::CoordinatorMessage::kFinish:
       return OnFinish(message.finish());
     case v1::CoordinatorMessage::kReport:
@@ -284,7 +268,7 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kRefused:
       return OnRefused(message.refused());
     case v1::CoordinatorMessage::kWaiting:
-      search_.CoordinatorWaits();
+      core_.Waits();
       if (message.waiting().has_report()) OnReport(message.waiting().report());
       return;
     case v1::CoordinatorMessage::kAttended:
@@ -297,17 +281,17 @@ void LocalGang::FromCoordinator(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kGathered:
       if (exchanges_) exchanges_->Take(message.gathered());
       return;
-    case v1::CoordinatorMessage::kElsewhere:
-      return OnElsewhere(message.elsewhere());
+    case v1::CoordinatorMessage::kElsewhere: {
+      const v1::Elsewhere& elsewhere = message.elsewhere();
+      const bool known = elsewhere.known() && elsewhere.node() < job_.hosts.size();
+      return core_.Elsewhere(known ? std::optional(elsewhere.node()) : std::nullopt);
+    }
     default:
       return;
   }
 }
 
-// Stops that the coordinator before ordered bind the next one no more: it may not know their numbers.
-void LocalGang::AdoptTerm(uint64_t term) {
-  const bool stopped = start_ && !orders_.MayRun(start_->generation());
-  if (!orders_.Adopt(term)) return;
+void LocalGang::NewTerm(bool stopped) {
   test_.reset();
   if (!stopped) return;
   DropClients("the generation is over");
@@ -340,19 +324,6 @@ Status LocalGang::CheckStart(const v1::Start& start) const {
 }
 
 void LocalGang::OnStart(const v1::Start& start) {
-  context_.loop.Cancel(std::exchange(join_timer_, 0));
-  if (finish_ || !orders_.MayRun(start.generation())) return;
-  // Nothing is started on a node that does not know that its lease is good.
-  if (!MayStart()) {
-    waiting_start_ = start;
-    if (start_timer_ == 0) {
-      start_timer_ = context_.loop.After(kStartRetry, [this] {
-        start_timer_ = 0;
-        StartWaiting();
-      });
-    }
-    return;
-  }
   test_.reset();
   const bool again = start_ && start_->generation() == start.generation();
   if (!again) {
@@ -395,9 +366,8 @@ void LocalGang::OnStart(const v1::Start& start) {
         fmt::format("{} {}.{}", job_.Id(), start.term(), start.good_links().test()),
         start.good_links().full(), context_.loop.Now()};
   if (!exchanges_) BeginExchanges();
-  if (orders_.Start(start.generation(),
-                    start.restore() ? std::optional<uint64_t>(start.restore_step()) : std::nullopt))
-    SaveState();
+  core_.Started(start.generation(),
+                start.restore() ? std::optional<uint64_t>(start.restore_step()) : std::nullopt);
   const v1::NodeSpec& mine = start.nodes(static_cast<int>(*place_));
   steps_.Begin(start.generation(), {mine.ranks().begin(), mine.ranks().end()});
   for (int i = 0; i < mine.tasks_size(); ++i) {
@@ -419,16 +389,22 @@ void LocalGang::OnStart(const v1::Start& start) {
   if (!again) WatchMembers();
 }
 
-void LocalGang::OnStop(const v1::Stop& stop) {
-  if (!orders_.Stop(stop.generation())) return;
-  if (waiting_start_ && !orders_.MayRun(waiting_start_->generation())) waiting_start_.reset();
+void LocalGang::StartLater() {
+  if (start_timer_ != 0) return;
+  start_timer_ = context_.loop.After(kStartRetry, [this] {
+    start_timer_ = 0;
+    core_.StartDue();
+  });
+}
+
+void LocalGang::StopMembers(bool last_words) {
   // An old order that comes again, in a new term, is not about what runs now.
-  if (!start_ || !orders_.MayRun(start_->generation())) {
+  if (!start_ || !core_.orders().MayRun(start_->generation())) {
     SayProgress();
     if (sampler_) sampler_->Stop();
   }
   for (auto& [task, member] : members_) {
-    if (!orders_.MayRun(member.generation)) StopMember(member, stop.last_words());
+    if (!core_.orders().MayRun(member.generation)) StopMember(member, last_words);
   }
   MaybeNodeStopped();
 }
@@ -436,6 +412,7 @@ void LocalGang::OnStop(const v1::Stop& stop) {
 void LocalGang::OnFinish(const v1::Finish& finish) {
   context_.loop.Cancel(std::exchange(join_timer_, 0));
   finish_ = finish;
+  core_.Finish();
   for (auto& [task, member] : members_) FinishMember(task, member);
   MaybeOver();
 }
@@ -483,17 +460,12 @@ void LocalGang::EndJob() {
   });
 }
 
-void LocalGang::OnElsewhere(const v1::Elsewhere& elsewhere) {
-  const bool known = elsewhere.known() && elsewhere.node() < job_.hosts.size();
-  if (search_.Elsewhere(known ? std::optional(elsewhere.node()) : std::nullopt)) return Redial();
-  Hang(fmt::format("musterd on {} does not coordinate this gang", CoordinatorHost()));
-}
-
 // Ends the gang on this node, with code 1 and a reason.
 void LocalGang::Dismiss(const std::string& why) {
   // What a requeued job has left behind is dismissed in the course of things.
   spdlog::log(requeued_ ? spdlog::level::warn : spdlog::level::err, "gang {}: {}", job_.Id(), why);
   context_.loop.Cancel(std::exchange(join_timer_, 0));
+  core_.Finish();
   finish_ = v1::Finish();
   finish_->set_has_code(true);
   finish_->set_code(1);

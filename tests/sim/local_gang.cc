@@ -37,15 +37,12 @@ LocalGang::LocalGang(Daemon& daemon, const Host::Saved& saved)
     : daemon_(daemon),
       host_(daemon.host),
       world_(daemon.world),
-      search_(daemon.sim.options.candidates, kTimes) {
+      core_(*this, daemon.sim.options.candidates, kTimes, daemon.host.index()) {
   for (size_t i = 0; i < host_.supervisors.size(); ++i) members_[TaskOf(i)];
   if (!saved.known) return;
-  search_.Restore(saved.coordinator);
-  orders_.Restore(saved.term, saved.started_generation, saved.started_restore);
-  if (orders_.term() > 0) grace_until_ = saved.last_alive + daemon.sim.options.times.reconnect;
+  core_.Restore(saved.coordinator, saved.term, saved.started_generation, saved.started_restore);
+  if (core_.orders().term() > 0) grace_until_ = saved.last_alive + daemon.sim.options.times.reconnect;
 }
-
-LocalGang::~LocalGang() = default;
 
 uint32_t LocalGang::TaskOf(size_t local) const {
   return static_cast<uint32_t>(host_.index() * host_.supervisors.size() + local);
@@ -55,12 +52,12 @@ size_t LocalGang::LocalOf(uint32_t task) const {
   return task - TaskOf(0);
 }
 
-void LocalGang::Remember() {
+void LocalGang::Save() {
   host_.saved.known = true;
-  host_.saved.coordinator = search_.coordinator();
-  host_.saved.term = orders_.term();
-  host_.saved.started_generation = orders_.started();
-  host_.saved.started_restore = orders_.from();
+  host_.saved.coordinator = core_.search().coordinator();
+  host_.saved.term = term();
+  host_.saved.started_generation = core_.orders().started();
+  host_.saved.started_restore = core_.orders().from();
 }
 
 // ---- supervisors
@@ -72,7 +69,8 @@ void LocalGang::SupervisorsConnect() {
     if (s.alive) {
       // A supervisor with processes that SIGKILL has not removed says that it has stopped only when it is asked again.
       member.Returned(Wire(s.unkillable ? MemberState::kExited : s.state), s.generation, EndOf(s.exit));
-    } else if (member.SupervisorDied(orders_) && (s.state == MemberState::kStopped || s.generation == 0)) {
+    } else if (member.SupervisorDied(core_.orders()) &&
+               (s.state == MemberState::kStopped || s.generation == 0)) {
       // musterd sees soon that nothing is left. Of what is left Host::Swept says when it has been killed.
       daemon_.Post(20 * kMs, [this, &member, left = s.unkillable ? 1U : 0U] {
         member.LeftKilled(left);
@@ -80,10 +78,10 @@ void LocalGang::SupervisorsConnect() {
       });
     }
   }
-  Remember();
+  Save();
   knows_members_ = true;
   BeginAttendance();
-  if (search_.Idle()) Connect();
+  core_.Connect();
 }
 
 void LocalGang::SupervisorExecuted(size_t local, const Supervisor& says) {
@@ -106,7 +104,7 @@ void LocalGang::SupervisorStopped(size_t local, const Supervisor& says) {
   const uint32_t left = says.unkillable ? 1 : 0;
   if (!says.alive) {
     member.LeftKilled(left);
-  } else if (member.Stopped(says.generation, left, 0, orders_)) {
+  } else if (member.Stopped(says.generation, left, 0, core_.orders())) {
     SayEnd(TaskOf(local), member);
   }
   MaybeNodeStopped();
@@ -116,7 +114,7 @@ void LocalGang::SupervisorClosed(size_t local) {
   Member& member = Of(local);
   member.connected = false;
   if (finish_) return MaybeOver();
-  member.SupervisorDied(orders_);
+  member.SupervisorDied(core_.orders());
   SayEnd(TaskOf(local), member);
   MaybeNodeStopped();
 }
@@ -128,12 +126,9 @@ void LocalGang::SayEnd(uint32_t task, const Member& member) {
 // The gang is over on this node: nothing of it is left here.
 void LocalGang::MaybeOver() {
   if (std::ranges::any_of(members_, [](const auto& item) { return item.second.connected; })) return;
-  knows_members_ = false;
-  search_.Close();
-  search_.LeaseEnds();
-  if (link_) link_->Close(kAgentEnd);
-  link_.reset();
-  orders_ = Orders();
+  over_ = true;
+  CloseLink("the gang is over on this node");
+  core_.Lost();
   daemon_.EndAttendance();
 }
 
@@ -158,66 +153,42 @@ void LocalGang::Saved(size_t local, uint64_t generation, uint64_t step) {
 
 // ---- the link
 
-void LocalGang::Connect() {
-  if (!knows_members_) return;
-  const uint64_t number = search_.Dial(world_.now());
-  world_.Log("n{} registers with n{}, term {}", host_.index(), coordinator(), orders_.term());
-  link_ = daemon_.sim.network.Connect(host_.index(), coordinator());
+void LocalGang::Dial(uint32_t node, uint64_t number) {
+  world_.Log("n{} registers with n{}, term {}", host_.index(), node, term());
+  link_ = daemon_.sim.network.Connect(host_.index(), node);
   Link::End& end = link_->ends[kAgentEnd];
   end.open = true;
   end.message = [this, alive = daemon_.alive(), number](Message message) {
     if (alive.expired()) return;
     daemon_.Run([this, number, message = std::get<CoordinatorMessage>(std::move(message))] {
-      if (search_.IsNewest(number) || MUSTER_PLANTED(stale_term)) FromCoordinator(message);
+      if (core_.IsNewest(number) || MUSTER_PLANTED(stale_term)) FromCoordinator(message);
     });
   };
   end.closed = [this, alive = daemon_.alive(), number] {
     if (alive.expired()) return;
     daemon_.Run([this, number] {
-      if (search_.IsNewest(number)) Disconnected();
+      if (!core_.IsNewest(number)) return;
+      link_.reset();
+      core_.Lost();
     });
   };
   daemon_.sim.Dial(link_);
-  AwaitLink();
-  Register();
 }
 
-void LocalGang::AwaitLink() {
-  const auto due = search_.due();
-  if (!due) return;
-  daemon_.Post(*due - world_.now(), [this, due] {
-    if (search_.due() != due) return;
-    if (search_.Due() == CoordinatorSearch::Step::kDial) return Connect();
-    HangUp();
-  });
-}
-
-void LocalGang::HangUp() {
-  if (link_) link_->Close(kAgentEnd);
-  Disconnected();
-}
-
-void LocalGang::Disconnected() {
-  link_.reset();
-  waiting_start_.reset();  // the registration will say that nothing was started
-  search_.Lost(world_.now());
-  AwaitLink();
-}
-
-// The search has turned to another node.
-void LocalGang::Redial() {
-  if (link_ && MUSTER_PLANTED(stale_term)) {
+void LocalGang::CloseLink(const std::string& why) {
+  if (link_ && why.empty() && MUSTER_PLANTED(stale_term)) {
     old_links_.push_back(link_);
   } else if (link_) {
     link_->Close(kAgentEnd);
   }
   link_.reset();
-  waiting_start_.reset();  // of another coordinator, which will be told that nothing was started
-  Connect();
 }
 
-void LocalGang::CoordinatedHere() {
-  if (search_.CoordinatedHere(host_.index())) Redial();
+void LocalGang::WakeForLink(std::optional<lease::Nanos> at) {
+  if (!at) return;
+  daemon_.Post(*at - world_.now(), [this, at] {
+    if (core_.search().due() == at) core_.LinkDue();
+  });
 }
 
 bool LocalGang::FoundBad(size_t local, gang::CheckpointBad bad) {
@@ -232,10 +203,10 @@ bool LocalGang::FoundBad(size_t local, gang::CheckpointBad bad) {
 void LocalGang::Register() {
   sim::Register message;
   message.node = host_.index();
-  message.term = orders_.term();
+  message.term = term();
   message.coordinator = coordinator();
-  message.started_generation = orders_.started();
-  message.started_restore = orders_.from();
+  message.started_generation = core_.orders().started();
+  message.started_restore = core_.orders().from();
   message.checkpoint_bad = host_.saved.checkpoint_bad;
   for (const auto& [task, member] : members_) {
     gang::MemberInfo& info = message.members.emplace_back();
@@ -255,60 +226,42 @@ void LocalGang::Up(AgentMessage message) {
 }
 
 void LocalGang::FromCoordinator(const CoordinatorMessage& message) {
-  search_.Heard();
-  if (!orders_.Obeys(message.term)) return;
-  AdoptTerm(message.term);
+  if (!core_.Heard(message.term)) return;
   if (message.term != 0) daemon_.sim.invariants.Obeys(host_, message.term);
   std::visit([this](const auto& m) { On(m); }, message.kind);
 }
 
-void LocalGang::AdoptTerm(uint64_t term) {
-  const bool stopped = start_ && !orders_.MayRun(start_->generation);
-  if (!orders_.Adopt(term)) return;
-  if (stopped) start_.reset();
-  Remember();
-}
-
-void LocalGang::On(const Elsewhere& elsewhere) {
-  if (search_.Elsewhere(elsewhere.node)) return Redial();
-  HangUp();
-}
-
 // ---- orders
 
-void LocalGang::On(const Start& start) {
-  if (finish_ || !orders_.MayRun(start.generation)) return;
-  // A daemon that has stood still may find an old order before it finds that its lease has ended.
-  if (!attended() || !daemon_.MayStart()) {
-    world_.Log("n{}: generation {} waits for the lease", host_.index(), start.generation);
-    waiting_start_ = start;
-    if (!attended()) return;
-    return daemon_.Post(50 * kMs, [this, generation = start.generation] {
-      if (waiting_start_ && waiting_start_->generation == generation && attended())
-        On(Start(*std::exchange(waiting_start_, std::nullopt)));
-    });
-  }
+void LocalGang::StartMembers(const sim::Start& start) {
   if (!start_ || start_->generation != start.generation) unacknowledged_.clear();
   start_ = start;
-  if (start.ranks[TaskOf(0)] && orders_.Start(start.generation, start.restore)) Remember();
+  if (start.ranks[TaskOf(0)]) core_.Started(start.generation, start.restore);
   for (auto& [task, member] : members_) StartMember(task, member);
+}
+
+// A daemon without a lease waits for it.
+void LocalGang::StartLater() {
+  world_.Log("n{}: a start waits for the lease", host_.index());
+  if (!attended()) return;
+  daemon_.Post(50 * kMs, [this] {
+    if (attended()) core_.StartDue();
+  });
 }
 
 void LocalGang::StartMember(uint32_t task, Member& member) {
   const auto rank = start_->ranks[task];
   if (!member.connected || !rank || !member.Start(start_->generation)) return;
   host_.StartMember(LocalOf(task), {.generation = start_->generation,
-                                    .term = orders_.term(),
+                                    .term = term(),
                                     .content = start_->content,
                                     .rank = *rank,
                                     .from = start_->restore});
 }
 
-void LocalGang::On(const Stop& stop) {
-  if (!orders_.Stop(stop.generation)) return;
-  if (waiting_start_ && !orders_.MayRun(waiting_start_->generation)) waiting_start_.reset();
+void LocalGang::StopMembers(bool last_words) {
   for (auto& [task, member] : members_) {
-    if (!orders_.MayRun(member.generation)) StopMember(task, member, stop.last_words);
+    if (!core_.orders().MayRun(member.generation)) StopMember(task, member, last_words);
   }
   MaybeNodeStopped();
 }
@@ -322,6 +275,7 @@ void LocalGang::StopMember(uint32_t task, Member& member, bool last_words) {
 void LocalGang::On(const Finish& /*finish*/) {
   daemon_.sim.invariants.Ends();
   finish_ = true;
+  core_.Finish();
   for (const auto& [task, member] : members_) {
     if (member.connected) host_.FinishMember(LocalOf(task));
   }
@@ -336,22 +290,115 @@ void LocalGang::On(const Committed& committed) {
   }
 }
 
-void LocalGang::On(const Notify& /*notify*/) {}
-
 void LocalGang::MaybeNodeExecuted() {
   if (!start_ || !start_->ranks[TaskOf(0)]) return;
-  const auto said = SayExecuted(members_, start_->generation, &orders_);
+  const auto said = SayExecuted(members_, start_->generation, &core_.orders());
   if (!said) return;
   for (const uint32_t task : said->tasks)
     Up(gang::Event(gang::MemberExecuted{task, start_->generation, said->time_ns}));
 }
 
 void LocalGang::MaybeNodeStopped() {
-  const auto said = SayStopped(members_, members_.size(), &orders_);
+  const auto said = SayStopped(members_, members_.size(), &core_.orders());
   if (!said) return;
-  if (said->exiting) return Up(gang::Event(gang::NodeExiting{host_.index(), orders_.stopped()}));
-  daemon_.SetStopped(orders_.stopped());
-  Up(gang::Event(gang::NodeStopped{host_.index(), orders_.stopped(), 20000, said->unkillable}));
+  if (said->exiting) return Up(gang::Event(gang::NodeExiting{host_.index(), core_.orders().stopped()}));
+  daemon_.SetStopped(core_.orders().stopped());
+  Up(gang::Event(gang::NodeStopped{host_.index(), core_.orders().stopped(), 20000, said->unkillable}));
+}
+
+// ---- the lease
+
+// With the first supervisor here: supervisors whose musterd was restarted are beaten, or fenced, from the start. The lease itself
+// begins when a coordinator has answered.
+void LocalGang::BeginAttendance() {
+  if (daemon_.Attending()) return;
+  lease::AgentSettings settings;
+  settings.times = daemon_.sim.options.times;
+  settings.gang = 1;
+  settings.self = static_cast<lease::NodeIndex>(host_.index());
+  for (const uint32_t node : daemon_.sim.options.candidates)
+    settings.candidates.push_back(static_cast<lease::NodeIndex>(node));
+  settings.first_sequence = static_cast<uint64_t>(world_.now()) + 1;
+  settings.promised = host_.saved.promised;
+  settings.grace_until = grace_until_;
+  daemon_.Attend(std::move(settings), term() > 0);
+}
+
+bool LocalGang::MayStart() const {
+  return attended() && daemon_.MayStart();
+}
+
+void LocalGang::Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses,
+                       lease::Source source) {
+  daemon_.Follow(term, coordinator, witnesses, source);
+}
+
+void LocalGang::Claimed(uint64_t term, bool taken) {
+  daemon_.Claimed(term, taken);
+}
+
+void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& closed) {
+  if (over_) return;
+  switch (event.kind) {
+    case lease::EventKind::kAttended:
+      world_.Log("n{} is attended, term {}", host_.index(), event.term);
+      host_.Attended();
+      grace_until_ = 0;
+      return core_.LeaseBegins();
+    case lease::EventKind::kFence:
+      core_.Fence();
+      return daemon_.Fenced();
+    case lease::EventKind::kClaim:
+      return core_.Claim(event.term);
+    case lease::EventKind::kTakeOver:
+      return core_.TakeOver(event.term, closed);
+    case lease::EventKind::kSuccessor:
+      return core_.Successor(event.term, event.node);
+    case lease::EventKind::kStopOrdered:
+      return core_.StopOrdered(event.term, event.generation);
+    default:
+      return;
+  }
+}
+
+uint64_t LocalGang::KillMembers() {
+  const uint64_t newest = NewestWithProgram(members_);
+  world_.Log("n{}: fenced", host_.index());
+  if (newest == 0) return 0;
+  daemon_.sim.invariants.Cause(newest);
+  for (auto& [task, member] : members_) {
+    if (member.Fence(world_.now())) SayEnd(task, member);
+  }
+  return newest;
+}
+
+// ---- the record
+
+void LocalGang::TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim) {
+  world_.Log("n{} takes over after term {}", host_.index(), term);
+  Coordinator::Origin origin;
+  origin.promised = true;
+  origin.after_term = term;
+  origin.closed = closed;
+  origin.taken = [this, alive = daemon_.alive(), term, claim](bool taken) {
+    if (!alive.expired()) core_.TakenOver(term, claim, taken);
+  };
+  daemon_.TakeOver(std::move(origin));
+}
+
+void LocalGang::ReadRecord() {
+  daemon_.Post(world_.Pick(1'500, 2'500) * kMs, [this] {
+    const auto answer = [this, alive = daemon_.alive()](Store::Answer done, const Store::Head& head) {
+      if (alive.expired()) return;
+      daemon_.Run([this, done, head] {
+        if (done != Store::Answer::kDone) return static_cast<void>(core_.Learned({}));
+        core_.Learned(AgentCore::Recorded{daemon_.sim.NodeOf(head.record->coordinator), head.fence.term,
+                                          lease::WitnessSet::Of(head.record->witnesses)});
+      });
+    };
+    daemon_.sim.store.Ask(
+        host_.index(), [](Store::Head& /*head*/) { return true; }, answer);
+  });
 }
 
 }  // namespace muster::sim

@@ -1,5 +1,4 @@
-// One node's side of the gang, with the rules of daemon/agent/local_gang*.cc: what it believes of its members, whom it
-// takes for the coordinator, which orders it obeys.
+// One node's side of the gang: carries out what the product's AgentCore decides, and knows its members by the product's NodeMember.
 #pragma once
 
 #include <map>
@@ -7,9 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/agent/coordinator_search.h"
+#include "daemon/agent/agent_core.h"
 #include "daemon/agent/node_member.h"
-#include "daemon/agent/orders.h"
 #include "daemon/lease/types.h"
 #include "tests/sim/host.h"
 #include "tests/sim/messages.h"
@@ -19,10 +17,9 @@ namespace muster::sim {
 
 class Daemon;
 
-class LocalGang {
+class LocalGang : private AgentCore::Shell {
  public:
   LocalGang(Daemon& daemon, const Host::Saved& saved);
-  ~LocalGang();
 
   // ---- supervisors
   void SupervisorsConnect();
@@ -41,44 +38,56 @@ class LocalGang {
   void OnLease(const lease::Event& event, const lease::WitnessSet& closed);
 
   // This node coordinates, because another node has asked.
-  void CoordinatedHere();
+  void CoordinatedHere() { core_.CoordinatedHere(); }
 
-  [[nodiscard]] uint32_t coordinator() const { return search_.coordinator(); }
-  [[nodiscard]] uint64_t term() const { return orders_.term(); }
-  [[nodiscard]] bool attended() const { return search_.attended(); }
+  [[nodiscard]] uint32_t coordinator() const { return core_.search().coordinator(); }
+  [[nodiscard]] uint64_t term() const { return over_ ? 0 : core_.orders().term(); }
+  [[nodiscard]] bool attended() const { return !over_ && core_.search().attended(); }
 
  private:
   struct Member : NodeMember {
     bool connected = false;
   };
 
-  void Connect();
-  void Disconnected();
-  void AwaitLink();
-  void HangUp();
-  void Redial();
-  void Register();
+  // ---- what the core orders
+  [[nodiscard]] lease::Nanos Now() const override { return world_.now(); }
+  [[nodiscard]] bool MayRegister() const override { return knows_members_ && !over_; }
+  void Dial(uint32_t node, uint64_t number) override;
+  void CloseLink(const std::string& why) override;
+  void Register() override;
+  void WakeForLink(std::optional<lease::Nanos> at) override;
+  [[nodiscard]] bool MayStart() const override;
+  void Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses,
+              lease::Source source) override;
+  void Claimed(uint64_t term, bool taken) override;
+  void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim) override;
+  void ReadRecord() override;
+  void Save() override;
+  void NewTerm(bool stopped) override {
+    if (stopped) start_.reset();
+  }
+  void StartLater() override;
+  void StopMembers(bool last_words) override;
+  uint64_t KillMembers() override;
+
   void Up(AgentMessage message);
   void FromCoordinator(const CoordinatorMessage& message);
-  void On(const Start& start);
-  void On(const Stop& stop);
+  void On(const Start& start) {
+    core_.Start(start.generation, [this, start] { StartMembers(start); });
+  }
+  void On(const Stop& stop) { core_.Stop(stop.generation, stop.last_words); }
   void On(const Finish& finish);
   void On(const Committed& committed);
-  void On(const Notify& notify);
-  void On(const Attended& attended);
-  void On(const Elsewhere& elsewhere);
+  void On(const Notify& /*notify*/) {}
+  void On(const Attended& attended) { core_.Attended(attended.coordinator, attended.witnesses); }
+  void On(const Elsewhere& elsewhere) { core_.Elsewhere(elsewhere.node); }
+  void StartMembers(const Start& start);
   void StartMember(uint32_t task, Member& member);
   void StopMember(uint32_t task, Member& member, bool last_words);
   void MaybeNodeExecuted();
   void MaybeNodeStopped();
   void MaybeOver();
   void BeginAttendance();
-  void Fence();
-  void KillFenced();
-  void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim);
-  void LearnFromStore();
-  void AdoptTerm(uint64_t term);
-  void Remember();
   void SayEnd(uint32_t task, const Member& member);
   [[nodiscard]] uint32_t TaskOf(size_t local) const;
   [[nodiscard]] size_t LocalOf(uint32_t task) const;
@@ -88,18 +97,16 @@ class LocalGang {
   Host& host_;
   World& world_;
   std::map<uint32_t, Member> members_;  // by task
-  CoordinatorSearch search_;
-  Orders orders_;
+  AgentCore core_;
   lease::Nanos grace_until_ = 0;
   std::optional<Start> start_;
-  std::optional<Start> waiting_start_;
   bool finish_ = false;
+  bool over_ = false;                                                     // nothing of the gang is left here
   std::map<std::pair<uint32_t, uint64_t>, ShardWritten> unacknowledged_;  // by rank and step
 
   std::shared_ptr<Link> link_;
-  bool knows_members_ = false;  // the supervisors have said how their programs are
-  bool taking_over_ = false;
-  std::vector<std::shared_ptr<Link>> old_links_;  // Bug::kStaleTerm: still listened to
+  bool knows_members_ = false;                    // the supervisors have said how their programs are
+  std::vector<std::shared_ptr<Link>> old_links_;  // with stale_term: still listened to
 };
 
 }  // namespace muster::sim
