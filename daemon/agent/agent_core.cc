@@ -1,5 +1,7 @@
 #include "daemon/agent/agent_core.h"
 
+#include <algorithm>
+
 #include "base/planted.h"
 
 namespace muster {
@@ -12,10 +14,10 @@ void AgentCore::Restore(uint32_t coordinator, uint64_t term, uint64_t started, s
 // ---- the link
 
 void AgentCore::Connect() {
-  if (search_.Idle()) Dial();
+  if (search_.Idle()) DialNext();
 }
 
-void AgentCore::Dial() {
+void AgentCore::DialNext() {
   const bool may = shell_.MayRegister();
   if (may) shell_.Dial(search_.coordinator(), search_.Dial(shell_.Now()));
   shell_.WakeForLink(search_.due());
@@ -29,7 +31,7 @@ void AgentCore::Lost() {
 }
 
 void AgentCore::LinkDue() {
-  if (search_.Due() == CoordinatorSearch::Step::kDial) return Dial();
+  if (search_.Due() == CoordinatorSearch::Step::kDial) return DialNext();
   HangUp("does not answer");
 }
 
@@ -43,7 +45,7 @@ void AgentCore::HangUp(const std::string& why) {
 void AgentCore::Redial() {
   shell_.CloseLink("");
   waiting_.reset();
-  Dial();
+  DialNext();
 }
 
 void AgentCore::Anew() {
@@ -57,11 +59,12 @@ void AgentCore::CoordinatedHere() {
 
 // ---- what the coordinator says
 
+// A coordinator that has been replaced, and does not know that yet, is not obeyed. A link on which nobody else speaks is hung up like one
+// on which nobody speaks.
 bool AgentCore::Heard(uint64_t term) {
+  if (!orders_.Obeys(term)) return false;
   search_.Heard();
   shell_.WakeForLink(search_.due());
-  // A coordinator that has been replaced, and does not know that yet, is not obeyed.
-  if (!orders_.Obeys(term)) return false;
   Adopt(term);
   return true;
 }
@@ -72,7 +75,8 @@ void AgentCore::Adopt(uint64_t term) {
   if (!orders_.Adopt(term)) return;
   if (stopped) running_.reset();
   shell_.NewTerm(stopped);
-  shell_.Save();  // a musterd that is restarted now obeys no earlier coordinator
+  // A musterd that is restarted now obeys no coordinator of an older term.
+  shell_.Save();
 }
 
 void AgentCore::Elsewhere(std::optional<uint32_t> node) {
@@ -124,7 +128,9 @@ void AgentCore::LeaseBegins() {
 void AgentCore::Fence() {
   search_.LeaseEnds();
   if (!MUSTER_PLANTED(no_fencing)) {
-    if (const uint64_t newest = shell_.KillMembers(); newest > 0) Stop(newest, false);
+    // Also what has been ordered to stop, and still says its last words.
+    if (const uint64_t newest = shell_.FenceMembers(); newest > 0)
+      Stop(std::max(newest, orders_.stopped()), false);
   }
   // The other end may be gone long since without a word: a new link finds out who coordinates now, and what became of the gang, as soon as
   // the network is back.
@@ -149,7 +155,7 @@ void AgentCore::StopOrdered(uint64_t term, uint64_t generation) {
 // ---- the record
 
 // It is this node's turn. `claim`: the answer decides whether the members may run on.
-void AgentCore::TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim) {
+void AgentCore::AskToTakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim) {
   if (taking_over_ || finished_) {
     if (claim) shell_.Claimed(term, false);
     return;

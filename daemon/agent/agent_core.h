@@ -20,6 +20,8 @@ class AgentCore {
  public:
   using Nanos = CoordinatorSearch::Nanos;
 
+  // It outlives the core. All calls are made by the thread that calls the core, and while the core is in one of its own functions: TakenOver
+  // may be called inside of TakeOver, and Started inside of the function that Start was given. Nothing else may call the core back.
   class Shell {
    public:
     Shell() = default;
@@ -35,8 +37,8 @@ class AgentCore {
     [[nodiscard]] virtual bool MayRegister() const = 0;
     // Dials a node. While IsNewest(link) the shell tells the core what comes on the link, and when the link ends.
     virtual void Dial(uint32_t node, uint64_t link) = 0;
-    // Closes the link, if there is one, and does not call Lost. `why`: what the coordinator's musterd does, as "does not answer"; "": another
-    // node coordinates.
+    // Closes the link, if there is one, and does not call Lost. `why`: what the coordinator's musterd does, as "does not answer"; "": a new
+    // link follows at once, because another node coordinates or a new registration is wanted.
     virtual void CloseLink(const std::string& why) = 0;
     virtual void Register() = 0;
     // LinkDue is to be called at that time, which replaces the time before; none: LinkDue is not to be called.
@@ -58,14 +60,16 @@ class AgentCore {
     // ---- the gang on this node
     // Keeps coordinator, term and generation for the next musterd, which gives them to Restore.
     virtual void Save() = 0;
-    // A new term has begun. `stopped`: the generation that was started here is over, and no coordinator of this term stops it.
+    // A new term has begun, in which no order of the terms before counts. `stopped`: the generation that was started here last had been
+    // ordered to stop: its start is forgotten.
     virtual void NewTerm(bool stopped) = 0;
     // StartDue is to be called a little later.
     virtual void StartLater() = 0;
     // Stops the members of all generations that may not run any more.
     virtual void StopMembers(bool last_words) = 0;
-    // Kills all members that have a program. The answer is their newest generation; 0: there is no such member.
-    virtual uint64_t KillMembers() = 0;
+    // Notes, and tells the coordinator, that each member that has a program ends by the fence; StopMembers, which kills them, follows. The
+    // answer is their newest generation; 0: there is no such member.
+    virtual uint64_t FenceMembers() = 0;
   };
 
   AgentCore(Shell& shell, std::vector<uint32_t> candidates, CoordinatorSearch::Times times, uint32_t self)
@@ -102,11 +106,11 @@ class AgentCore {
   // The gang is over.
   void Finish() { finished_ = true; }
 
-  // ---- what the lease says
+  // ---- what the lease says: lease::EventKind has what each means. The shell has looked whether there is such a node.
   void LeaseBegins();
   void Fence();
-  void Claim(uint64_t term) { TakeOver(term, {}, true); }
-  void TakeOver(uint64_t term, const lease::WitnessSet& closed) { TakeOver(term, closed, false); }
+  void Claim(uint64_t term) { AskToTakeOver(term, {}, true); }
+  void TakeOver(uint64_t term, const lease::WitnessSet& closed) { AskToTakeOver(term, closed, false); }
   void Successor(uint64_t term, uint32_t node);
   void StopOrdered(uint64_t term, uint64_t generation);
 
@@ -117,7 +121,7 @@ class AgentCore {
     uint64_t term = 0;
     lease::WitnessSet witnesses;
   };
-  // None: the store has not answered. True: the coordinator that the record names is news, and this agent registers there.
+  // None: the store has not answered, or has no record of this gang. True: the coordinator that the record names is news, and this agent registers there.
   bool Learned(const std::optional<Recorded>& record);
 
   [[nodiscard]] const CoordinatorSearch& search() const { return search_; }
@@ -126,11 +130,11 @@ class AgentCore {
   [[nodiscard]] const Orders& orders() const { return orders_; }
 
  private:
-  void Dial();
+  void DialNext();
   void Redial();
   void HangUp(const std::string& why);
   void Adopt(uint64_t term);
-  void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim);
+  void AskToTakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim);
 
   struct Waiting {
     uint64_t generation = 0;

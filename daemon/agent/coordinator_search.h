@@ -80,13 +80,6 @@ class CoordinatorSearch {
     due_ = now + wait_;
     wait_ = std::min(2 * wait_, times_.longest_wait);
   }
-  // From now on there is neither a link nor a wait.
-  void Close() {
-    ++link_;
-    linked_at_.reset();
-    due_.reset();
-    coordinator_waits_ = false;
-  }
   // When Due() is to be asked; none: nothing is waited for.
   [[nodiscard]] std::optional<Nanos> due() const { return due_; }
   enum class Step { kDial, kHangUp };
@@ -152,6 +145,13 @@ class CoordinatorSearch {
   [[nodiscard]] bool attended() const { return attended_; }  // this node's lease runs
 
  private:
+  // From now on there is neither a link nor a wait.
+  void Close() {
+    ++link_;
+    linked_at_.reset();
+    due_.reset();
+    coordinator_waits_ = false;
+  }
   bool Turn(uint32_t node) {
     coordinator_ = node;
     wait_ = times_.first_wait;

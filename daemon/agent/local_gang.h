@@ -163,7 +163,7 @@ class LocalGang : public std::enable_shared_from_this<LocalGang>, private AgentC
   void NewTerm(bool stopped) override;
   void StartLater() override;
   void StopMembers(bool last_words) override;
-  uint64_t KillMembers() override;
+  uint64_t FenceMembers() override;
 
   // uplink
   void NotLinked(const std::string& why);

@@ -109,7 +109,7 @@ void LocalGang::Claimed(uint64_t term, bool taken) {
   if (attendance_) attendance_->Claimed(term, taken);
 }
 
-uint64_t LocalGang::KillMembers() {
+uint64_t LocalGang::FenceMembers() {
   const uint64_t newest = NewestWithProgram(members_);
   if (newest == 0) return 0;
   spdlog::warn(

@@ -23,7 +23,10 @@ TakeOver::Decision TakeOver::Decide(const Found& found, const Try& now, const Ga
   if (origin_.promised && term != origin_.after_term) {
     return Error{Errc::kConflict, fmt::format("the record has term {} and not {}", term, origin_.after_term)};
   }
-  Swap swap{.from = found.fence, .to = {term + (MUSTER_PLANTED(same_term) ? 0 : 1), found.fence.generation}};
+  // Those who ask obey no term below the highest that they know. The store's is lower where an older state of the pool was restored.
+  const uint64_t newest = std::max(term, origin_.known_term);
+  Swap swap{.from = found.fence,
+            .to = {newest + (MUSTER_PLANTED(same_term) ? 0 : 1), found.fence.generation}};
   if (found.record == nullptr) {
     swap.record = Named(mine, swap.to.term);
     return swap;

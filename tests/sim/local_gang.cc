@@ -55,7 +55,7 @@ size_t LocalGang::LocalOf(uint32_t task) const {
 void LocalGang::Save() {
   host_.saved.known = true;
   host_.saved.coordinator = core_.search().coordinator();
-  host_.saved.term = term();
+  host_.saved.term = core_.orders().term();
   host_.saved.started_generation = core_.orders().started();
   host_.saved.started_restore = core_.orders().from();
 }
@@ -243,10 +243,7 @@ void LocalGang::StartMembers(const sim::Start& start) {
 // A daemon without a lease waits for it.
 void LocalGang::StartLater() {
   world_.Log("n{}: a start waits for the lease", host_.index());
-  if (!attended()) return;
-  daemon_.Post(50 * kMs, [this] {
-    if (attended()) core_.StartDue();
-  });
+  daemon_.Post(50 * kMs, [this] { core_.StartDue(); });
 }
 
 void LocalGang::StartMember(uint32_t task, Member& member) {
@@ -325,7 +322,12 @@ void LocalGang::BeginAttendance() {
 }
 
 bool LocalGang::MayStart() const {
-  return attended() && daemon_.MayStart();
+  return daemon_.MayStart();
+}
+
+void LocalGang::NewTerm(bool stopped) {
+  daemon_.sim.invariants.Obeys(host_, core_.orders().term());
+  if (stopped) start_.reset();
 }
 
 void LocalGang::Follow(uint64_t term, uint32_t coordinator, const lease::WitnessSet& witnesses,
@@ -361,7 +363,7 @@ void LocalGang::OnLease(const lease::Event& event, const lease::WitnessSet& clos
   }
 }
 
-uint64_t LocalGang::KillMembers() {
+uint64_t LocalGang::FenceMembers() {
   const uint64_t newest = NewestWithProgram(members_);
   world_.Log("n{}: fenced", host_.index());
   if (newest == 0) return 0;

@@ -63,12 +63,10 @@ class LocalGang : private AgentCore::Shell {
   void TakeOver(uint64_t term, const lease::WitnessSet& closed, bool claim) override;
   void ReadRecord() override;
   void Save() override;
-  void NewTerm(bool stopped) override {
-    if (stopped) start_.reset();
-  }
+  void NewTerm(bool stopped) override;
   void StartLater() override;
   void StopMembers(bool last_words) override;
-  uint64_t KillMembers() override;
+  uint64_t FenceMembers() override;
 
   void Up(AgentMessage message);
   void FromCoordinator(const CoordinatorMessage& message);

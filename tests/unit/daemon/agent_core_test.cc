@@ -59,7 +59,7 @@ class AgentOrders : public AgentCore::Shell {
   void StopMembers(bool last_words) override {
     said.emplace_back(last_words ? "stop with last words" : "stop");
   }
-  uint64_t KillMembers() override {
+  uint64_t FenceMembers() override {
     said.emplace_back("kill");
     return newest;
   }
@@ -151,13 +151,10 @@ TEST_F(AgentRules, ARegistrationThatHasChangedIsSentOnANewLink) {
   EXPECT_FALSE(core_.IsNewest(before));
 }
 
-TEST_F(AgentRules, ANodeThatWasAskedToCoordinateRegistersWithItselfUnlessItHasALease) {
+TEST_F(AgentRules, ANodeThatWasAskedToCoordinateRegistersWithItself) {
   Register();
   core_.CoordinatedHere();
   EXPECT_THAT(Said(), ElementsAre("close", "dial 2", "wake at 10000", "register"));
-  core_.LeaseBegins();
-  core_.CoordinatedHere();
-  EXPECT_THAT(Said(), IsEmpty());
 }
 
 TEST_F(AgentRules, ANodeThatHasALeaseDoesNotLeaveItsCoordinatorWhenItIsAskedToCoordinate) {
@@ -190,7 +187,18 @@ TEST_F(AgentRules, WhatTheMusterdBeforeHasObeyedIsObeyedStill) {
   EXPECT_THAT(Said(), ElementsAre("dial 0", "wake at 10000", "register"));
   EXPECT_FALSE(core_.Heard(3));
   core_.Started(7, 40);
-  EXPECT_THAT(Said(), ElementsAre("do not wake")) << "it is kept already";
+  EXPECT_THAT(Said(), IsEmpty()) << "it is kept already";
+}
+
+TEST_F(AgentRules, ALinkOnWhichAFormerCoordinatorAloneSpeaksIsHungUp) {
+  core_.Restore(1, 4, 7, 40);
+  core_.Connect();
+  EXPECT_FALSE(core_.Heard(3));
+  EXPECT_EQ(core_.orders().term(), 4U);
+  shell_.now = 10'000;
+  Said();
+  core_.LinkDue();
+  EXPECT_THAT(Said(), ElementsAre("close: does not answer", "wake at 10050"));
 }
 
 TEST_F(AgentRules, AGenerationThatWasStoppedIsOverInTheNextTermAndMayBeStartedThere) {
@@ -348,6 +356,16 @@ TEST_F(AgentRules, WhenTheLeaseEndsTheMembersAreKilledAndStoppedAndTheLinkIsHung
   EXPECT_THAT(Said(), ElementsAre("kill", "stop", "close: is not heard any more", "wake at 50"));
   EXPECT_FALSE(core_.orders().MayRun(5));
   EXPECT_FALSE(core_.search().attended());
+}
+
+TEST_F(AgentRules, WhenTheLeaseEndsWhatSaysItsLastWordsIsKilledToo) {
+  Attend();
+  core_.Stop(7, true);
+  Said();
+  shell_.newest = 5;
+  core_.Fence();
+  EXPECT_THAT(Said(), ElementsAre("kill", "stop", "close: is not heard any more", "wake at 50"));
+  EXPECT_FALSE(core_.orders().MayRun(7)) << "what was ordered before";
 }
 
 TEST_F(AgentRules, WhenTheLeaseEndsWithoutMembersOrLinkThereIsNothingToStopOrToHangUp) {

@@ -91,7 +91,7 @@ TEST(CoordinatorSearch, WhatAnOlderLinkSaysIsDropped) {
   search.Anew();
   EXPECT_FALSE(search.IsNewest(second));
   const uint64_t third = search.Dial(0);
-  search.Close();
+  search.Anew();
   EXPECT_FALSE(search.IsNewest(third));
   EXPECT_TRUE(search.Idle());
 }

@@ -115,6 +115,15 @@ TEST(TakeOver, TheGangsRecordIsTakenInTheNextTermAndNamesWhoHasIt) {
   EXPECT_EQ(swap->record.step_reached, 80U);
 }
 
+TEST(TakeOver, ATermIsAboveTheHighestThatThoseWhoAskHaveObeyed) {
+  const GangRecord record = RecordIn(gang::State::kRunning);
+  const auto decision = Decide({.known_term = 5}, record);
+  const auto* swap = std::get_if<TakeOver::Swap>(&decision);
+  ASSERT_TRUE(swap);
+  EXPECT_EQ(swap->to, (Fence{6, 2})) << "the store was set back to term 3";
+  EXPECT_EQ(swap->record.term, 6U);
+}
+
 TEST(TakeOver, TheRecordOfAnEndSaysThatTheGangIsOver) {
   const auto decision = Decide({.known_term = 3}, RecordIn(gang::State::kFinished));
   const auto* swap = std::get_if<TakeOver::Swap>(&decision);
