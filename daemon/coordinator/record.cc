@@ -75,6 +75,7 @@ json GangRecord::Summary() const {
           {"roles", roles},
           {"succeeding", succeeding},
           {"terminating", terminating},
+          {"warned", warned},
           {"witnesses", witnesses},
           {"former_witnesses", former},
           {"restarts_without_progress", restarts_without_progress},
@@ -153,6 +154,7 @@ Result<GangRecord> GangRecord::Decode(const std::string& text) {
     ReadIfThere(document, "roles", &record.roles);
     ReadIfThere(document, "succeeding", &record.succeeding);
     ReadIfThere(document, "terminating", &record.terminating);
+    ReadIfThere(document, "warned", &record.warned);
     ReadIfThere(document, "witnesses", &record.witnesses);
     ReadIfThere(document, "former_witnesses", &record.former);
     ReadIfThere(document, "restarts_without_progress", &record.restarts_without_progress);

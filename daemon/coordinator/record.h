@@ -60,6 +60,7 @@ struct GangRecord {
   std::vector<std::vector<uint32_t>> former;
   bool succeeding = false;   // who was waited for has exited with 0: the others are being stopped
   bool terminating = false;  // Slurm ends the job: no new generation
+  std::string warned;        // the class of gang::Memory::warned, or ""
   uint32_t restarts_without_progress = 0;
   std::string last_signature;                // of the newest user fault without progress since
   std::map<std::string, uint32_t> restarts;  // by cause (gang::RestartCounts)

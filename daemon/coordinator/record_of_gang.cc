@@ -30,6 +30,7 @@ void SetGang(const gang::Gang& gang, GangRecord* record) {
   }
   record->succeeding = memory.succeeding;
   record->terminating = memory.terminating;
+  if (memory.warned) record->warned = gang::ToString(*memory.warned);
   record->restarts_without_progress = memory.restarts_without_progress;
   record->last_signature = std::move(memory.last_signature);
   record->restarts = gang.restarts();
@@ -100,6 +101,9 @@ gang::Memory MemoryOf(const GangRecord& record) {
   memory.task_counts = record.task_counts;
   memory.succeeding = record.succeeding;
   memory.terminating = record.terminating;
+  for (const auto cause : {gang::CauseClass::kPreemption, gang::CauseClass::kTimeLimit}) {
+    if (record.warned == gang::ToString(cause)) memory.warned = cause;
+  }
   memory.requeueing = Is(record, gang::State::kRequeueing);
   return memory;
 }

@@ -252,6 +252,9 @@ void Coordinator::Begin(TakenRecord taken) {
     created_ns_ = previous->created_ns;
     cause_ = previous->first_cause;
     restart_cause_ = previous->restart_cause;
+    if (const auto warned = MemoryOf(*previous).warned)
+      announced_ = *warned == gang::CauseClass::kPreemption ? gang::Announced::kPreemption
+                                                            : gang::Announced::kTimeLimit;
   }
   if (taken.record) {
     const bool same_gang = taken.record->IsOf(job_);

@@ -64,6 +64,9 @@ Gang::Gang(Settings settings, const Memory& memory)
   for (size_t i = 0; i < nodes_.size() && i < settings_.node_names.size(); ++i) {
     nodes_[i].name = settings_.node_names[i];
   }
+  requeue_for_ = memory.warned;
+  no_time_ = memory.warned.has_value();
+  if (Warned()) warned_ms_ = -1;
   if (settings_.order_by_topology) {
     settings_.node_switches.resize(nodes_.size());
     auto tree = SwitchTree::Of(settings_.node_switches, settings_.node_names);
@@ -129,6 +132,7 @@ Memory Gang::Remember() const {
   }
   memory.succeeding = next_ == Next::kSucceed;
   memory.terminating = terminating_;
+  if (Warned()) memory.warned = requeue_for_;
   return memory;
 }
 

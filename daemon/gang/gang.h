@@ -104,6 +104,7 @@ struct Memory {
   std::vector<uint32_t> task_counts;  // by node, 0: it has not joined; a spare for a dead node must fit
   bool succeeding = false;            // who was waited for has exited with 0: the others are being stopped
   bool terminating = false;           // Slurm ends the job: no new generation
+  std::optional<CauseClass> warned;   // Slurm has signalled the members, and the job is to be requeued: why
   bool requeueing = false;            // the job is to be requeued, or has been
 };
 
@@ -391,8 +392,10 @@ class Gang {
   std::optional<uint32_t> batch_node_;
   bool slurm_requeues_ = true;             // as far as is known
   std::optional<CauseClass> requeue_for_;  // planned: the job's end is near
-  std::optional<uint64_t> told_of_end_;    // the generation that was asked to exit for it
-  bool growing_ = false;                   // planned: at the next checkpoint
+  // How long members may go on that Slurm has signalled, until a timer is set; -1: the record says that they were signalled, and no more.
+  int64_t warned_ms_ = 0;
+  std::optional<uint64_t> told_of_end_;  // the generation that was asked to exit for it
+  bool growing_ = false;                 // planned: at the next checkpoint
 };
 
 // "was killed by SIGKILL", "exited with code 3", for messages.

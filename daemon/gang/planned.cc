@@ -94,7 +94,9 @@ void Gang::AskForCheckpoint(Actions& out) {
       TellMembers{true, false,
                   requeue_for_ ? EndText(*requeue_for_)
                                : fmt::format("node {} is drained: {}", drained->name, drained->draining)});
-  out.emplace_back(SetTimer{Timer::kGrace, settings_.grace_ms});
+  // Members that Slurm has signalled have the time that the signal leaves.
+  if (!Warned() || warned_ms_ > 0)
+    out.emplace_back(SetTimer{Timer::kGrace, Warned() ? std::exchange(warned_ms_, 0) : settings_.grace_ms});
 }
 
 // A gang that has shrunk, and nodes that could be taken back.
@@ -109,6 +111,8 @@ void Gang::MaybeGrow(Actions& out) {
 }
 
 void Gang::On(const EndNear& event, Actions& out) {
+  const bool warned_before = Warned();
+  const bool limits = event.signalled || warned_ms_ < 0;
   if (std::exchange(undecided_, false)) {
     terminating_ = false;  // so that was the reason
     no_time_ = true;
@@ -120,10 +124,12 @@ void Gang::On(const EndNear& event, Actions& out) {
   const bool runs = state_ == State::kStarting || state_ == State::kRunning;
   if (!requeue_for_) {
     Announce(event, out);
-  } else if (event.signalled && runs) {
+  } else if (limits && runs) {
     out.emplace_back(SetTimer{Timer::kGrace, std::max<int64_t>(event.left_ms, 0)});
   }
   if (!Warned()) return;
+  if (!warned_before) out.emplace_back(Persist{});
+  if (limits) warned_ms_ = state_ == State::kRecovering ? event.left_ms : 0;
   // They may have ended, or stopped, while Slurm was asked.
   if (runs) return MaybeAllExited(out);
   WhenStopped(out);

@@ -234,16 +234,17 @@ std::vector<uint32_t> Gang::FindWhatRuns() {
 // Why the generation cannot run on, if so.
 std::optional<Fault> Gang::FaultMeanwhile() const {
   const auto failed = [](const Member& m) { return m.exit && m.exit->status != 0; };
-  std::optional<uint32_t> idle;  // the first that does not run this generation
+  const bool ends = terminating_ || Warned();  // members may end in any way
+  std::optional<uint32_t> idle;                // the first that does not run this generation
   std::optional<uint32_t> cause;
   for (uint32_t task = 0; task < members_.size(); ++task) {
     const Member& m = members_[task];
     if (!m.rank) continue;
-    if (m.exit && m.exit->supervisor_lost && !terminating_) return MemberFault(task, *m.exit);
+    if (m.exit && m.exit->supervisor_lost && !ends) return MemberFault(task, *m.exit);
     if (!nodes_[m.node].started) continue;  // its role waits for another
     // A member of an older generation than the newest one seen does not run what the gang runs.
     const bool current = m.generation == generation_;
-    const bool may_fail = terminating_ || RoleOf(m.node).kind == RoleKind::kSidecar;
+    const bool may_fail = ends || RoleOf(m.node).kind == RoleKind::kSidecar;
     const bool done = m.state == MemberState::kExited && (may_fail || !failed(m));
     if (!idle && !(current && (done || m.state == MemberState::kRunning))) idle = task;
     // The earliest failure; a stopped member without a time was killed because of another's.

@@ -351,6 +351,76 @@ TEST_F(GangWarned, WhoseFirstMembersHaveEndedIsNotCalledHung) {
   EXPECT_EQ(rig.gang.state(), State::kRunning);
 }
 
+TEST_F(GangWarned, TheRecordSaysSoForTheCoordinatorAfterThisOne) {
+  EXPECT_FALSE(rig.gang.Remember().warned);
+  Warn();
+  EXPECT_TRUE(rig.Did<Persist>());
+  EXPECT_EQ(rig.gang.Remember().warned, CauseClass::kTimeLimit);
+  Warn();
+  EXPECT_FALSE(rig.Did<Persist>()) << "once";
+}
+
+TEST_F(GangWarned, BySigtermTheRecordNoLongerSaysThatSlurmEndsTheJob) {
+  rig.Feed(Terminating{.undecided = true});
+  EXPECT_TRUE(rig.gang.Remember().terminating);
+  Warn();
+  EXPECT_TRUE(rig.Did<Persist>());
+  EXPECT_FALSE(rig.gang.Remember().terminating);
+  EXPECT_EQ(rig.gang.Remember().warned, CauseClass::kTimeLimit);
+}
+
+// As a coordinator that takes over.
+class GangWarnedBefore : public ::testing::Test {
+ protected:
+  void Join(uint32_t node, std::optional<int> code) {
+    NodeJoined joined = rig.Node(node, code ? MemberState::kExited : MemberState::kRunning, 5);
+    if (code) joined.members[0].exit = gang::Exit{.status = *code};
+    rig.Feed(joined);
+  }
+  Rig rig{Rig::SettingsOf(2, 1),
+          {.generation = 5, .running = true, .active = {0, 1}, .warned = CauseClass::kTimeLimit}};
+};
+
+TEST_F(GangWarnedBefore, TheJobIsRequeuedWhenAllHaveEnded) {
+  for (const uint32_t node : {0, 1}) Join(node, ExitCode(0));
+  rig.StopAll();
+  EXPECT_TRUE(rig.Did<RequeueJob>());
+  EXPECT_EQ(rig.gang.state(), State::kRequeueing);
+}
+
+TEST_F(GangWarnedBefore, WhoStillSavesIsNotStoppedByAnotherCode) {
+  Join(0, ExitCode(143));
+  Join(1, std::nullopt);
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_FALSE(rig.Did<StopGeneration>());
+  EXPECT_FALSE(rig.TimerSet(Timer::kGrace)) << "what the signal leaves is not known yet";
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 70'000, .signalled = true});
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 70'000);
+  rig.Exit(1, ExitCode(0));
+  rig.StopAll();
+  EXPECT_TRUE(rig.Did<RequeueJob>());
+  EXPECT_EQ(rig.gang.user_faults(), 0U);
+}
+
+TEST_F(GangWarnedBefore, WhoStillSavesIsStoppedBeforeTheJobsEndIfNobodySaysTheSignalAgain) {
+  for (const uint32_t node : {0, 1}) Join(node, std::nullopt);
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 50'000});
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 50'000);
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 49'000});
+  EXPECT_FALSE(rig.TimerSet(Timer::kGrace)) << "once";
+  rig.Feed(TimerFired{Timer::kGrace});
+  rig.StopAll();
+  EXPECT_TRUE(rig.Did<RequeueJob>());
+}
+
+TEST_F(GangWarnedBefore, WhoStillSavesHasTheTimeThatWasKnownBeforeAllWereHere) {
+  Join(0, std::nullopt);
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 70'000, .signalled = true});
+  EXPECT_FALSE(rig.TimerSet(Timer::kGrace));
+  Join(1, std::nullopt);
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 70'000);
+}
+
 TEST_F(GangWarned, WithoutARequeueAnExitIsTheEnd) {
   rig.Feed(JobFacts{.batch_node = 0, .can_requeue = false});
   Warn();

@@ -47,6 +47,7 @@ gang::Memory Old() {
   memory.task_counts = {1, 1, 1, 1, 1};
   memory.succeeding = true;
   memory.terminating = true;
+  memory.warned = gang::CauseClass::kPreemption;
   return memory;
 }
 
@@ -91,6 +92,7 @@ TEST_F(RecordOfGang, TheNextCoordinatorsStateMachineRemembersAllThatThisOneDoes)
   EXPECT_EQ(after.task_counts, Old().task_counts);
   EXPECT_TRUE(after.succeeding);
   EXPECT_TRUE(after.terminating);
+  EXPECT_EQ(after.warned, Old().warned);
   EXPECT_FALSE(after.requeueing);
 }
 

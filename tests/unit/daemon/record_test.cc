@@ -34,6 +34,7 @@ GangRecord Full() {
   record.roles = {"chief", "worker"};
   record.succeeding = true;
   record.terminating = true;
+  record.warned = "time_limit";
   record.restarts = {{"user", 2}, {"planned", 1}};
   record.user_faults = 2;
   record.user_fault_times = {INT64_MAX, 0};
@@ -94,6 +95,7 @@ TEST(GangRecord, ComesBackAsItWas) {
   EXPECT_EQ(after->starts.at("worker").first_step_ns, 40'000'000'000);
   EXPECT_EQ(after->starts.at("worker").tenth_step_ns, 90'000'000'000);
   EXPECT_TRUE(after->terminating);
+  EXPECT_EQ(after->warned, "time_limit");
   EXPECT_TRUE(after->restore);
   EXPECT_EQ(after->restore_step, 0U) << "step 0 is a step, not the lack of one";
   EXPECT_EQ(after->finish_cause, 0U);
@@ -146,6 +148,7 @@ const std::set<std::string> kSinceVersionTwo = {"active",
                                                 "former_witnesses",
                                                 "succeeding",
                                                 "terminating",
+                                                "warned",
                                                 "last_signature",
                                                 "restarts_without_progress",
                                                 "restarts_by_cause",
