@@ -255,6 +255,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::vector<uint32_t> down_;              // of which it was told
   Loop::TimerId slurm_timer_ = 0;
   bool asking_why_ = false;  // Slurm ends the job
+  // So long before its end the job wanted the signal that a member has told of before Slurm's first answer; 0: no member has.
+  uint32_t warn_seconds_ = 0;
   gang::Announced announced_ = gang::Announced::kNothing;
   std::shared_ptr<const SlurmJob> job_in_slurm_;  // as Slurm last said
   gang::ExitCodes exit_codes_;                    // the site's, from the configuration

@@ -59,6 +59,7 @@ void Coordinator::AskSlurm() {
         if (facts) {
           self->job_in_slurm_ = std::make_shared<const SlurmJob>(*facts);
           again = self->TakeFacts(*facts);
+          self->MaybeWarned(*facts, std::exchange(self->warn_seconds_, 0));
         } else {
           spdlog::warn("gang {}: {}", self->job_.Id(), facts.error().message);
           // The end that was known comes all the same.
@@ -104,8 +105,13 @@ std::chrono::milliseconds Coordinator::TakeFacts(const SlurmJob& facts) {
 // job's own warning, or a scancel --signal, which concerns the program alone.
 void Coordinator::OnTerminating(const v1::Terminating& message) {
   if (message.signal() != SIGTERM) {
-    // What Slurm has said last decides: a member may end before Slurm answers a question.
-    if (job_in_slurm_) MaybeWarned(*job_in_slurm_, message.warn_seconds());
+    // What Slurm has said last decides: a member may end before Slurm answers a question. A coordinator that has just taken over waits
+    // for Slurm's first answer.
+    if (!job_in_slurm_) {
+      warn_seconds_ = message.warn_seconds();
+    } else {
+      MaybeWarned(*job_in_slurm_, message.warn_seconds());
+    }
     return;
   }
   // Every task says so, some when the answer is there already: each time the reason is not known until Slurm is asked.

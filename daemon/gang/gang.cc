@@ -66,7 +66,6 @@ Gang::Gang(Settings settings, const Memory& memory)
   }
   requeue_for_ = memory.warned;
   no_time_ = memory.warned.has_value();
-  if (Warned()) warned_ms_ = -1;
   if (settings_.order_by_topology) {
     settings_.node_switches.resize(nodes_.size());
     auto tree = SwitchTree::Of(settings_.node_switches, settings_.node_names);
@@ -131,7 +130,8 @@ Memory Gang::Remember() const {
     memory.task_counts.push_back(nodes_[node].task_count);
   }
   memory.succeeding = next_ == Next::kSucceed;
-  memory.terminating = terminating_;
+  // Each node tells of SIGTERM. While Slurm is asked about the next one, what it has said about the first one holds.
+  memory.terminating = terminating_ && !(undecided_ && Warned());
   if (Warned()) memory.warned = requeue_for_;
   return memory;
 }
@@ -146,6 +146,8 @@ std::vector<Action> Gang::Begin() {
     out.emplace_back(SetTimer{Timer::kRequeue, kRequeueTimeoutMs});
     return out;
   }
+  // How much time the signal leaves is not known before Slurm has been asked, and may never be.
+  if (Warned()) out.emplace_back(SetTimer{Timer::kGrace, settings_.grace_ms});
   out.emplace_back(Note{"joining", fmt::format("waiting for {} tasks on {} nodes", settings_.task_count,
                                                settings_.node_count)});
   return out;
@@ -187,7 +189,7 @@ void Gang::On(const TimerFired& event, Actions& out) {
     case Timer::kProgress:
       return MadeProgress();
     case Timer::kGrace:
-      return PlannedStop(out);
+      return GraceOver(out);
     case Timer::kTest:
       return TestTimedOut(out);
     case Timer::kRecover:

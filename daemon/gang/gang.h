@@ -321,6 +321,7 @@ class Gang {
   // planned.cc
   void Announce(const EndNear& event, Actions& out);
   void AskForCheckpoint(Actions& out);
+  void GraceOver(Actions& out);
   void PlannedStop(Actions& out);
   void LeaveDrained(Actions& out);
   void Stay(uint32_t node, const std::string& why, Actions& out);
@@ -392,10 +393,9 @@ class Gang {
   std::optional<uint32_t> batch_node_;
   bool slurm_requeues_ = true;             // as far as is known
   std::optional<CauseClass> requeue_for_;  // planned: the job's end is near
-  // How long members may go on that Slurm has signalled, until a timer is set; -1: the record says that they were signalled, and no more.
-  int64_t warned_ms_ = 0;
-  std::optional<uint64_t> told_of_end_;  // the generation that was asked to exit for it
-  bool growing_ = false;                 // planned: at the next checkpoint
+  bool timed_ = false;                     // the timer kGrace was set by an EndNear
+  std::optional<uint64_t> told_of_end_;    // the generation that was asked to exit for it
+  bool growing_ = false;                   // planned: at the next checkpoint
 };
 
 // "was killed by SIGKILL", "exited with code 3", for messages.

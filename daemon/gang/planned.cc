@@ -11,6 +11,7 @@ namespace muster::gang {
 namespace {
 
 constexpr char kGrows[] = "the gang grows";
+constexpr int64_t kGraceAgainMs = 1'000;
 
 const char* EndText(CauseClass cause) {
   return cause == CauseClass::kPreemption ? "the job is being preempted" : "the job's time limit is near";
@@ -94,9 +95,8 @@ void Gang::AskForCheckpoint(Actions& out) {
       TellMembers{true, false,
                   requeue_for_ ? EndText(*requeue_for_)
                                : fmt::format("node {} is drained: {}", drained->name, drained->draining)});
-  // Members that Slurm has signalled have the time that the signal leaves.
-  if (!Warned() || warned_ms_ > 0)
-    out.emplace_back(SetTimer{Timer::kGrace, Warned() ? std::exchange(warned_ms_, 0) : settings_.grace_ms});
+  // The timer of members that Slurm has signalled runs already.
+  if (!Warned()) out.emplace_back(SetTimer{Timer::kGrace, settings_.grace_ms});
 }
 
 // A gang that has shrunk, and nodes that could be taken back.
@@ -112,8 +112,8 @@ void Gang::MaybeGrow(Actions& out) {
 
 void Gang::On(const EndNear& event, Actions& out) {
   const bool warned_before = Warned();
-  const bool limits = event.signalled || warned_ms_ < 0;
-  if (std::exchange(undecided_, false)) {
+  const bool decided = std::exchange(undecided_, false);
+  if (decided) {
     terminating_ = false;  // so that was the reason
     no_time_ = true;
     if (state_ == State::kStopping && next_ == Next::kGiveUp) next_ = Next::kRestart;
@@ -121,15 +121,16 @@ void Gang::On(const EndNear& event, Actions& out) {
   no_time_ |= event.signalled;
   EndLastWords(out);
   if (terminating_ || state_ == State::kFinished || state_ == State::kRequeueing) return;
+  if (!requeue_for_) Announce(event, out);
+  if (decided || Warned() != warned_before) out.emplace_back(Persist{});
+  if (!requeue_for_) return;
   const bool runs = state_ == State::kStarting || state_ == State::kRunning;
-  if (!requeue_for_) {
-    Announce(event, out);
-  } else if (limits && runs) {
+  // Members that Slurm has signalled run, though this coordinator may not have heard all of them yet.
+  if ((event.signalled || !timed_) && (runs || (Warned() && state_ != State::kStopping))) {
+    timed_ = true;
     out.emplace_back(SetTimer{Timer::kGrace, std::max<int64_t>(event.left_ms, 0)});
   }
   if (!Warned()) return;
-  if (!warned_before) out.emplace_back(Persist{});
-  if (limits) warned_ms_ = state_ == State::kRecovering ? event.left_ms : 0;
   // They may have ended, or stopped, while Slurm was asked.
   if (runs) return MaybeAllExited(out);
   WhenStopped(out);
@@ -146,9 +147,9 @@ void Gang::Announce(const EndNear& event, Actions& out) {
   out.emplace_back(
       Note{"end_near", fmt::format("{}: a checkpoint is asked for, then the job is requeued", what)});
   requeue_for_ = event.cause;
+  timed_ = false;
   if (state_ != State::kStarting && state_ != State::kRunning) return;  // when it runs
   out.emplace_back(TellMembers{true, false, what});
-  out.emplace_back(SetTimer{Timer::kGrace, std::max<int64_t>(event.left_ms, 0)});
 }
 
 // A requeue that has been decided stays, and so does a wish that members exit: they may have begun to.
@@ -167,6 +168,15 @@ void Gang::On(const EndMoved& /*event*/, Actions& out) {
 void Gang::On(const CheckpointCommitted& event, Actions& out) {
   On(Progressed{event.step}, out);
   if (Planned()) PlannedStop(out);
+}
+
+// The time for a checkpoint is over. Members that Slurm has signalled are to be stopped before the job's end, so a gang that cannot stop
+// them yet, because nodes are missing or Slurm is being asked why it ends the job, tries it again.
+void Gang::GraceOver(Actions& out) {
+  const bool waits =
+      state_ == State::kJoining || state_ == State::kTesting || state_ == State::kRecovering || undecided_;
+  if (Warned() && waits) out.emplace_back(SetTimer{Timer::kGrace, kGraceAgainMs});
+  PlannedStop(out);
 }
 
 void Gang::PlannedStop(Actions& out) {
@@ -203,8 +213,8 @@ void Gang::On(const Terminating& event, Actions& out) {
     out.emplace_back(
         Note{"terminating", fmt::format("Slurm sent {}: no new generation", SignalName(event.signal))});
     out.emplace_back(TellMembers{true, true, fmt::format("Slurm sent {}", SignalName(event.signal))});
-    out.emplace_back(Persist{});
   }
+  out.emplace_back(Persist{});
   if (state_ == State::kJoining || state_ == State::kTesting) {
     out.emplace_back(Note{"terminated", "Slurm ended the job before its first generation"});
     Finish(false, std::nullopt, std::nullopt, out);

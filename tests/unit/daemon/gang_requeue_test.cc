@@ -369,6 +369,44 @@ TEST_F(GangWarned, BySigtermTheRecordNoLongerSaysThatSlurmEndsTheJob) {
   EXPECT_EQ(rig.gang.Remember().warned, CauseClass::kTimeLimit);
 }
 
+TEST_F(GangWarned, AnotherNodesSigtermDoesNotUndoTheRecord) {
+  rig.Feed(Terminating{.task = 0, .undecided = true});
+  Warn();
+  rig.Feed(Terminating{.task = 1, .undecided = true});
+  EXPECT_FALSE(rig.gang.Remember().terminating) << "while Slurm is asked why";
+  EXPECT_EQ(rig.gang.Remember().warned, CauseClass::kTimeLimit);
+  Warn();
+  EXPECT_TRUE(rig.Did<Persist>());
+  rig.Feed(Terminating{.task = 0, .undecided = true});
+  rig.Feed(Terminating{.task = 0});
+  EXPECT_TRUE(rig.Did<Persist>());
+  EXPECT_TRUE(rig.gang.Remember().terminating) << "this one was a scancel's";
+}
+
+TEST_F(GangWarned, WhoDoesNotEndIsStoppedThoughSlurmIsBeingAskedWhenTheTimeIsOver) {
+  Warn();
+  rig.Feed(Terminating{.task = 0, .undecided = true});
+  rig.Feed(TimerFired{Timer::kGrace});
+  EXPECT_EQ(rig.gang.state(), State::kRunning);
+  EXPECT_TRUE(rig.TimerSet(Timer::kGrace));
+  rig.Feed(EndNear{.cause = CauseClass::kPreemption, .left_ms = 1});
+  rig.Feed(TimerFired{Timer::kGrace});
+  EXPECT_TRUE(rig.Did<StopGeneration>());
+  ExpectRequeued();
+}
+
+TEST(GangWarnedEarly, TheFirstGenerationHasNoMoreTimeThanTheSignalLeaves) {
+  Rig rig(2, 1);
+  rig.Feed(JobFacts{.batch_node = 0, .can_requeue = true});
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 40'000, .signalled = true});
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 40'000);
+  rig.Run();
+  EXPECT_FALSE(rig.TimerSet(Timer::kGrace));
+  rig.Feed(TimerFired{Timer::kGrace});
+  rig.StopAll();
+  EXPECT_TRUE(rig.Did<RequeueJob>());
+}
+
 // As a coordinator that takes over.
 class GangWarnedBefore : public ::testing::Test {
  protected:
@@ -393,7 +431,6 @@ TEST_F(GangWarnedBefore, WhoStillSavesIsNotStoppedByAnotherCode) {
   Join(1, std::nullopt);
   EXPECT_EQ(rig.gang.state(), State::kRunning);
   EXPECT_FALSE(rig.Did<StopGeneration>());
-  EXPECT_FALSE(rig.TimerSet(Timer::kGrace)) << "what the signal leaves is not known yet";
   rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 70'000, .signalled = true});
   EXPECT_EQ(rig.TimerSet(Timer::kGrace), 70'000);
   rig.Exit(1, ExitCode(0));
@@ -402,23 +439,37 @@ TEST_F(GangWarnedBefore, WhoStillSavesIsNotStoppedByAnotherCode) {
   EXPECT_EQ(rig.gang.user_faults(), 0U);
 }
 
-TEST_F(GangWarnedBefore, WhoStillSavesIsStoppedBeforeTheJobsEndIfNobodySaysTheSignalAgain) {
+TEST_F(GangWarnedBefore, WhoStillSavesIsStoppedThoughNobodySaysHowMuchTimeIsLeft) {
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), rig.gang.settings().grace_ms);
+  for (const uint32_t node : {0, 1}) Join(node, std::nullopt);
+  EXPECT_FALSE(rig.TimerSet(Timer::kGrace)) << "it runs";
+  rig.Feed(TimerFired{Timer::kGrace});
+  EXPECT_TRUE(rig.Did<StopGeneration>());
+  rig.StopAll();
+  EXPECT_TRUE(rig.Did<RequeueJob>());
+}
+
+TEST_F(GangWarnedBefore, WhoStillSavesHasTheTimeThatIsLeftThoughNobodySaysTheSignalAgain) {
   for (const uint32_t node : {0, 1}) Join(node, std::nullopt);
   rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 50'000});
   EXPECT_EQ(rig.TimerSet(Timer::kGrace), 50'000);
   rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 49'000});
   EXPECT_FALSE(rig.TimerSet(Timer::kGrace)) << "once";
-  rig.Feed(TimerFired{Timer::kGrace});
-  rig.StopAll();
-  EXPECT_TRUE(rig.Did<RequeueJob>());
 }
 
-TEST_F(GangWarnedBefore, WhoStillSavesHasTheTimeThatWasKnownBeforeAllWereHere) {
+TEST_F(GangWarnedBefore, TheTimeThatIsLeftCountsFromTheFirstWordOfItThoughNodesAreMissing) {
   Join(0, std::nullopt);
   rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 70'000, .signalled = true});
-  EXPECT_FALSE(rig.TimerSet(Timer::kGrace));
-  Join(1, std::nullopt);
   EXPECT_EQ(rig.TimerSet(Timer::kGrace), 70'000);
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 0, .signalled = true});
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 0);
+  rig.Feed(TimerFired{Timer::kGrace});
+  EXPECT_EQ(rig.gang.state(), State::kRecovering);
+  EXPECT_GT(rig.TimerSet(Timer::kGrace), 0) << "again, when the others may be here";
+  Join(1, std::nullopt);
+  EXPECT_FALSE(rig.TimerSet(Timer::kGrace));
+  rig.Feed(TimerFired{Timer::kGrace});
+  EXPECT_TRUE(rig.Did<StopGeneration>());
 }
 
 TEST_F(GangWarned, WithoutARequeueAnExitIsTheEnd) {
