@@ -42,6 +42,10 @@ bool IsWarning(const SlurmJob& facts, uint32_t warn_seconds) {
   return left > 0 && left <= warn_seconds + kWarnedBefore;
 }
 
+bool MayRunAgain(const SlurmJob& facts, const GangJob& job) {
+  return facts.state == "PREEMPTED" || facts.restart_count > job.restart_count;
+}
+
 bool MayBeRequeued(const SlurmJob& facts, const GangJob& job) {
   return facts.batch && facts.requeueable && job.options.requeue;
 }
@@ -137,6 +141,7 @@ void Coordinator::OnTerminating(const v1::Terminating& message) {
                                 self->core_.gang().state() != gang::State::kRequeueing)
                               self->RequeuedBySlurm();
                             event.undecided = false;
+                            event.may_run_again = facts && MayRunAgain(*facts, self->job_);
                             self->core_.Feed(event);
                           });
 }

@@ -107,6 +107,8 @@ struct Terminating {  // Slurm's SIGTERM: cancel, time limit, preemption
   // Slurm is being asked why: EndNear follows, or the same event with the question decided. Until then nothing new
   // starts, and nothing is given up.
   bool undecided = false;
+  // The job was preempted, or Slurm has requeued it: a requeue for which the members are being stopped stays.
+  bool may_run_again = false;
 };
 struct Hung {  // no member has got on for too long
   uint32_t task = 0;

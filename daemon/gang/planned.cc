@@ -219,7 +219,10 @@ void Gang::On(const Terminating& event, Actions& out) {
     out.emplace_back(Note{"terminated", "Slurm ended the job before its first generation"});
     Finish(false, std::nullopt, std::nullopt, out);
   } else if (state_ == State::kStopping) {
-    if (next_ == Next::kRestart) next_ = Next::kGiveUp;
+    // A job that was cancelled is not requeued, though its end was near.
+    const bool cancelled = next_ == Next::kRequeue && !undecided_ && !event.may_run_again;
+    if (cancelled) out.emplace_back(Note{"terminated", "Slurm ended the job before its requeue"});
+    if (next_ == Next::kRestart || cancelled) next_ = Next::kGiveUp;
     EndLastWords(out);
     WhenStopped(out);
   } else {

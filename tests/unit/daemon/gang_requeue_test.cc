@@ -472,6 +472,43 @@ TEST_F(GangWarnedBefore, TheTimeThatIsLeftCountsFromTheFirstWordOfItThoughNodesA
   EXPECT_TRUE(rig.Did<StopGeneration>());
 }
 
+// The members have ended by the SIGTERM of a scancel, and the nodes register before they tell of SIGTERM.
+class GangCancelledMeanwhile : public GangWarnedBefore {
+ protected:
+  GangCancelledMeanwhile() {
+    for (const uint32_t node : {0, 1}) Join(node, ExitCode(143));
+    EXPECT_EQ(rig.gang.state(), State::kStopping);
+    rig.Feed(Terminating{.undecided = true});
+    rig.StopAll();
+    EXPECT_EQ(rig.gang.state(), State::kStopping) << "Slurm is being asked why";
+  }
+};
+
+TEST_F(GangCancelledMeanwhile, TheJobIsNotRequeued) {
+  rig.Feed(Terminating{});
+  EXPECT_THAT(rig.NoteOf("terminated"), HasSubstr("before its requeue"));
+  EXPECT_FALSE(rig.Did<RequeueJob>());
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
+TEST_F(GangCancelledMeanwhile, ByTheWarningAgainTheJobIsRequeued) {
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 70'000, .signalled = true});
+  EXPECT_TRUE(rig.Did<RequeueJob>());
+}
+
+TEST_F(GangCancelledMeanwhile, ByAPreemptionTheJobIsRequeued) {
+  rig.Feed(Terminating{.may_run_again = true});
+  EXPECT_TRUE(rig.Did<RequeueJob>());
+}
+
+TEST_F(GangRequeue, AJobThatIsCancelledBeforeItsRequeueIsOrderedEnds) {
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 90'000});
+  rig.Feed(CheckpointCommitted{100});
+  rig.Feed(Terminating{.task = 0});
+  rig.StopAll();
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+}
+
 TEST_F(GangWarned, WithoutARequeueAnExitIsTheEnd) {
   rig.Feed(JobFacts{.batch_node = 0, .can_requeue = false});
   Warn();
