@@ -66,7 +66,7 @@ void Supervisor::ForwardHeld() {
 // scancel, the time limit or preemption, and SIGKILL follows after KillWait; or the warning that the job wants before its end. The
 // program may save its work and end; nothing is started any more.
 void Supervisor::OnTerminate() {
-  if (!terminated_) Tell(SIGTERM);
+  Tell(SIGTERM);  // each: the next one may be a cancel
   terminated_ = true;
   warm_.End();
   if (ProgramRuns()) {

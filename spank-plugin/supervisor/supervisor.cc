@@ -101,6 +101,7 @@ void Supervisor::OnWelcome(const wire::Welcome& welcome) {
   Heard(MonotonicMs());
   // The hello has told a death that happened meanwhile; its circumstances are in this message.
   if (state_ == wire::MemberState::kExited) exited_due_ = true;
+  if (signalled_ != 0) signalled_due_ = true;
 }
 
 bool Supervisor::OnStart(const wire::Start& start, UniqueFd environment) {

@@ -190,7 +190,7 @@ class Supervisor {
   bool executed_due_ = false;
   bool exited_due_ = false;
   bool signalled_due_ = false;
-  int signalled_ = 0;  // the newest signal that musterd is to be told of
+  int signalled_ = 0;  // the newest signal that musterd is to be told of, and a musterd that is back again
   bool beat_page_due_ = false;
   bool exiting_due_ = false;
   bool stopped_due_ = false;

@@ -89,6 +89,26 @@ TEST(Reconnect, ASigtermOfTheMeantimeIsToldAfterwards) {
   rig.Expect<wire::Signalled>(Type::kSignalled);
 }
 
+// The musterd that is back does not know what the one before was told.
+TEST(Reconnect, ASignalThatWasToldOfIsToldAgain) {
+  Rig rig;
+  rig.settings.warn_signal = SIGUSR1;
+  rig.settings.warn_seconds = 90;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, "trap 'echo saves' USR1; echo ready; while :; do sleep 0.01; done");
+  rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  kill(rig.supervisor(), SIGUSR1);
+  rig.Expect<wire::Signalled>(Type::kSignalled);
+  rig.Disconnect();
+  rig.Accept();
+  rig.Welcome();
+  const auto told = rig.Expect<wire::Signalled>(Type::kSignalled);
+  EXPECT_EQ(told.signal, static_cast<uint32_t>(SIGUSR1));
+  EXPECT_EQ(told.warn_seconds, 90U);
+}
+
 TEST(Reconnect, WhenMusterdStaysAwayTheProgramIsKilledAndTheTaskWaitsOn) {
   Rig rig;
   rig.Launch();

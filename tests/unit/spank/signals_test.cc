@@ -84,6 +84,23 @@ TEST(Signals, SigtermMayBeTheWarning) {
   EXPECT_EQ(rig.Expect<wire::Signalled>(Type::kSignalled).warn_seconds, 60U);
 }
 
+// The first one may be a warning or a preemption's, and the next one a cancel.
+TEST(Signals, EachSigtermIsToldOf) {
+  Rig rig;
+  rig.settings.warn_signal = SIGTERM;
+  rig.settings.warn_seconds = 60;
+  rig.Launch();
+  rig.Welcome();
+  rig.Start(1, kTrapAll);
+  rig.ExpectExecuted(1);
+  rig.ReadStdout("ready\n");
+  for (int count = 0; count < 2; ++count) {
+    kill(rig.supervisor(), SIGTERM);
+    EXPECT_EQ(rig.Expect<wire::Signalled>(Type::kSignalled).signal, static_cast<uint32_t>(SIGTERM));
+    EXPECT_EQ(rig.ReadStdout("\n"), "TERM\n");
+  }
+}
+
 TEST(Signals, FromTheProgramToItsParentAreNotSentBack) {
   Rig rig;
   rig.Launch();
