@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/planted.h"
@@ -66,6 +67,7 @@ Gang::Gang(Settings settings, const Memory& memory)
   }
   requeue_for_ = memory.warned;
   no_time_ = memory.warned.has_value();
+  why_unknown_ = memory.terminating && !memory.warned;
   if (settings_.order_by_topology) {
     settings_.node_switches.resize(nodes_.size());
     auto tree = SwitchTree::Of(settings_.node_switches, settings_.node_names);
@@ -130,9 +132,7 @@ Memory Gang::Remember() const {
     memory.task_counts.push_back(nodes_[node].task_count);
   }
   memory.succeeding = next_ == Next::kSucceed;
-  // Each node tells of SIGTERM. While Slurm is asked about the next one, what it has said about the first one holds.
-  memory.terminating = terminating_ && !(undecided_ && Warned());
-  if (Warned()) memory.warned = requeue_for_;
+  std::tie(memory.terminating, memory.warned) = EndForRecord();
   return memory;
 }
 

@@ -27,6 +27,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/gang/events.h"
@@ -104,7 +105,7 @@ struct Memory {
   std::vector<uint32_t> task_counts;  // by node, 0: it has not joined; a spare for a dead node must fit
   bool succeeding = false;            // who was waited for has exited with 0: the others are being stopped
   bool terminating = false;           // Slurm ends the job: no new generation
-  std::optional<CauseClass> warned;   // Slurm has signalled the members, and the job is to be requeued: why
+  std::optional<CauseClass> warned;   // Gang::warned
   bool requeueing = false;            // the job is to be requeued, or has been
 };
 
@@ -191,6 +192,8 @@ class Gang {
   }
   [[nodiscard]] bool IsBatchHost(uint32_t node) const { return batch_node_ == node; }
   [[nodiscard]] bool BatchHostLost() const { return batch_node_ && nodes_[*batch_node_].lost; }
+  // Slurm has signalled the members, and the job is to be requeued: why.
+  [[nodiscard]] std::optional<CauseClass> warned() const { return Warned() ? requeue_for_ : std::nullopt; }
   // Members that train together, ranks 0 and on: those of tracked roles and the chief; all, if there are none of these.
   // A checkpoint is theirs.
   [[nodiscard]] uint32_t WorldSize() const { return world_size_; }
@@ -327,6 +330,8 @@ class Gang {
   void Stay(uint32_t node, const std::string& why, Actions& out);
   void MaybeGrow(Actions& out);
   [[nodiscard]] bool Planned() const;
+  // Memory::terminating and Memory::warned.
+  [[nodiscard]] std::pair<bool, std::optional<CauseClass>> EndForRecord() const;
   [[nodiscard]] bool CanRequeue() const;
 
   // gang_report.cc
@@ -370,7 +375,8 @@ class Gang {
   bool leads_ = false;
   bool recovering_limited_ = false;
   bool terminating_ = false;
-  bool undecided_ = false;      // why Slurm ends the job is being asked
+  bool undecided_ = false;    // why Slurm ends the job is being asked
+  bool why_unknown_ = false;  // terminating_ is the record's, and the coordinator before may have been asking
   bool launch_failed_ = false;  // of the step: srun has ended, or will
   bool requeue_ordered_ = false;
   bool no_time_ =

@@ -108,6 +108,7 @@ void Gang::Stop(Actions& out) {
   state_ = State::kStopping;
   out.emplace_back(SetTimer{Timer::kProgress, -1});
   out.emplace_back(SetTimer{Timer::kGrace, -1});
+  timed_ = false;
   out.emplace_back(SetTimer{Timer::kExiting, -1});
   if (!again) out.emplace_back(StopGeneration{generation_, PresentNodes(), false, LastWords()});
   WhenStopped(out);
@@ -276,8 +277,12 @@ void Gang::WhenStopped(Actions& out, bool leave_exiting) {
   }
   const Fault fault = fault_.value_or(Fault{.what = "unknown", .cause = CauseClass::kInfrastructure});
   last_fault_ = fault;
-  std::string verdict =
-      asked ? "by this code the program asks that the gang ends (--gang=stop_codes)" : Judge(fault);
+  std::string verdict;
+  if (asked) {
+    verdict = "by this code the program asks that the gang ends (--gang=stop_codes)";
+  } else if (!Warned()) {
+    verdict = Judge(fault);
+  }
   if (next_ == Next::kRestart) LeaveDrained(out);
   const Placement placement = Place(Free::kNow);
   if (next_ == Next::kRestart && Warned()) {

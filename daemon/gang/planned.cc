@@ -23,6 +23,12 @@ bool Gang::CanRequeue() const {
   return settings_.requeue && slurm_requeues_ && !terminating_;
 }
 
+// Each node tells of SIGTERM. While Slurm is asked about the next one, what it has said about the first one holds.
+std::pair<bool, std::optional<CauseClass>> Gang::EndForRecord() const {
+  const bool asks = undecided_ && Warned() && state_ != State::kFinished;
+  return {terminating_ && !asks, warned()};
+}
+
 bool Gang::Planned() const {
   const auto draining = [](const Node& n) { return !n.draining.empty(); };
   return growing_ || requeue_for_ || std::any_of(nodes_.begin(), nodes_.end(), draining);
@@ -111,7 +117,7 @@ void Gang::MaybeGrow(Actions& out) {
 }
 
 void Gang::On(const EndNear& event, Actions& out) {
-  const bool warned_before = Warned();
+  const auto recorded = EndForRecord();
   const bool decided = std::exchange(undecided_, false);
   if (decided) {
     terminating_ = false;  // so that was the reason
@@ -122,11 +128,11 @@ void Gang::On(const EndNear& event, Actions& out) {
   EndLastWords(out);
   if (terminating_ || state_ == State::kFinished || state_ == State::kRequeueing) return;
   if (!requeue_for_) Announce(event, out);
-  if (decided || Warned() != warned_before) out.emplace_back(Persist{});
+  if (EndForRecord() != recorded) out.emplace_back(Persist{});
   if (!requeue_for_) return;
   const bool runs = state_ == State::kStarting || state_ == State::kRunning;
   // Members that Slurm has signalled run, though this coordinator may not have heard all of them yet.
-  if ((event.signalled || !timed_) && (runs || (Warned() && state_ != State::kStopping))) {
+  if ((event.signalled || decided || !timed_) && (runs || (Warned() && state_ != State::kStopping))) {
     timed_ = true;
     out.emplace_back(SetTimer{Timer::kGrace, std::max<int64_t>(event.left_ms, 0)});
   }
@@ -204,9 +210,12 @@ void Gang::PlannedStop(Actions& out) {
 
 void Gang::On(const Terminating& event, Actions& out) {
   if (state_ == State::kFinished) return;
+  const auto recorded = EndForRecord();
   const bool news = !std::exchange(terminating_, true);
   const bool decided = undecided_ && !event.undecided;
-  if (news || decided) undecided_ = event.undecided;
+  // The coordinator before may have died before Slurm had said why it sent SIGTERM, so Slurm is asked again.
+  const bool asked_again = std::exchange(why_unknown_, false) && event.undecided;
+  if (news || decided || asked_again) undecided_ = event.undecided;
   if (state_ == State::kRequeueing || (!news && !decided))
     return;  // the former is how Slurm ends what it requeues
   if (news) {
@@ -214,7 +223,7 @@ void Gang::On(const Terminating& event, Actions& out) {
         Note{"terminating", fmt::format("Slurm sent {}: no new generation", SignalName(event.signal))});
     out.emplace_back(TellMembers{true, true, fmt::format("Slurm sent {}", SignalName(event.signal))});
   }
-  out.emplace_back(Persist{});
+  if (EndForRecord() != recorded) out.emplace_back(Persist{});
   if (state_ == State::kJoining || state_ == State::kTesting) {
     out.emplace_back(Note{"terminated", "Slurm ended the job before its first generation"});
     Finish(false, std::nullopt, std::nullopt, out);

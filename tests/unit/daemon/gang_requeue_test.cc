@@ -255,6 +255,16 @@ TEST_F(GangRequeue, AFaultNearTheEndIsHealedAndTheNewGenerationIsAskedForACheckp
   EXPECT_EQ(rig.gang.state(), State::kRequeueing);
 }
 
+TEST_F(GangRequeue, TheGenerationAfterAFaultNearTheEndHasNoMoreTimeThanIsLeft) {
+  rig.Feed(EndNear{.left_ms = 90'000});
+  rig.Exit(0, ExitCode(1));
+  rig.StopAll();
+  rig.ExecuteAll();
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), rig.gang.settings().grace_ms);
+  rig.Feed(EndNear{.left_ms = 10'000});
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 10'000);
+}
+
 TEST_F(GangRequeue, UnkillableProcessesDoNotHinderARequeueThatWasPlanned) {
   rig.Feed(EndNear{.left_ms = 90'000});
   rig.Feed(CheckpointCommitted{100});
@@ -344,6 +354,13 @@ TEST_F(GangWarned, ByAPreemptionWhoseSigtermTheProgramObeys) {
   ExpectRequeued();
 }
 
+TEST_F(GangWarned, AndPreemptedThenHasTheTimeThatThePreemptionLeaves) {
+  Warn();
+  rig.Feed(Terminating{.task = 0, .undecided = true});
+  rig.Feed(EndNear{.cause = CauseClass::kPreemption, .left_ms = 10'000});
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 10'000);
+}
+
 TEST_F(GangWarned, WhoseFirstMembersHaveEndedIsNotCalledHung) {
   Warn();
   rig.Exit(0, ExitCode(143));
@@ -375,8 +392,9 @@ TEST_F(GangWarned, AnotherNodesSigtermDoesNotUndoTheRecord) {
   rig.Feed(Terminating{.task = 1, .undecided = true});
   EXPECT_FALSE(rig.gang.Remember().terminating) << "while Slurm is asked why";
   EXPECT_EQ(rig.gang.Remember().warned, CauseClass::kTimeLimit);
+  EXPECT_FALSE(rig.Did<Persist>()) << "the record says so already";
   Warn();
-  EXPECT_TRUE(rig.Did<Persist>());
+  EXPECT_FALSE(rig.Did<Persist>());
   rig.Feed(Terminating{.task = 0, .undecided = true});
   rig.Feed(Terminating{.task = 0});
   EXPECT_TRUE(rig.Did<Persist>());
@@ -405,6 +423,15 @@ TEST(GangWarnedEarly, TheFirstGenerationHasNoMoreTimeThanTheSignalLeaves) {
   rig.Feed(TimerFired{Timer::kGrace});
   rig.StopAll();
   EXPECT_TRUE(rig.Did<RequeueJob>());
+}
+
+TEST(GangWarnedEarly, TheRecordOfAGangThatSlurmHasEndedSaysSo) {
+  Rig rig(2, 1);
+  rig.Feed(JobFacts{.batch_node = 0, .can_requeue = true});
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 40'000, .signalled = true});
+  rig.Feed(Terminating{.undecided = true});
+  ASSERT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_TRUE(rig.gang.Remember().terminating);
 }
 
 // As a coordinator that takes over.
@@ -470,6 +497,44 @@ TEST_F(GangWarnedBefore, TheTimeThatIsLeftCountsFromTheFirstWordOfItThoughNodesA
   EXPECT_FALSE(rig.TimerSet(Timer::kGrace));
   rig.Feed(TimerFired{Timer::kGrace});
   EXPECT_TRUE(rig.Did<StopGeneration>());
+}
+
+TEST_F(GangWarnedBefore, WhichIsFoundHalfStoppedIsRequeuedThoughItHasRestartedOften) {
+  Memory memory = rig.gang.Remember();
+  memory.running = true;
+  memory.restarts_without_progress = kMaxRestartsWithoutProgress;
+  Rig next(Rig::SettingsOf(2, 1), memory);
+  next.Join(0, MemberState::kStopped, 5);
+  next.Join(1, MemberState::kRunning, 5);
+  next.StopAll();
+  ASSERT_TRUE(next.Did<RequeueJob>());
+  EXPECT_THAT(next.NoteOf("fault"), HasSubstr("is stopped (generation 5); the job is requeued"));
+}
+
+// The coordinator before has not learnt, or not written, why Slurm has sent SIGTERM.
+class GangTerminatingBefore : public ::testing::Test {
+ protected:
+  GangTerminatingBefore() {
+    rig.Feed(JobFacts{.batch_node = 0, .can_requeue = true});
+    for (const uint32_t node : {0, 1}) rig.Join(node, MemberState::kRunning, 5);
+    rig.Feed(Terminating{.undecided = true});
+    rig.Exit(0, ExitCode(0));
+    rig.Exit(1, ExitCode(1));
+    EXPECT_EQ(rig.gang.state(), State::kRunning) << "Slurm is being asked why";
+  }
+  Rig rig{Rig::SettingsOf(2, 1), {.generation = 5, .running = true, .active = {0, 1}, .terminating = true}};
+};
+
+TEST_F(GangTerminatingBefore, ByTheWarningTheJobIsRequeued) {
+  rig.Feed(EndNear{.cause = CauseClass::kTimeLimit, .left_ms = 70'000, .signalled = true});
+  rig.StopAll();
+  EXPECT_TRUE(rig.Did<RequeueJob>());
+}
+
+TEST_F(GangTerminatingBefore, ByACancelTheGangEnds) {
+  rig.Feed(Terminating{});
+  EXPECT_EQ(rig.gang.state(), State::kFinished);
+  EXPECT_NE(rig.NoteOf("terminated"), "");
 }
 
 // The members have ended by the SIGTERM of a scancel, and the nodes register before they tell of SIGTERM.
