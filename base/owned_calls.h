@@ -1,4 +1,4 @@
-// Answers of other threads that come to nothing once their owner has gone.
+// Answers that come to nothing once their owner has gone.
 #pragma once
 
 #include <memory>
@@ -24,6 +24,13 @@ class OwnedCalls {
           [owner, then, values = std::make_tuple(std::forward<decltype(arguments)>(arguments)...)]() mutable {
             if (!owner.expired()) std::apply(then, std::move(values));
           });
+    };
+  }
+  // What may be called on the loop's thread, once or more: calls `then` at once, but not after the owner's end.
+  template <class F>
+  [[nodiscard]] auto Here(F then) const {
+    return [owner = std::weak_ptr<Owner>(owner_), then = std::move(then)](auto&&... arguments) {
+      if (!owner.expired()) then(std::forward<decltype(arguments)>(arguments)...);
     };
   }
 

@@ -122,7 +122,7 @@ void Coordinator::SendFinish(const std::set<uint32_t>& nodes) {
   auto message = NewMessage();
   *message.mutable_finish() = *finish_;
   for (const uint32_t node : nodes) Send(node, message);
-  SetDownLater();
+  slurm_.Finished();
 }
 
 v1::Finish Coordinator::FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code) {
@@ -174,7 +174,7 @@ void Coordinator::Do(const gang::Note& action) {
     restart_cause_ = core_.gang().last_fault() ? core_.gang().last_fault()->what : action.text;
   if (action.kind == "fault") {
     cause_ = restart_cause_;
-    Comment(action.text);
+    slurm_.Comment(action.text);
   }
   AddHistory(action.kind, action.text, action.generation);
 }

@@ -51,8 +51,29 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       job_(std::move(job)),
       store_(context_.store),
       catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
-      core_(*this,
-            Terms(static_cast<lease::NodeIndex>(NodeOf(self_).value_or(0)), job_.CandidateNodes(),
+      slurm_(loop_, context_.slurm, job_, core_,
+             {.leases = context_.beat != nullptr,
+              .lease = std::chrono::milliseconds(config_.lease_ms),
+              .time_limit_margin_ms = config_.time_limit_margin_ms},
+             {.read_fence =
+                  [this](SlurmSide::FenceRead then) {
+                    ReadHead(
+                        [this, then = std::move(then)](const Result<GangHead>& head, lease::Nanos asked_at) {
+                          then(head ? Result<Fence>(head->fence) : head.error(),
+                               std::chrono::nanoseconds(clock_->Now() - asked_at));
+                        });
+                  },
+              .note = [this](const std::string& kind, const std::string& text) { AddHistory(kind, text); },
+              .tell_end =
+                  [this](const std::string& why) {
+                    auto message = NewMessage();
+                    message.mutable_refused()->set_text(why);
+                    message.mutable_refused()->set_job_is_over(true);
+                    message.mutable_refused()->set_slurm_ends_it(true);
+                    Broadcast(message);
+                  }}),
+      core_({*this, slurm_},
+            Terms(static_cast<lease::NodeIndex>(job_.NodeOf(self_).value_or(0)), job_.CandidateNodes(),
                   {.after_loss = config_.silence_ms * lease::kMillisecond,
                    .to_grow = config_.reconnect_ms * lease::kMillisecond}),
             context_.beat != nullptr),
@@ -112,8 +133,8 @@ Coordinator::~Coordinator() {
   core_.Lose();  // the threads try nothing again
   leadership_.reset();
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
-  for (const Loop::TimerId timer : {takeover_timer_, linger_timer_, finish_timer_, probe_timer_,
-                                    absent_timer_, raise_timer_, slurm_timer_}) {
+  for (const Loop::TimerId timer :
+       {takeover_timer_, linger_timer_, finish_timer_, probe_timer_, absent_timer_, raise_timer_}) {
     loop_.Cancel(timer);
   }
   for (auto& [node, agent] : agents_) {
@@ -155,12 +176,6 @@ gang::Settings Coordinator::Settings() const {
   return settings;
 }
 
-std::optional<uint32_t> Coordinator::NodeOf(const std::string& name) const {
-  const auto found = std::find(job_.hosts.begin(), job_.hosts.end(), name);
-  if (found == job_.hosts.end()) return std::nullopt;
-  return static_cast<uint32_t>(found - job_.hosts.begin());
-}
-
 uint32_t Coordinator::TaskOf(uint32_t rank) const {
   const auto& members = core_.gang().members();
   const auto found = std::find_if(members.begin(), members.end(),
@@ -181,7 +196,7 @@ gang::Exit Coordinator::ExitOf(const v1::MemberExited& message, const std::strin
   ending.status = exit.status;
   ending.oom_killed = exit.oom_killed;
   ending.node_lost = exit.supervisor_lost;
-  ending.announced = announced_;
+  ending.announced = slurm_.announced();
   ending.stderr_tail = exit.stderr_tail;
   ending.waited_for = exit.waited_for = waited_for;
   for (const v1::KernelFact& fact : message.facts()) {
@@ -315,7 +330,7 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
     case v1::AgentMessage::kExiting:
       return core_.Feed(gang::NodeExiting{node, message.exiting().generation()});
     case v1::AgentMessage::kTerminating:
-      return OnTerminating(message.terminating());
+      return slurm_.OnTerminating(message.terminating());
     case v1::AgentMessage::kShardWritten:
       return ShardWritten(message.shard_written());
     case v1::AgentMessage::kShardDelayed:

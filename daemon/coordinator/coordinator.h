@@ -2,7 +2,7 @@
 // checkpoints.
 //
 // takeover.cc takes the record over, coordinator.cc talks to the agents, actions.cc carries out what the state machine
-// orders, checkpoints.cc commits, slurm_side.cc tells Slurm and asks it, leases.cc knows which nodes live.
+// orders, checkpoints.cc commits, leases.cc knows which nodes live. SlurmSide tells Slurm and asks it.
 #pragma once
 
 #include <functional>
@@ -26,6 +26,7 @@
 #include "daemon/coordinator/orphans.h"
 #include "daemon/coordinator/record.h"
 #include "daemon/coordinator/removals.h"
+#include "daemon/coordinator/slurm_side.h"
 #include "daemon/coordinator/storage_limit.h"
 #include "daemon/coordinator/take_over.h"
 #include "daemon/coordinator/warm_starts.h"
@@ -41,7 +42,6 @@ namespace muster {
 class Link;
 struct TakenRecord;  // takeover.cc
 enum class Port;
-struct SlurmJob;
 
 // On the loop's thread only; what blocks goes to threads of its own: one writes records, in order, and waits for nothing
 // else; another commits checkpoints, each when its generation's record is in the store.
@@ -72,15 +72,13 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   [[nodiscard]] const GangJob& job() const { return job_; }
 
  private:
-  // ---- what the core orders: actions.cc, checkpoints.cc, leases.cc, slurm_side.cc, absent_nodes.cc, link_tests.cc
+  // ---- what the core orders: actions.cc, checkpoints.cc, leases.cc, absent_nodes.cc, link_tests.cc
   [[nodiscard]] lease::Nanos Now() const override;
   void Do(const gang::TestLinks& action) override;
   void Do(const gang::ReportToJob& action) override;
   void Do(const gang::Note& action) override;
   void Do(const gang::TellMembers& action) override;
   void Do(const gang::SetTimer& action) override;
-  void Do(const gang::LoseNode& action) override;
-  void Do(const gang::DrainInSlurm& action) override;
   void Fed(gang::State before, uint64_t generation) override;
   void WriteRecord(const RecordFence::Advance& advance) override;
   void WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) override;
@@ -95,8 +93,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void Attend(uint32_t node) override;
   void CloseLink(uint32_t node) override;
   void AwaitEndRecord() override;
-  Status OrderRequeue(const gang::RequeueJob& action) override;
-  void Requeue() override;
   void MaybeOver() override;
   void Commit(const PendingSaves::Commit& action, const Fence& fence,
               const std::set<uint64_t>& kept) override;
@@ -150,14 +146,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void Refuse(const std::string& text);
   void LinksTested(uint32_t node, const v1::LinksTested& tested);  // link_tests.cc
   static v1::Finish FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code);
-  void RequeuedBySlurm();
-  void SetDown(const gang::LoseNode& action, const Status& newest);
-  void SetDownIfNewest(const gang::LoseNode& action, const std::shared_ptr<bool>& settled);
-  void SetDownByQuorum(const gang::LoseNode& action, const std::shared_ptr<bool>& settled);
-  void SetDownLater();
 
   [[nodiscard]] gang::Settings Settings() const;
-  [[nodiscard]] std::optional<uint32_t> NodeOf(const std::string& name) const;
   [[nodiscard]] uint32_t TaskOf(uint32_t rank) const;  // past the last one for none
   // `waited_for`: see gang::Ending.
   [[nodiscard]] gang::Exit ExitOf(const v1::MemberExited& message, const std::string& waited_for = "") const;
@@ -183,14 +173,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::set<uint32_t> CaptureStacks(uint64_t generation);
   void TakeReports(const v1::MemberReports& reports);
 
-  // slurm_side.cc
-  void AskSlurm();
-  std::chrono::milliseconds TakeFacts(const SlurmJob& facts);
-  void OnTerminating(const v1::Terminating& message);
-  bool MaybeWarned(const SlurmJob& facts, uint32_t warn_seconds);
-  void Comment(const std::string& text);
-
   // leases.cc
+  // Not behind what the worker may be stuck with: the question has the store's own time limit.
+  void ReadHead(std::function<void(const Result<GangHead>& head, lease::Nanos asked_at)> then);
   void LeadWhenDurable();
   void Probed(const std::vector<lease::NodeIndex>& closed, uint64_t term);
   void AbsentProbed(const std::map<uint32_t, Port>& ports);
@@ -208,6 +193,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::shared_ptr<Catalog> catalog_;
   std::function<void()> over_;
 
+  SlurmSide slurm_;
   CoordinatorCore core_;
   std::vector<Early> early_;
   WarmStarts warm_;
@@ -226,7 +212,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::map<uint64_t, uint64_t> saved_in_;  // steps of checkpoints, and the generations that saved them
   std::optional<v1::Start> start_;         // of the current generation
   std::optional<v1::Finish> finish_;       // how the gang has ended
-  gang::RequeueJob requeue_;               // the newest that was ordered
   Restored restored_;
   // Of the newest ones that were committed here: the prefixes of shards that have a WRITE.
   std::map<uint64_t, std::vector<std::string>> written_;
@@ -235,8 +220,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::vector<HistoryEvent> history_;
   int64_t created_ns_ = 0;
   std::string refusal_;
-  bool job_is_over_ = false;      // it runs again elsewhere
-  bool comment_refused_ = false;  // Slurm did not take the job's comment, and that was said
+  bool job_is_over_ = false;  // it runs again elsewhere
   bool over_called_ = false;
 
   HangWatch hangs_;
@@ -251,15 +235,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::string beat_key_;
   lease::Nanos asked_at_ = 0;  // before the term was taken
 
-  std::vector<gang::LoseNode> down_later_;  // of which Slurm is told when the gang is over
-  std::vector<uint32_t> down_;              // of which it was told
-  Loop::TimerId slurm_timer_ = 0;
-  bool asking_why_ = false;  // Slurm ends the job
-  // So long before its end the job wanted the signal that a member has told of before Slurm's first answer; 0: no member has.
-  uint32_t warn_seconds_ = 0;
-  gang::Announced announced_ = gang::Announced::kNothing;
-  std::shared_ptr<const SlurmJob> job_in_slurm_;  // as Slurm last said
-  gang::ExitCodes exit_codes_;                    // the site's, from the configuration
+  gang::ExitCodes exit_codes_;  // the site's, from the configuration
 
   bool confirming_ = false;
   std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined

@@ -41,14 +41,14 @@ GangRecord CoordinatorCore::Record(const GangJob& job, const std::string& host) 
 void CoordinatorCore::Lead() {
   if (!active()) return;
   const lease::LeadSettings& lead = terms_.Lead(fence_.term(), *gang_);
-  shell_.Lead(lead);
+  shells_.gang.Lead(lead);
   // Those that have come and gone before there was a lease: they are waited for no longer than others.
   for (const lease::NodeIndex node : lead.inherited ? std::vector<lease::NodeIndex>() : Terms::Away(*gang_)) {
-    shell_.NodeAttached(node);
-    shell_.NodeClosed(node);
+    shells_.gang.NodeAttached(node);
+    shells_.gang.NodeClosed(node);
   }
-  if (lead.inherited) shell_.Probe();
-  shell_.ProbeAbsent();
+  if (lead.inherited) shells_.gang.Probe();
+  shells_.gang.ProbeAbsent();
   Feed(gang::Leads{});
 }
 
@@ -59,12 +59,12 @@ void CoordinatorCore::Feed(const gang::Event& event) {
   const gang::State before = gang_->state();
   const uint64_t generation = gang_->generation();
   const std::vector<gang::Action> actions = gang_->Handle(event);
-  shell_.Handled(event, before, actions);
+  shells_.gang.Handled(event, before, actions);
   Carry(actions);
-  shell_.Fed(before, generation);
+  shells_.gang.Fed(before, generation);
   if (before == gang::State::kRecovering && gang_->state() != before) CommitWaiting();
   MaybeRaise();
-  shell_.MaybeOver();  // the end may come when no agent is there any more
+  shells_.gang.MaybeOver();  // the end may come when no agent is there any more
 }
 
 void CoordinatorCore::Carry(const std::vector<gang::Action>& actions) {
@@ -86,7 +86,7 @@ void CoordinatorCore::MaybeSendStarts() {
   const std::set<uint32_t> due = starts_.Due(fence_, gang_->generation());
   if (due.empty()) return;
   if (PrepareStart()) Persist();
-  shell_.SendStart(due);
+  shells_.gang.SendStart(due);
 }
 
 // True when it was not there yet.
@@ -95,32 +95,32 @@ bool CoordinatorCore::PrepareStart() {
   if (!prepared.anew) return false;
   const bool first = !prepared.inherited && !prepared.again;
   if (first) saves_.BeginGeneration();
-  shell_.BuildStart(prepared);
+  shells_.gang.BuildStart(prepared);
   const std::string from = starts_.from() ? fmt::format("from the checkpoint of step {}", *starts_.from())
                                           : "from the beginning: there is no checkpoint";
   gang_->SetOrigin(from);
   if (first && gang_->generation() > 1)
-    shell_.Do(gang::Note{"restore", fmt::format("generation {} starts {}", gang_->generation(), from),
-                         gang_->generation()});
+    shells_.gang.Do(gang::Note{"restore", fmt::format("generation {} starts {}", gang_->generation(), from),
+                               gang_->generation()});
   return true;
 }
 
 void CoordinatorCore::Do(const gang::StopGeneration& action) {
-  shell_.SendStop(action);
+  shells_.gang.SendStop(action);
   if (action.older) return;
   starts_.Stop();
-  shell_.SetStop(action.generation);
+  shells_.gang.SetStop(action.generation);
   terms_.SetStop(action.generation);
 }
 
 void CoordinatorCore::Persist() {
-  if (const auto advance = fence_.Write(gang_->generation())) shell_.WriteRecord(*advance);
+  if (const auto advance = fence_.Write(gang_->generation())) shells_.gang.WriteRecord(*advance);
 }
 
 bool CoordinatorCore::RecordWritten(uint64_t generation, gang::State state, Nanos asked_at) {
   if (lost()) return false;
   const bool news = fence_.Durable(generation);
-  shell_.StoreConfirmed(asked_at);
+  shells_.gang.StoreConfirmed(asked_at);
   ending_.Recorded(state == gang::State::kFinished, state == gang::State::kRequeueing);
   MaybeSendStarts();
   MaybeSendFinish();
@@ -129,30 +129,30 @@ bool CoordinatorCore::RecordWritten(uint64_t generation, gang::State state, Nano
 }
 
 void CoordinatorCore::Deposed(const std::string& why) {
-  if (fence_.AskWhose()) shell_.FindSuccessor(why);
+  if (fence_.AskWhose()) shells_.gang.FindSuccessor(why);
 }
 
 // ---- the end
 
 void CoordinatorCore::Do(const gang::FinishGang& action) {
-  shell_.BuildFinish(action);
+  shells_.gang.BuildFinish(action);
   // While the term is being raised no record is on its way.
-  if (ending_.Finish(action.succeeded && !fence_.raising(), action.nodes)) shell_.AwaitEndRecord();
+  if (ending_.Finish(action.succeeded && !fence_.raising(), action.nodes)) shells_.gang.AwaitEndRecord();
   MaybeSendFinish();
 }
 
 void CoordinatorCore::Do(const gang::RequeueJob& action) {
-  if (const Status may = shell_.OrderRequeue(action); !may)
+  if (const Status may = shells_.slurm.OrderRequeue(action); !may)
     return Feed(gang::RequeueFailed{may.error().message});
   ending_.Requeue();
-  shell_.AwaitEndRecord();
+  shells_.gang.AwaitEndRecord();
   MaybeRequeue();
 }
 
 // A host that has stood still hears within a beat that the nodes do not follow it any more.
 void CoordinatorCore::EndRecordLate(bool late) {
   if (lost()) return;
-  if (!ending_.WaitedLongEnough(late)) return shell_.AwaitEndRecord();
+  if (!ending_.WaitedLongEnough(late)) return shells_.gang.AwaitEndRecord();
   MaybeSendFinish();
   MaybeRequeue();
 }
@@ -160,12 +160,12 @@ void CoordinatorCore::EndRecordLate(bool late) {
 void CoordinatorCore::MaybeSendFinish() {
   if (lost()) return;
   const std::set<uint32_t> due = ending_.DueFinish(followed());
-  if (!due.empty()) shell_.SendFinish(due);
+  if (!due.empty()) shells_.gang.SendFinish(due);
 }
 
 // Behind the record that says so: should this coordinator die now, another goes on with it. Nothing of the job is ended before that.
 void CoordinatorCore::MaybeRequeue() {
-  if (!lost() && ending_.DueRequeue(followed())) shell_.Requeue();
+  if (!lost() && ending_.DueRequeue(followed())) shells_.slurm.Requeue();
 }
 
 bool CoordinatorCore::followed() const {
@@ -182,17 +182,17 @@ bool CoordinatorCore::over() const {
 
 void CoordinatorCore::Registered(uint32_t node, uint64_t started_generation, Starts::Step started_from) {
   starts_.Inherit(started_generation, started_from);
-  shell_.Attend(node);
+  shells_.gang.Attend(node);
 }
 
 void CoordinatorCore::Left(uint32_t node) {
   if (!active()) return;
   // Whatever has ended the link, the lease counts the node's musterd as gone: it may have gone in that moment.
-  if (!MUSTER_PLANTED(closed_not_counted)) shell_.NodeClosed(node);
+  if (!MUSTER_PLANTED(closed_not_counted)) shells_.gang.NodeClosed(node);
   Feed(gang::NodeLeft{node});
   const gang::Gang::Node& left = gang_->nodes()[node];
-  if (left.ended) terms_.Wait(shell_.Now());
-  if (left.lost || left.ended) shell_.NodeRemoved(node);
+  if (left.ended) terms_.Wait(shells_.gang.Now());
+  if (left.lost || left.ended) shells_.gang.NodeRemoved(node);
 }
 
 void CoordinatorCore::Heard(uint32_t node) {
@@ -202,12 +202,12 @@ void CoordinatorCore::Heard(uint32_t node) {
 
 void CoordinatorCore::Silent(const gang::NodeSilent& silent) {
   if (silent.node >= gang_->nodes().size()) return;
-  terms_.Wait(shell_.Now());
+  terms_.Wait(shells_.gang.Now());
   Feed(silent);
   if (lost() || !gang_->nodes()[silent.node].lost || MUSTER_PLANTED(silent_keeps_link)) return;
-  shell_.CloseLink(silent.node);
-  shell_.NodeRemoved(silent.node);
-  shell_.MaybeOver();
+  shells_.gang.CloseLink(silent.node);
+  shells_.gang.NodeRemoved(silent.node);
+  shells_.gang.MaybeOver();
 }
 
 // Its link may be gone: then this is how it is known.
@@ -219,7 +219,7 @@ void CoordinatorCore::Stopped(uint32_t node, uint64_t generation) {
 void CoordinatorCore::Refuses(uint32_t node) {
   if (gang_->nodes()[node].lost) return;
   terms_.Refuses(node);
-  shell_.NodeClosed(node);
+  shells_.gang.NodeClosed(node);
 }
 
 // ---- terms
@@ -233,10 +233,10 @@ void CoordinatorCore::SetQuorum(bool quorum) {
   // A gang that has ended needs no witnesses: that they are not heard, or are heard again, is no news.
   const gang::State state = gang_->state();
   if (state == gang::State::kFinished || (state == gang::State::kRequeueing && !quorum)) return;
-  shell_.Do(quorum ? gang::Note{"quorum", "most of the gang's witnesses are heard", gang_->generation()}
-                   : gang::Note{"quorum_lost",
-                                "most of the gang's witnesses are not heard: nobody's lease is renewed",
-                                gang_->generation()});
+  shells_.gang.Do(quorum ? gang::Note{"quorum", "most of the gang's witnesses are heard", gang_->generation()}
+                         : gang::Note{"quorum_lost",
+                                      "most of the gang's witnesses are not heard: nobody's lease is renewed",
+                                      gang_->generation()});
 }
 
 void CoordinatorCore::SeenTerm(uint64_t term) {
@@ -251,55 +251,55 @@ bool CoordinatorCore::Overtaken(uint64_t term) {
 }
 
 void CoordinatorCore::StoreHasTerm(uint64_t term, Nanos asked_at) {
-  if (!shell_.HasLease()) return;
-  if (term == fence_.term()) return shell_.StoreConfirmed(asked_at);
-  if (fence_.Seen(term)) shell_.Depose(term);
+  if (!shells_.gang.HasLease()) return;
+  if (term == fence_.term()) return shells_.gang.StoreConfirmed(asked_at);
+  if (fence_.Seen(term)) shells_.gang.Depose(term);
 }
 
 void CoordinatorCore::MaybeRaise() {
-  const auto at = active() && shell_.HasLease() ? terms_.RaiseAt(*gang_) : std::nullopt;
-  if (at && *at <= shell_.Now()) {
-    shell_.RaiseAt({});
+  const auto at = active() && shells_.gang.HasLease() ? terms_.RaiseAt(*gang_) : std::nullopt;
+  if (at && *at <= shells_.gang.Now()) {
+    shells_.gang.RaiseAt({});
     return RaiseTerm();
   }
-  shell_.RaiseAt(at);
+  shells_.gang.RaiseAt(at);
 }
 
 // A new term of the same coordinator: some node cannot come back in this one, or other nodes are to be witnesses.
 void CoordinatorCore::RaiseTerm() {
   const auto advance = fence_.Raise();
   if (!advance) return;
-  asked_at_ = shell_.Now();
-  shell_.WriteTerm(*advance, terms_.Next(*gang_));
+  asked_at_ = shells_.gang.Now();
+  shells_.gang.WriteTerm(*advance, terms_.Next(*gang_));
 }
 
 void CoordinatorCore::TermRaised(const Status& raised) {
   if (lost()) return;
   const RecordFence::Raised what = fence_.RaiseOver(raised.ok());
   if (!what.begun) {
-    shell_.Do(gang::Note{"term", fmt::format("the term was not raised: {}", raised.error().message),
-                         gang_->generation()});
+    shells_.gang.Do(gang::Note{"term", fmt::format("the term was not raised: {}", raised.error().message),
+                               gang_->generation()});
     if (what.owed) Persist();
     CommitWaiting();
     // The lease says it once.
     if (what.overtaken) return Deposed(fence_.Newer());
-    terms_.Wait(shell_.Now());  // it is tried again after a while
-    shell_.MaybeOver();
+    terms_.Wait(shells_.gang.Now());  // it is tried again after a while
+    shells_.gang.MaybeOver();
     // Whether it was written is not known when the store did not answer: reading tells.
-    return shell_.AskTerm();
+    return shells_.gang.AskTerm();
   }
   if (what.overtaken) return Deposed(fence_.Newer());
-  shell_.Do(gang::Note{"term", fmt::format("term {} begins", fence_.term()), gang_->generation()});
-  terms_.Raised(asked_at_, shell_.Now(), *gang_);
+  shells_.gang.Do(gang::Note{"term", fmt::format("term {} begins", fence_.term()), gang_->generation()});
+  terms_.Raised(asked_at_, shells_.gang.Now(), *gang_);
   Lead();
   // The beats of a lost node do not count before it has registered, as in the term before.
   for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    if (gang_->nodes()[node].lost) shell_.NodeRemoved(node);
+    if (gang_->nodes()[node].lost) shells_.gang.NodeRemoved(node);
   }
   Persist();
   Carry(gang_->SayAgain());
   CommitWaiting();
-  shell_.MaybeOver();
+  shells_.gang.MaybeOver();
 }
 
 // ---- checkpoints
@@ -349,7 +349,7 @@ void CoordinatorCore::Do(const PendingSaves::Commit& action) {
   std::set<uint64_t> kept;
   if (starts_.newest()) kept.insert(*starts_.newest());
   if (starts_.from() && !MUSTER_PLANTED(start_not_kept)) kept.insert(*starts_.from());
-  shell_.Commit(action, fence_.fence(), kept);
+  shells_.gang.Commit(action, fence_.fence(), kept);
 }
 
 bool CoordinatorCore::CommitOver(const Manifest& manifest, const Status& status) {
@@ -372,7 +372,7 @@ bool CoordinatorCore::CommitOver(const Manifest& manifest, const Status& status)
                                                       status ? "" : status.error().message);
   if (status && !over.again) {
     starts_.Committed(manifest.step);
-    shell_.Committed(manifest, over);
+    shells_.gang.Committed(manifest, over);
     Feed(gang::CheckpointCommitted{manifest.step});
   }
   Carry(over.actions);
@@ -381,11 +381,11 @@ bool CoordinatorCore::CommitOver(const Manifest& manifest, const Status& status)
 
 void CoordinatorCore::Do(const gang::RejectCheckpoint& action) {
   starts_.Reject(action.manifest);
-  shell_.Do(
+  shells_.gang.Do(
       gang::Note{"checkpoint_bad",
                  fmt::format("the checkpoint of step {} does not verify: {}", action.step, action.reason),
                  gang_->generation()});
-  shell_.MarkBad(action, false);
+  shells_.gang.MarkBad(action, false);
 }
 
 void CoordinatorCore::Marked(const Fence& used, const gang::RejectCheckpoint& bad, const Status& marked,
@@ -393,7 +393,7 @@ void CoordinatorCore::Marked(const Fence& used, const gang::RejectCheckpoint& ba
   if (lost()) return;
   if (!marked && marked.error().code == Errc::kConflict) {
     if (!fence_.Moved(used)) return Deposed(marked.error().message);
-    return shell_.MarkBad(bad, true);
+    return shells_.gang.MarkBad(bad, true);
   }
   // Also when the store could not say so: this gang does not start from it again. One that has left the list needs no mark.
   Starts::Step newest;

@@ -1,6 +1,6 @@
 // Decides what a coordinator does about each thing that it hears from the gang's nodes, its lease machine, the store and Slurm. The parts
 // that the core includes here each have a rule; the core tells them of events in the right order, and gives the orders that follow to a
-// Shell. The daemon's Coordinator is a Shell, and so is the simulator's. Pure: no I/O, clock or thread.
+// shell, which has a part for each subject. The daemon has a shell, and the simulator has another. Pure: no I/O, clock or thread.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,27 @@ class CoordinatorCore {
  public:
   using Nanos = lease::Nanos;
 
-  // Carries orders out. A question to the store is answered later, by a call of the core, in the order of the questions.
-  class Shell {
+  class ShellPart {
    public:
-    Shell() = default;
-    Shell(const Shell&) = delete;
-    Shell& operator=(const Shell&) = delete;
-    virtual ~Shell() = default;
+    ShellPart() = default;
+    ShellPart(const ShellPart&) = delete;
+    ShellPart& operator=(const ShellPart&) = delete;
+    virtual ~ShellPart() = default;
+  };
 
+  // Tells Slurm.
+  class SlurmShell : public ShellPart {
+   public:
+    virtual void Do(const gang::LoseNode& action) = 0;
+    virtual void Do(const gang::DrainInSlurm& action) = 0;
+    // Keeps the order until Requeue carries it out. An error says why the job cannot be requeued.
+    virtual Status OrderRequeue(const gang::RequeueJob& action) = 0;
+    virtual void Requeue() = 0;
+  };
+
+  // Carries the other orders out. A question to the store is answered later, by a call of the core, in the order of the questions.
+  class Shell : public ShellPart {
+   public:
     // The time by the clock that leases go by.
     [[nodiscard]] virtual Nanos Now() const = 0;
 
@@ -45,8 +58,6 @@ class CoordinatorCore {
     virtual void Do(const gang::Note& action) = 0;
     virtual void Do(const gang::TellMembers& action) = 0;
     virtual void Do(const gang::SetTimer& action) = 0;
-    virtual void Do(const gang::LoseNode& action) = 0;
-    virtual void Do(const gang::DrainInSlurm& action) = 0;
     // For who watches the state machine: what an event has led to, before these actions are carried out. `before`: the gang's state then.
     virtual void Handled(const gang::Event& /*event*/, gang::State /*before*/,
                          const std::vector<gang::Action>& /*actions*/) {}
@@ -81,9 +92,6 @@ class CoordinatorCore {
     // ---- the end
     // EndRecordLate is to be called when the record of the gang's end has had its time to be written.
     virtual void AwaitEndRecord() = 0;
-    // Keeps the order until Requeue carries it out. An error says why the job cannot be requeued.
-    virtual Status OrderRequeue(const gang::RequeueJob& action) = 0;
-    virtual void Requeue() = 0;
     // over() may have become true.
     virtual void MaybeOver() = 0;
 
@@ -116,9 +124,14 @@ class CoordinatorCore {
     virtual void ProbeAbsent() = 0;
   };
 
+  struct Shells {
+    Shell& gang;
+    SlurmShell& slurm;
+  };
+
   // `leases`: this daemon has a beat thread. Without leases no other node takes the coordination over.
-  CoordinatorCore(Shell& shell, Terms terms, bool leases)
-      : shell_(shell), terms_(std::move(terms)), leases_(leases) {}
+  CoordinatorCore(const Shells& shells, Terms terms, bool leases)
+      : shells_(shells), terms_(std::move(terms)), leases_(leases) {}
 
   // A checkpoint of the store's list.
   struct Listed {
@@ -215,7 +228,14 @@ class CoordinatorCore {
   void Do(const gang::Persist& /*action*/) { Persist(); }
   void Do(const gang::RejectCheckpoint& action);
   void Do(const gang::RequeueJob& action);
-  void Do(const auto& action) { shell_.Do(action); }
+  // Goes straight to the part of the shell that has the action.
+  void Do(const auto& action) {
+    if constexpr (requires { shells_.slurm.Do(action); }) {
+      shells_.slurm.Do(action);
+    } else {
+      shells_.gang.Do(action);
+    }
+  }
   void Do(const PendingSaves::Commit& action);
   void MaybeSendStarts();
   bool PrepareStart();
@@ -224,7 +244,7 @@ class CoordinatorCore {
   void CommitWaiting();
   [[nodiscard]] PendingSaves::Now SavesNow() const;
 
-  Shell& shell_;
+  const Shells shells_;
   std::optional<gang::Gang> gang_;
   RecordFence fence_;
   Starts starts_;

@@ -156,19 +156,23 @@ void Coordinator::Depose(uint64_t term) {
   if (leadership_) leadership_->Depose(term);
 }
 
+void Coordinator::ReadHead(std::function<void(const Result<GangHead>&, lease::Nanos)> then) {
+  context_.reader->Do(
+      [weak = weak_from_this(), catalog = catalog_, clock = clock_, then = std::move(then), &loop = loop_] {
+        const lease::Nanos asked_at = clock->Now();
+        const Result<GangHead> head = catalog->Load();
+        loop.Post([weak, head, asked_at, then] {
+          if (const auto self = weak.lock()) then(head, asked_at);
+        });
+      });
+}
+
 void Coordinator::AskTerm() {
-  // Not behind what the worker may be stuck with: it has the store's own time limit, and is asked again.
   if (confirming_) return;
   confirming_ = true;
-  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, clock = clock_, &loop = loop_] {
-    const lease::Nanos asked = clock->Now();
-    const Result<GangHead> head = catalog->Load();
-    loop.Post([weak, head, asked] {
-      const auto self = weak.lock();
-      if (!self) return;
-      self->confirming_ = false;
-      if (head) self->core_.StoreHasTerm(head->fence.term, asked);
-    });
+  ReadHead([this](const Result<GangHead>& head, lease::Nanos asked_at) {
+    confirming_ = false;
+    if (head) core_.StoreHasTerm(head->fence.term, asked_at);
   });
 }
 

@@ -252,10 +252,8 @@ void Coordinator::Begin(TakenRecord taken) {
     created_ns_ = previous->created_ns;
     cause_ = previous->first_cause;
     restart_cause_ = previous->restart_cause;
-    if (const auto warned = MemoryOf(*previous).warned)
-      announced_ = *warned == gang::CauseClass::kPreemption ? gang::Announced::kPreemption
-                                                            : gang::Announced::kTimeLimit;
   }
+  slurm_.Take(created_ns_, previous != nullptr ? MemoryOf(*previous).warned : std::nullopt);
   if (taken.record) {
     const bool same_gang = taken.record->IsOf(job_);
     if (taken.record->IsOfStep(job_)) hangs_.Remember(taken.record->starts, same_gang);
@@ -274,7 +272,7 @@ void Coordinator::Begin(TakenRecord taken) {
   AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, core_.fence().term()));
   core_.Go();
   LeadWhenDurable();
-  AskSlurm();
+  slurm_.Begin();
   orphans_.Collect();
   const auto take = [this](const Early& early) {
     if (!early.message.has_register_()) return Message(early.node, early.message);
@@ -354,7 +352,7 @@ void Coordinator::StepDown(const std::string& successor, uint64_t term) {
   leadership_.reset();
   auto message = NewMessage();
   message.set_term(term);
-  const auto node = NodeOf(successor);
+  const auto node = job_.NodeOf(successor);
   message.mutable_elsewhere()->set_known(node.has_value());
   message.mutable_elsewhere()->set_node(node.value_or(0));
   Broadcast(message);

@@ -40,6 +40,12 @@ const wire::GangOptions& GangJob::OptionsOf(uint32_t node) const {
   return components.list.empty() ? options : components.list[components.of_node[node]].options;
 }
 
+std::optional<uint32_t> GangJob::NodeOf(const std::string& host) const {
+  const auto found = std::find(hosts.begin(), hosts.end(), host);
+  if (found == hosts.end()) return std::nullopt;
+  return static_cast<uint32_t>(found - hosts.begin());
+}
+
 uint32_t GangJob::JobOf(uint32_t node) const {
   return components.list.empty() ? job_id : components.list[components.of_node[node]].job_id;
 }

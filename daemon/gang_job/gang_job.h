@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,8 @@ struct GangJob {
   [[nodiscard]] std::string Space() const;
   // What the node's own component says; of a step of one component `options`.
   [[nodiscard]] const wire::GangOptions& OptionsOf(uint32_t node) const;
+  // The node of that host.
+  [[nodiscard]] std::optional<uint32_t> NodeOf(const std::string& host) const;
   // The Slurm job that has this node: its component's.
   [[nodiscard]] uint32_t JobOf(uint32_t node) const;
   // Who may coordinate, in order: the job's nodes, of several components the first one's first; the batch host (where

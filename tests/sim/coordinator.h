@@ -23,7 +23,7 @@ namespace muster::sim {
 
 class Daemon;
 
-class Coordinator : private CoordinatorCore::Shell {
+class Coordinator : private CoordinatorCore::Shell, private CoordinatorCore::SlurmShell {
  public:
   struct Origin : TakeOver::Origin {
     lease::WitnessSet closed;  // with `promised`: nodes whose musterd had gone

@@ -63,6 +63,18 @@ TEST_F(Owned, AnAnswerAfterTheOwnersEndComesToNothing) {
   EXPECT_THAT(loop_.Do([&] { return said_; }), ElementsAre("1", "end"));
 }
 
+TEST_F(Owned, ACallHereIsAtOnceAndNotAfterTheOwnersEnd) {
+  const auto here =
+      owner_->calls.Here([owner = owner_.get()](const std::string& text) { owner->said->push_back(text); });
+  loop_.Do([&] {
+    here("a");
+    EXPECT_THAT(said_, ElementsAre("a"));
+    owner_.reset();
+    here("b");
+  });
+  EXPECT_THAT(loop_.Do([&] { return said_; }), ElementsAre("a"));
+}
+
 TEST_F(Owned, ATimerFiresOnceForItsNewestOrderAndNotAfterTheOwnersEnd) {
   loop_.Do([&] {
     owner_->timer.After(milliseconds(10), [this] { said_.emplace_back("replaced"); });

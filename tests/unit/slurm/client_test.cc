@@ -6,14 +6,13 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "daemon/slurm/slurm.h"
+#include "tests/unit/slurm/helper_script.h"
 
 namespace muster {
 namespace {
@@ -21,35 +20,14 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Reads a question into $line, its number into $id and what it is into $do.
-constexpr char kRead[] = R"sh(#!/bin/bash
-ask() {
-  read -r line || exit 0
-  id=$(sed 's/.*"id":\([0-9]*\).*/\1/' <<<"$line")
-  do=$(sed 's/.*"do":"\([a-z_]*\)".*/\1/' <<<"$line")
-}
-ok() { echo "{\"id\":$id,\"ok\":$1}"; }
-no() { echo "{\"id\":$id,\"error\":{\"code\":\"$1\",\"message\":\"$2\"}}"; }
-)sh";
-
 class SlurmClient : public ::testing::Test {
  protected:
   SlurmClient() {
-    std::string pattern = std::filesystem::temp_directory_path() / "muster-slurm-test.XXXXXX";
-    directory_ = ::mkdtemp(pattern.data());
-    options_.helper = directory_ / "helper";
+    options_.helper = script_.path();
     options_.timeout = std::chrono::seconds(30);
   }
-  ~SlurmClient() override {
-    slurm_.reset();
-    std::filesystem::remove_all(directory_);
-  }
 
-  void Helper(const std::string& body) {
-    const std::filesystem::path path = options_.helper;
-    std::ofstream(path) << kRead << "cd " << directory_ << "\n" << body << "\n";
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-  }
+  void Helper(const std::string& body) { script_.Write(body); }
   Slurm& Client() {
     if (!slurm_) slurm_.emplace(loop_, options_);
     return *slurm_;
@@ -67,13 +45,9 @@ class SlurmClient : public ::testing::Test {
   Slurm::Done Done() {
     return [this](const Status& status) { answers_.push_back(status); };
   }
-  std::string Text(const char* name) {
-    std::ostringstream text;
-    text << std::ifstream(directory_ / name).rdbuf();
-    return text.str();
-  }
+  std::string Text(const char* name) { return script_.Text(name); }
 
-  std::filesystem::path directory_;
+  HelperScript script_;
   SlurmOptions options_;
   Loop loop_;
   std::vector<Status> answers_;
@@ -187,7 +161,7 @@ TEST_F(SlurmClient, ACommentThatWaitsHoldsNothingUp) {
   Client().NodeResume("n1", [this](const Status& status) {
     EXPECT_TRUE(status);
     EXPECT_TRUE(answers_.empty());
-    std::ofstream(directory_ / "go") << "";
+    std::ofstream(script_.directory() / "go") << "";
   });
   Await();
   EXPECT_TRUE(answers_[0]);
@@ -326,7 +300,7 @@ TEST_F(SlurmClient, ARequeueGivesUpAtItsDeadlineAndSaysWhatItWaitedFor) {
 }
 
 TEST_F(SlurmClient, ARequeueOutlivesTheDaemonThatBeganIt) {
-  options_.requeue_dir = directory_ / "requeues";
+  options_.requeue_dir = script_.directory() / "requeues";
   Helper("while ask; do echo $do >> asked; no unavailable 'slurmctld is away'; done");
   Client().Requeue({12, 3, 1001, 1700000000}, {"n1"}, "its host is silent", Slurm::Script::kMayHaveFailed,
                    Done());
