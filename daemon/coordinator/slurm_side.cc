@@ -34,8 +34,16 @@ bool IsWarning(const SlurmJob& facts, uint32_t warn_seconds) {
   return left > 0 && left <= warn_seconds + kWarnedBefore;
 }
 
+// The members may take what is left of the job's time but for the requeue, or half of a short rest.
+int64_t LeftToSaveMs(const SlurmJob& facts) {
+  const int64_t left_ms = LeftMs(facts);
+  return std::max(left_ms / 2, left_ms - kForRequeueMs);
+}
+
 bool MayRunAgain(const SlurmJob& facts, const GangJob& job) {
-  return facts.state == "PREEMPTED" || facts.restart_count > job.restart_count;
+  if (facts.state == "CANCELLED") return false;
+  return facts.state == "PREEMPTED" || facts.state == "NODE_FAIL" || facts.preempt_time > 0 ||
+         facts.restart_count > job.restart_count;
 }
 
 bool MayBeRequeued(const SlurmJob& facts, const GangJob& job) {
@@ -55,13 +63,6 @@ SlurmSide::SlurmSide(Loop& loop, Slurm* slurm, const GangJob& job, CoordinatorCo
       timer_(loop),
       calls_(loop) {}
 
-void SlurmSide::Take(int64_t created_ns, std::optional<gang::CauseClass> warned) {
-  created_ns_ = created_ns;
-  if (warned)
-    announced_ =
-        *warned == gang::CauseClass::kPreemption ? gang::Announced::kPreemption : gang::Announced::kTimeLimit;
-}
-
 JobRun SlurmSide::Run() const {
   return {job_.job_id, job_.restart_count, job_.uid, created_ns_ / 1'000'000'000};
 }
@@ -74,7 +75,7 @@ void SlurmSide::Begin() {
     if (facts) {
       facts_ = *facts;
       again = TakeFacts(*facts);
-      MaybeWarned(*facts, std::exchange(warn_seconds_, 0));
+      if (!asking_why_) MaybeWarned(*facts, std::exchange(warn_seconds_, 0));
     } else {
       spdlog::warn("gang {}: {}", job_.Id(), facts.error().message);
       // The end that was known comes all the same.
@@ -91,13 +92,26 @@ std::chrono::milliseconds SlurmSide::TakeFacts(const SlurmJob& facts) {
   if (facts.batch) known.batch_node = job_.NodeOf(facts.batch_host);
   known.can_requeue = facts.batch && facts.requeueable;
   core_.Feed(known);
+  if (asking_why_) return kSlurmRetry;  // what this answer knows may be older than a cancel
   if (facts.state == "RUNNING" && facts.preempt_time > 0) {
     announced_ = gang::Announced::kPreemption;
-    core_.Feed(gang::EndNear{gang::CauseClass::kPreemption, facts.grace_seconds * 500LL});
+    // The requeue itself needs a part of the time.
+    const int64_t stop_ms = facts.preempt_time * 1'000 + facts.grace_seconds * 500LL;
+    core_.Feed(gang::EndNear{gang::CauseClass::kPreemption,
+                             std::max<int64_t>(stop_ms - RealtimeNs() / 1'000'000, 0)});
     return kPoll;
   }
+  const auto warned = core_.gang().warned();
+  // Slurm's SIGTERM may have come to nobody who tells of it.
+  if (warned && facts.state == "CANCELLED") core_.Feed(gang::Terminating{0, SIGTERM});
   if (facts.end_time == 0 || facts.state != "RUNNING") return kPoll;
   const int64_t left_ms = LeftMs(facts);
+  // After a takeover the members keep the time that they had.
+  if (warned == gang::CauseClass::kTimeLimit && left_ms > 0) {
+    announced_ = gang::Announced::kTimeLimit;
+    core_.Feed(gang::EndNear{gang::CauseClass::kTimeLimit, LeftToSaveMs(facts)});
+    return kPoll;
+  }
   // A short job keeps most of its time for its work.
   const int64_t limit_ms = (facts.end_time - facts.start_time) * 1000;
   const int64_t margin_ms = std::min(settings_.time_limit_margin_ms, limit_ms / kMarginShare);
@@ -123,7 +137,7 @@ void SlurmSide::OnTerminating(const v1::Terminating& message) {
     // What Slurm has said last decides: a member may end before Slurm answers a question. A coordinator that has just taken over waits
     // for Slurm's first answer.
     if (!facts_) {
-      warn_seconds_ = message.warn_seconds();
+      warn_seconds_ = std::max(warn_seconds_, message.warn_seconds());
     } else {
       MaybeWarned(*facts_, message.warn_seconds());
     }
@@ -132,27 +146,37 @@ void SlurmSide::OnTerminating(const v1::Terminating& message) {
   // Every task says so, some when the answer is there already: each time the reason is not known until Slurm is asked.
   const gang::Terminating event{message.task(), message.signal(), slurm_ != nullptr};
   core_.Feed(event);
-  if (!event.undecided || std::exchange(asking_why_, true)) return;
-  slurm_->JobInfo(Run(), Slurm::Sharing::kSkip,
-                  calls_.Here([this, event, warn_seconds = message.warn_seconds()](Result<SlurmJob> facts) {
-                    asking_why_ = false;
-                    if (core_.lost()) return;
-                    if (facts && facts->state == "RUNNING" && facts->preempt_time > 0) {
-                      TakeFacts(*facts);
-                      return;
-                    }
-                    // Where Slurm does not answer, what it said last decides.
-                    if (!facts && facts_) facts = *facts_;
-                    if (facts && MaybeWarned(*facts, warn_seconds)) return;
-                    // Unless it was this coordinator that had it requeued.
-                    if (facts && facts->batch && facts->restart_count > job_.restart_count &&
-                        core_.gang().state() != gang::State::kRequeueing)
-                      RequeuedBySlurm();
-                    gang::Terminating decided = event;
-                    decided.undecided = false;
-                    decided.may_run_again = facts && MayRunAgain(*facts, job_);
-                    core_.Feed(decided);
-                  }));
+  if (!event.undecided) return;
+  if (std::exchange(asking_why_, true)) {
+    ask_again_ = message;
+    return;
+  }
+  slurm_->JobInfo(Run(), Slurm::Sharing::kSkip, calls_.Here([this, message](const Result<SlurmJob>& answer) {
+    Answered(message, answer);
+  }));
+}
+
+// Slurm has been asked why it has sent SIGTERM.
+void SlurmSide::Answered(const v1::Terminating& message, const Result<SlurmJob>& answer) {
+  asking_why_ = false;
+  const auto newer = std::exchange(ask_again_, std::nullopt);
+  if (core_.lost()) return;
+  // Where Slurm does not answer, what it said last decides.
+  if (answer) facts_ = *answer;
+  // The answer may be older than the newest signal, which may be a cancel's.
+  if (answer && newer) return OnTerminating(*newer);
+  if (facts_ && facts_->state == "RUNNING" && facts_->preempt_time > 0) {
+    TakeFacts(*facts_);
+    return;
+  }
+  if (facts_ && MaybeWarned(*facts_, message.warn_seconds())) return;
+  // Unless it was this coordinator that had it requeued.
+  if (facts_ && facts_->batch && facts_->restart_count > job_.restart_count &&
+      core_.gang().state() != gang::State::kRequeueing)
+    RequeuedBySlurm();
+  core_.Feed(gang::Terminating{.task = message.task(),
+                               .signal = message.signal(),
+                               .may_run_again = !answer || MayRunAgain(*answer, job_)});
 }
 
 // False: the signal was no warning, or the job may not be requeued.
@@ -161,9 +185,7 @@ bool SlurmSide::MaybeWarned(const SlurmJob& facts, uint32_t warn_seconds) {
   announced_ = gang::Announced::kTimeLimit;
   hooks_.note("warned",
               "Slurm has sent the members the job's --signal: the job is requeued when they have ended");
-  // The members may take what is left but for the requeue, or half of a short rest.
-  const int64_t left = LeftMs(facts);
-  core_.Feed(gang::EndNear{gang::CauseClass::kTimeLimit, std::max(left / 2, left - kForRequeueMs), true});
+  core_.Feed(gang::EndNear{gang::CauseClass::kTimeLimit, LeftToSaveMs(facts), true});
   return true;
 }
 

@@ -44,8 +44,8 @@ class SlurmSide final : public CoordinatorCore::SlurmShell {
   SlurmSide(Loop& loop, Slurm* slurm, const GangJob& job, CoordinatorCore& core, const Settings& settings,
             Hooks hooks);
 
-  // The gang is there since `created_ns`. `warned`: Slurm has announced the job's end to the coordinator before.
-  void Take(int64_t created_ns, std::optional<gang::CauseClass> warned);
+  // The gang is there since `created_ns`.
+  void Take(int64_t created_ns) { created_ns_ = created_ns; }
   // Asks for the job's facts, from now on again and again.
   void Begin();
   // A task has a signal from Slurm.
@@ -64,6 +64,7 @@ class SlurmSide final : public CoordinatorCore::SlurmShell {
 
  private:
   std::chrono::milliseconds TakeFacts(const SlurmJob& facts);
+  void Answered(const v1::Terminating& message, const Result<SlurmJob>& answer);
   bool MaybeWarned(const SlurmJob& facts, uint32_t warn_seconds);
   void RequeuedBySlurm();
   void SetDown(const gang::LoseNode& action, const Status& newest);
@@ -78,11 +79,12 @@ class SlurmSide final : public CoordinatorCore::SlurmShell {
   const Settings settings_;
   const Hooks hooks_;
   int64_t created_ns_ = 0;
-  std::vector<gang::LoseNode> down_later_;  // of which Slurm is told when the gang is over
-  std::vector<uint32_t> down_;              // of which it was told
-  gang::RequeueJob requeue_;                // the newest that was ordered
-  bool asking_why_ = false;                 // Slurm ends the job
-  // So long before its end the job wanted the signal that a member has told of before Slurm's first answer; 0: no member has.
+  std::vector<gang::LoseNode> down_later_;    // of which Slurm is told when the gang is over
+  std::vector<uint32_t> down_;                // of which it was told
+  gang::RequeueJob requeue_;                  // the newest that was ordered
+  bool asking_why_ = false;                   // Slurm ends the job
+  std::optional<v1::Terminating> ask_again_;  // the newest SIGTERM of those that were told of meanwhile
+  // Seconds before the job's end at which it wants its --signal, as a member has said while Slurm has not answered yet; 0: none has.
   uint32_t warn_seconds_ = 0;
   gang::Announced announced_ = gang::Announced::kNothing;
   std::optional<SlurmJob> facts_;  // as Slurm last said

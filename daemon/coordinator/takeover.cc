@@ -253,7 +253,7 @@ void Coordinator::Begin(TakenRecord taken) {
     cause_ = previous->first_cause;
     restart_cause_ = previous->restart_cause;
   }
-  slurm_.Take(created_ns_, previous != nullptr ? MemoryOf(*previous).warned : std::nullopt);
+  slurm_.Take(created_ns_);
   if (taken.record) {
     const bool same_gang = taken.record->IsOf(job_);
     if (taken.record->IsOfStep(job_)) hangs_.Remember(taken.record->starts, same_gang);

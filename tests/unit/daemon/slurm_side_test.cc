@@ -31,6 +31,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr uint32_t kSlurmNodes = 3;
 constexpr milliseconds kLease(800);
@@ -52,30 +53,40 @@ SlurmJob Running(int64_t left) {
   return job;
 }
 
-// Also tells what the state machine notes.
+// Also tells what the state machine notes, and when members are to be stopped.
 class Noted : public Ordered {
  public:
   void Do(const gang::Note& action) override { said.push_back(action.kind); }
+  void Do(const gang::SetTimer& action) override {
+    if (action.timer == gang::Timer::kGrace) grace_ms = action.ms;
+  }
+  int64_t grace_ms = -1;
 };
 
+// `before`: the record of a coordinator whose gang runs.
 struct SlurmParts {
-  SlurmParts(Loop& loop, const std::string& helper, const GangJob& job, SlurmSide::Hooks hooks)
+  SlurmParts(Loop& loop, const std::string& helper, const GangJob& job,
+             const std::optional<GangRecord>& before, SlurmSide::Hooks hooks)
       : slurm(loop, {.helper = helper}),
         side(loop, helper.empty() ? nullptr : &slurm, job, core,
              {.leases = true, .lease = kLease, .time_limit_margin_ms = 60'000}, std::move(hooks)),
         core({orders, side}, Terms(0, {0, 1, 2}, {}), true) {
-    core.Take({1, 0}, {}, std::nullopt);
+    core.Take({1, before ? 1U : 0U}, {}, std::nullopt);
     gang::Settings settings = gang::Rig::SettingsOf(kSlurmNodes, 1);
     settings.requeue = true;
     settings.roles[0].min_nodes = 2;
-    core.Begin(settings, nullptr, {}, {});
-    side.Take(RealtimeNs(), std::nullopt);
+    core.Begin(settings, before ? &*before : nullptr, {}, {});
+    side.Take(RealtimeNs());
     core.Go();
     core.Lead();
     for (uint32_t node = 0; node < kSlurmNodes; ++node) {
       core.Registered(node, 0, std::nullopt);
-      core.Feed(gang::NodeJoined{
-          .node = node, .name = job.hosts[node], .members = {{.task = node, .local_id = 0}}});
+      gang::MemberInfo member{.task = node, .local_id = 0};
+      if (before) {
+        member.state = gang::MemberState::kRunning;
+        member.generation = 1;
+      }
+      core.Feed(gang::NodeJoined{.node = node, .name = job.hosts[node], .members = {member}});
     }
     core.RecordWritten(1, core.gang().state(), 0);
     for (uint32_t task = 0; task < kSlurmNodes; ++task) core.Feed(gang::MemberExecuted{task, 1, 0});
@@ -98,6 +109,7 @@ class SlurmSideTest : public ::testing::Test {
     ok '{"changed":true,"requeued":false,"released":true}'
   elif [ -e job ]; then
     ok "$(cat job)"
+    [ ! -e then ] || mv then job
   else
     no unavailable 'slurmctld is away'
   fi
@@ -111,11 +123,11 @@ done)sh");
     loop_.Do([&] { parts_.reset(); });
   }
 
-  void Make(const std::string& helper) {
+  void Make(const std::string& helper, const std::optional<GangRecord>& before = std::nullopt) {
     loop_.Do([&] {
       parts_.reset();
       parts_ = std::make_unique<SlurmParts>(
-          loop_.loop(), helper, job_,
+          loop_.loop(), helper, job_, before,
           SlurmSide::Hooks{.read_fence =
                                [this](const SlurmSide::FenceRead& then) {
                                  ++reads_;
@@ -127,10 +139,19 @@ done)sh");
       parts_->orders.said.clear();
     });
   }
-  // What Slurm says of the job from now on.
-  void Says(const SlurmJob& job) {
+  // As a coordinator that takes a gang over which was warned.
+  void TakeOver(const std::string& warned) {
+    GangRecord before;
+    before.state = gang::ToString(gang::State::kRunning);
+    before.generation = 1;
+    before.active = {0, 1, 2};
+    before.warned = warned;
+    Make(script_.path(), before);
+  }
+  // What Slurm says of the job from now on, or after its next answer.
+  void Says(const SlurmJob& job, const char* from = "job") {
     std::ofstream(script_.directory() / "next") << slurm::ToJson(job).dump();
-    std::filesystem::rename(script_.directory() / "next", script_.directory() / "job");
+    std::filesystem::rename(script_.directory() / "next", script_.directory() / from);
   }
   void Begin() {
     loop_.Do([&] { parts_->side.Begin(); });
@@ -174,6 +195,27 @@ done)sh");
   }
   std::vector<std::string> Said() {
     return loop_.Do([&] { return std::exchange(parts_->orders.said, {}); });
+  }
+  // The gang is to be requeued when its members have stopped, which they do when Slurm has answered SIGTERM.
+  gang::State AfterSigtermBeforeTheRequeue() {
+    EXPECT_EQ(Questions(), 0);
+    loop_.Do([&] {
+      parts_->core.Feed(gang::JobFacts{.batch_node = 0, .can_requeue = true});
+      parts_->core.Feed(gang::EndNear{.left_ms = 60'000});
+      parts_->core.Feed(gang::CheckpointCommitted{100});
+    });
+    Signal(SIGTERM);
+    EXPECT_EQ(Questions(), 1);
+    return loop_.Do([&] {
+      for (uint32_t node = 0; node < kSlurmNodes; ++node) parts_->core.Feed(gang::NodeStopped{node, 1});
+      return parts_->core.gang().state();
+    });
+  }
+  gang::Memory Remembered() {
+    return loop_.Do([&] { return parts_->core.gang().Remember(); });
+  }
+  int64_t GraceMs() {
+    return loop_.Do([&] { return parts_->orders.grace_ms; });
   }
   std::vector<std::string> NotesSoFar() {
     return loop_.Do([&] { return notes_; });
@@ -232,9 +274,9 @@ TEST_F(SlurmSideTest, AnEndThatIsNearStaysNearThoughSlurmAnswersNoMore) {
 }
 
 TEST_F(SlurmSideTest, ASignalBeforeSlurmsFirstAnswerIsJudgedByThatAnswer) {
-  Signal(SIGUSR1, 100);
+  for (const uint32_t warn_seconds : {100, 1}) Signal(SIGUSR1, warn_seconds);
   EXPECT_EQ(Announced(), gang::Announced::kNothing);
-  Says(Running(90));
+  Says(Running(170));
   Begin();
   EXPECT_EQ(Questions(), 1);
   EXPECT_EQ(Announced(), gang::Announced::kTimeLimit);
@@ -251,7 +293,7 @@ TEST_F(SlurmSideTest, ASignalThatIsNotDueConcernsTheProgramAlone) {
   EXPECT_EQ(Announced(), gang::Announced::kTimeLimit) << "what Slurm has said last decides at once";
 }
 
-TEST_F(SlurmSideTest, SigtermOfSeveralTasksIsOneQuestion) {
+TEST_F(SlurmSideTest, SigtermsThatComeDuringAQuestionAreOneMore) {
   SlurmJob job = Running(1'000);
   job.preempt_time = NowSeconds();
   job.grace_seconds = 30;
@@ -264,11 +306,105 @@ TEST_F(SlurmSideTest, SigtermOfSeveralTasksIsOneQuestion) {
       parts_->side.OnTerminating(message);
     }
   });
-  EXPECT_EQ(Questions(), 1);
+  Questions();
+  EXPECT_EQ(Questions(), 2);
   EXPECT_EQ(Announced(), gang::Announced::kPreemption);
   EXPECT_THAT(Said(), Contains("end_near"));
   Signal(SIGTERM);
-  EXPECT_EQ(Questions(), 2) << "a later signal is asked about anew";
+  EXPECT_EQ(Questions(), 3) << "a later signal is asked about anew";
+}
+
+TEST_F(SlurmSideTest, ACancelThatComesDuringAQuestionAboutAWarningEndsTheJob) {
+  SlurmJob job = Running(90);
+  Says(job);
+  job.state = "CANCELLED";
+  Says(job, "then");
+  loop_.Do([&] {
+    v1::Terminating message;
+    message.set_signal(SIGTERM);
+    message.set_warn_seconds(100);
+    for (int signals = 0; signals < 2; ++signals) parts_->side.OnTerminating(message);
+  });
+  Questions();
+  EXPECT_EQ(Questions(), 2);
+  EXPECT_TRUE(Remembered().terminating);
+  EXPECT_FALSE(Remembered().warned);
+}
+
+TEST_F(SlurmSideTest, AnOlderQuestionsAnswerDoesNotSayWhySigtermCame) {
+  SlurmJob job = Running(30);
+  Says(job);
+  job.state = "CANCELLED";
+  Says(job, "then");
+  loop_.Do([&] {
+    parts_->side.Begin();
+    v1::Terminating message;
+    message.set_signal(SIGTERM);
+    parts_->side.OnTerminating(message);
+  });
+  EXPECT_EQ(Questions(), 2);
+  EXPECT_THAT(Said(), Not(Contains("end_near")));
+  EXPECT_TRUE(Remembered().terminating);
+}
+
+TEST_F(SlurmSideTest, AWarnedGangWhoseJobIsCancelledEndsThoughNoMemberTellsOfSigterm) {
+  Says(Running(90));
+  Begin();
+  EXPECT_EQ(Questions(), 1);
+  Signal(SIGUSR1, 100);
+  EXPECT_EQ(Remembered().warned, gang::CauseClass::kTimeLimit);
+  SlurmJob job = Running(90);
+  job.state = "CANCELLED";
+  Says(job);
+  loop_.Move(std::chrono::minutes(1));
+  EXPECT_EQ(Questions(), 2);
+  EXPECT_TRUE(Remembered().terminating);
+}
+
+TEST_F(SlurmSideTest, ARequeueThatIsDecidedStaysWhereSlurmDoesNotAnswer) {
+  EXPECT_EQ(AfterSigtermBeforeTheRequeue(), gang::State::kRequeueing);
+}
+
+TEST_F(SlurmSideTest, ARequeueThatIsDecidedIsTakenBackByACancel) {
+  SlurmJob job = Running(1'000);
+  job.state = "CANCELLED";
+  job.preempt_time = NowSeconds();
+  Says(job);
+  EXPECT_EQ(AfterSigtermBeforeTheRequeue(), gang::State::kFinished);
+}
+
+TEST_F(SlurmSideTest, ARequeueThatIsDecidedStaysWhereSlurmMayRunTheJobAgain) {
+  for (const char* state : {"NODE_FAIL", "PREEMPTED", "COMPLETING"}) {
+    SlurmJob job = Running(1'000);
+    job.state = state;
+    job.preempt_time = job.state == "COMPLETING" ? NowSeconds() : 0;
+    std::filesystem::remove(script_.directory() / "asked");
+    Make(script_.path());
+    Says(job);
+    EXPECT_EQ(AfterSigtermBeforeTheRequeue(), gang::State::kRequeueing) << state;
+  }
+}
+
+TEST_F(SlurmSideTest, AfterATakeoverMembersThatSaveKeepTheTimeUntilTheJobsEnd) {
+  TakeOver("time_limit");
+  Says(Running(3'000));
+  Begin();
+  EXPECT_EQ(Questions(), 1);
+  EXPECT_EQ(Announced(), gang::Announced::kTimeLimit);
+  EXPECT_LE(GraceMs(), 2'980'000);
+  EXPECT_GT(GraceMs(), 2'500'000);
+}
+
+TEST_F(SlurmSideTest, AfterATakeoverThePreemptionsTimeDoesNotBeginAnew) {
+  TakeOver("preemption");
+  SlurmJob job = Running(10'000);
+  job.preempt_time = NowSeconds() - 1'000;
+  job.grace_seconds = 6'000;
+  Says(job);
+  Begin();
+  EXPECT_EQ(Questions(), 1);
+  EXPECT_LE(GraceMs(), 2'000'000);
+  EXPECT_GT(GraceMs(), 1'500'000);
 }
 
 TEST_F(SlurmSideTest, AJobThatSlurmHasRequeuedMayRunAtOnce) {
