@@ -6,6 +6,7 @@
 All ranks save, and exit, at the step that Muster names. A run that was killed and started again ends with the same parameters.
 """
 import argparse
+import gc
 import hashlib
 from pathlib import Path
 
@@ -56,4 +57,7 @@ if done < options.steps:  # else the Trainer would do one step more
     trainer.train(resume_from_checkpoint=found.get(done))
 if gang.rank == 0 and max(done, trainer.state.global_step) >= options.steps:
     print("final", hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())).hexdigest(), flush=True)
-trainer.accelerator.wait_for_everyone()  # Gloo's threads let their tensors go meanwhile: without that a process may abort as it ends
+del trainer
+gc.collect()  # what holds the group keeps Gloo's threads, which may abort a process that ends
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()

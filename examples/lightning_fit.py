@@ -4,6 +4,7 @@
     srun --gang --nodes=2 --ntasks-per-node=8 python3 examples/lightning_fit.py --text FILE --output DIRECTORY
 """
 import argparse
+import gc
 import hashlib
 import os
 
@@ -56,4 +57,7 @@ trainer = pl.Trainer(max_steps=options.steps, devices=local, num_nodes=gang.worl
 trainer.fit(model, range(options.steps), ckpt_path=last if os.path.exists(last) else None)
 if gang.rank == 0 and trainer.global_step >= options.steps:
     print("final", hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())).hexdigest(), flush=True)
-trainer.strategy.barrier()  # Gloo's threads let their tensors go meanwhile: without that a process may abort as it ends
+del trainer
+gc.collect()  # what holds the group keeps Gloo's threads, which may abort a process that ends
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()

@@ -6,6 +6,7 @@
 Without Muster: torchrun --nproc-per-node=2 examples/pytorch_ddp.py --checkpoints DIRECTORY --text ...
 """
 import argparse
+import gc
 import os
 
 os.environ |= {"GLOG_minloglevel": "2", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # no warning about find_unused_parameters, which is meant
@@ -34,6 +35,7 @@ model = nn.Sequential(nn.Embedding(256, 16), nn.Flatten(), *hidden, nn.Linear(op
 parallel = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)  # else a start changes the order of its sums
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 state, first = gang.restore(replicated=True) or (None, 0)
+loss = None
 if state:
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -53,6 +55,8 @@ for step in range(first + 1, options.steps + 1):
     if wish.exit:
         break
 gang.wait()  # until the newest checkpoint is in the store
+del parallel, loss
+gc.collect()  # what holds the group keeps Gloo's threads, which may abort a process that ends
 dist.destroy_process_group()
 if gang.rank == 0 and gang.committed == options.steps:
     with open(options.params_out, "wb") as file:

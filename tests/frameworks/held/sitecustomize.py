@@ -1,9 +1,24 @@
-"""Python reads this as it starts where it is in PYTHONPATH: a member's program stands still at step $HELD_AT until $FILES/go is there."""
+"""Python reads this as it starts where it is in PYTHONPATH. A program that ends fails where Gloo's threads are left, which may abort it.
+A member's program stands still at step $HELD_AT until $FILES/go is there."""
 
+import atexit
+import contextlib
 import json
 import os
+import sys
 import time
+from pathlib import Path
 from typing import Any
+
+
+@atexit.register  # the first, so it is called last
+def no_thread_of_gloo_is_left() -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            if thread.joinpath("comm").read_text() == "pt_gloo_runloop\n":
+                print("a thread of Gloo's is left at the program's end", file=sys.stderr, flush=True)
+                os._exit(1)
+
 
 if "MUSTER_GANG" in os.environ and "HELD_AT" in os.environ:
     import muster
