@@ -379,6 +379,19 @@ class ClusterCase(unittest.TestCase):
         (What it does by the cluster's kill(), cut(), stop_daemon() and signal_daemon() is known.)"""
         self.cluster.hurt.update(nodes)
 
+    def configure(self, lines: str) -> None:
+        """Adds lines to muster.yaml, and starts every musterd again; when the test is over both are as before."""
+        path = self.cluster.directory / "etc" / "muster" / "muster.yaml"
+        text = path.read_text()
+
+        def write(text: str) -> None:
+            path.write_text(text)
+            for node in [CONTROLLER, *self.cluster.compute_nodes]:
+                self.cluster.restart_daemon(node, "musterd")
+
+        self.addCleanup(write, text)
+        write(text + lines)
+
     def expect_error(self, pattern: str) -> None:
         """Announces that musterd may log errors that match this. Any other, a crash, or a loop that stands still fails."""
         self._expected_errors.append(pattern)

@@ -151,12 +151,7 @@ class Sick(DrainCase):
 
 class Off(DrainCase):
     def test_switched_off_jobs_with_gang_run_as_plain_ones(self) -> None:
-        config = self.cluster.directory / "etc" / "muster" / "muster.yaml"
-        text = config.read_text()
-        self.addCleanup(self.restart_all)
-        self.addCleanup(config.write_text, text)
-        config.write_text(text + "enabled: no\n")
-        self.restart_all()
+        self.configure("enabled: no\n")
         job = self.srun(["bash", "-c", "echo ran ${MUSTER_GANG:-plain} ${SLURM_PROCID}; exit $(( SLURM_PROCID == 1 ? 3 : 0 ))"],
                         "restarts=3", nodes=2, tasks=4)
         self.assertEqual(job.wait(), 3, job.err)
@@ -164,25 +159,16 @@ class Off(DrainCase):
         self.assertEqual(self.muster("status", job.id).returncode, 1, "there was no gang")
 
     def test_switched_off_a_gang_that_runs_is_not_touched(self) -> None:
-        config = self.cluster.directory / "etc" / "muster" / "muster.yaml"
-        text = config.read_text()
-        self.addCleanup(self.restart_all)
-        self.addCleanup(config.write_text, text)
         gang = self.walk(nodes=3, tasks=6)
         victim = gang.started(1, 6)[0]
         gang.commits(1)
-        config.write_text(text + "enabled: no\n")
-        self.restart_all()
+        self.configure("enabled: no\n")
         gang.commits(1)
         self.assertEqual(gang.generation(), 1)
         self.kill_member(victim)
         gang.started(2, 6)
         gang.commits(2)
         gang.finish(6)
-
-    def restart_all(self) -> None:
-        for node in [CONTROLLER, *self.cluster.compute_nodes]:
-            self.cluster.restart_daemon(node, "musterd")
 
 
 if __name__ == "__main__":

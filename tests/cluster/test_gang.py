@@ -7,8 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -76,36 +77,59 @@ class Restart(ClusterCase):
         self.assertEqual(len(job.records(5)), 4)
 
 
-# Holds a process in the kernel when SIGKILL has ended it, until stdin ends, as the freeing of much memory does.
+# Holds tasks (processes or threads) in the kernel when SIGKILL has ended them, as the freeing of much memory does. Each line of
+# stdin lets the next one go, and the end of stdin all.
 HOLDER = """
 import ctypes, os, sys
 SEIZE, CONT, TRACE_EXIT, WALL = 0x4206, 7, 0x40, 0x40000000
 ptrace = ctypes.CDLL(None, use_errno=True).ptrace
 ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-pid = int(sys.argv[1])
-assert ptrace(SEIZE, pid, None, TRACE_EXIT) == 0, os.strerror(ctypes.get_errno())
+tasks = [int(word) for word in sys.argv[1:]]
+for task in tasks:
+    assert ptrace(SEIZE, task, None, TRACE_EXIT) == 0, os.strerror(ctypes.get_errno())
 print("held", flush=True)
-sys.stdin.read()
-os.waitpid(pid, WALL)
-ptrace(CONT, pid, None, None)
-os.waitpid(pid, WALL)
+for task in tasks:
+    sys.stdin.readline()
+    os.waitpid(task, WALL)
+    ptrace(CONT, task, None, None)
+    os.waitpid(task, WALL)
+    print("gone", flush=True)
+"""
+
+STUCK_AFTER_S = 16
+# A process with threads and children: its tasks go one after another, in the order in which they are recorded.
+SEVERAL_TASKS = """
+import subprocess, threading
+for _ in range(2): threading.Thread(target=until_released).start()
+threads = [thread.native_id for thread in threading.enumerate() if thread.native_id != os.getpid()]
+children = [subprocess.Popen(["sleep", "infinity"]).pid for _ in range(3)]
+record(tasks=[*threads, os.getpid(), *children])
+until_released()
 """
 
 
 class SlowToGo(ClusterCase):
     @contextlib.contextmanager
-    def held(self, record: Record) -> Iterator[None]:
-        words = ["/usr/bin/python3", "-c", HOLDER, str(record.pid)]
-        with self.cluster.popen(record.host, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-            assert holder.stdout is not None
-            self.assertEqual(holder.stdout.readline(), "held\n")
-            yield  # the end of stdin ends the holder
-            self.assertEqual(holder.communicate(timeout=SOON)[0], "")
+    def held(self, host: str, *tasks: int) -> Iterator[Callable[[], None]]:
+        """Holds tasks when SIGKILL has ended them, until the context ends; what it yields lets the first one go that is held."""
+        words = ["/usr/bin/python3", "-c", HOLDER, *map(str, tasks)]
+        with self.cluster.popen(host, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+            assert holder.stdin is not None and holder.stdout is not None
+            orders, answers = holder.stdin, holder.stdout
+
+            def let_one_go() -> None:
+                orders.write("\n")
+                orders.flush()
+                self.assertEqual(answers.readline(), "gone\n")
+
+            self.assertEqual(answers.readline(), "held\n")
+            yield let_one_go
+            self.assertEqual(set(holder.communicate(timeout=SOON)[0].split()), {"gone"})
 
     def test_a_spare_takes_a_nodes_place_until_its_processes_have_gone(self) -> None:
         job = self.gang(RECORD_AND_WAIT, "spares=1", nodes=4, tasks=4)
         first = job.wait_for_generation(1, 3)
-        with self.held(first[1]):
+        with self.held("n2", first[1].pid):
             self.kill_member(first[0])
             second = job.wait_for_generation(2, 3)
             self.assertEqual([r.host for r in second], ["n1", "n4", "n3"])
@@ -117,13 +141,48 @@ class SlowToGo(ClusterCase):
         self.wait(lambda: self.event_texts(job, "node_returned"), "n2 to be a spare")
         self.assertEqual(self.status(job)["exiting"], [])
         # It is used like any other spare.
-        with self.held(second[1]):
+        with self.held("n4", second[1].pid):
             self.kill_member(second[0])
             self.assertEqual([r.host for r in job.wait_for_generation(3, 3)], ["n1", "n2", "n3"])
         self.wait(lambda: len(self.event_texts(job, "node_returned")) == 2, "n4 to be a spare")
         self.assertEqual(self.event_texts(job, "unkillable"), [])
         job.release()
         self.assertEqual(job.wait(), 0, job.err)
+
+    def test_processes_that_go_one_after_another_are_not_stuck_however_long_all_take(self) -> None:
+        self.configure(f"unkillable_after: {STUCK_AFTER_S}s\n")
+        job = self.gang(SEVERAL_TASKS, "spares=1", nodes=4, tasks=4)
+        first = job.wait_for_generation(1, 3)
+        tasks = first[1].said["tasks"]
+        with self.held("n2", *tasks) as let_one_go:
+            self.kill_member(first[0])
+            for task in tasks:
+                time.sleep(STUCK_AFTER_S / 4)  # they stand still for so long, which is not long enough
+                if task != tasks[-1]:
+                    let_one_go()
+            self.assertEqual([r.host for r in job.wait_for_generation(2, 3)], ["n1", "n4", "n3"])
+            self.assertEqual(self.status(job)["exiting"], [1])
+        self.wait(lambda: self.event_texts(job, "node_returned"), "n2 to be a spare")
+        self.assertEqual(self.event_texts(job, "unkillable"), [])
+        self.assertNotRegex(self.node_states()["n2"], "drain|drng")
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
+
+    def test_processes_of_which_none_goes_are_stuck_and_their_node_is_drained(self) -> None:
+        self.configure(f"unkillable_after: {STUCK_AFTER_S}s\n")
+        self.addCleanup(self.mend)
+        self.hurts("n2")
+        job = self.gang(SEVERAL_TASKS, "spares=1", nodes=4, tasks=4)
+        first = job.wait_for_generation(1, 3)
+        with self.held("n2", *first[1].said["tasks"]):
+            self.kill_member(first[0])
+            self.assertEqual([r.host for r in job.wait_for_generation(2, 3)], ["n1", "n4", "n3"])
+            said = r"node n2: \d processes of generation 1 survive SIGKILL \(uninterruptible I/O\?\)"
+            self.assertRegex(self.wait(lambda: self.event_texts(job, "unkillable"), "n2 to be left")[0], said)
+            self.wait(lambda: "survive SIGKILL" in self.node_states()["n2"], "n2 to be drained")
+        job.release()
+        self.assertEqual(job.wait(), 0, job.err)
+        self.assertEqual(self.event_texts(job, "node_returned"), [])
 
 
 class ExitCode(ClusterCase):
