@@ -393,6 +393,8 @@ TEST_F(CoordinatorLinks, ACoordinatorWhoseJobWasRequeuedMeanwhileSaysSoAndNotTha
   record.restart_count = 1;
   ASSERT_TRUE(catalog_.TakeOver(record.Encode(), record.IndexEntry()));
   Exited(0, 1, kExitWithSeven);
+  // The coordinator may have written that generation 1 runs before the other gang took the record. It writes again when that has stopped.
+  for (const uint32_t node : {0, 1}) Stopped(node, 1);
   for (const uint32_t node : {0, 1}) {
     const auto refused = Take(node, CoordinatorKind::kRefused);
     ASSERT_TRUE(refused) << "node " << node;
