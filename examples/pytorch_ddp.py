@@ -13,6 +13,7 @@ os.environ |= {"GLOG_minloglevel": "2", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # no wa
 import muster
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # DDP imports it, and it keeps for ever a process group that is there by then
 from torch import nn
 
 parser = argparse.ArgumentParser()
@@ -35,7 +36,6 @@ model = nn.Sequential(nn.Embedding(256, 16), nn.Flatten(), *hidden, nn.Linear(op
 parallel = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)  # else a start changes the order of its sums
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 state, first = gang.restore(replicated=True) or (None, 0)
-loss = None
 if state:
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -55,7 +55,7 @@ for step in range(first + 1, options.steps + 1):
     if wish.exit:
         break
 gang.wait()  # until the newest checkpoint is in the store
-del parallel, loss
+del parallel
 gc.collect()  # what holds the group keeps Gloo's threads, which may abort a process that ends
 dist.destroy_process_group()
 if gang.rank == 0 and gang.committed == options.steps:

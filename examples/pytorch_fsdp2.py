@@ -55,5 +55,5 @@ for step in range(first + 1, options.steps + 1):
         break
 gang.wait()  # until the newest checkpoint is in the store
 del model, optimizer, loss
-gc.collect()  # what holds the group keeps Gloo's threads, which may abort a process that ends
+gc.collect()  # Gloo's threads let their tensors go meanwhile: without that a process may abort as it ends
 dist.destroy_process_group()
