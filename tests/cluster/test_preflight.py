@@ -65,6 +65,8 @@ class Preflight(ClusterCase):
         self.assertEqual(self.status(job)["generation"], 1)
         self.ends(job)
         self.assertNotIn("link", job.err)
+        shown = self.cluster.exec("n3", ["muster", "node", "show", "n3"])
+        self.assertRegex(shown.stdout, r"(?m)^its links were good \d+ s ago \(the quick test of uid \d+: ", shown.stderr)
         again = self.gang(CODE, gang="preflight=quick", nodes=4, tasks=4)
         again.wait_for_generation(1, 4)
         self.assertRegex("".join(self.links(again)), "^the links between 4 nodes were found good a short time ago, in test ")

@@ -193,6 +193,9 @@ class FabricTest(unittest.TestCase):
             done = self.pingpong()
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             wait_until(lambda: {who for who, _ in seen()} == {self.a.address, self.b.address}, WAIT_S, "packets of both")
+        for guest in (self.a, self.b):
+            [device] = json.loads(guest.run(["muster", "net", "show", "--json"], check=True).stdout)["devices"]
+            self.assertEqual(device["ports"][0]["gid_index"], self.gid(guest), "the one of which packets have passed")
 
     def test_a_connection_of_rdma_cm_has_the_traffic_class_of_the_settings_on_the_wire(self) -> None:
         self.set_up(self.a, self.b)
