@@ -97,8 +97,10 @@ std::chrono::milliseconds SlurmSide::TakeFacts(const SlurmJob& facts) {
     announced_ = gang::Announced::kPreemption;
     // The requeue itself needs a part of the time.
     const int64_t stop_ms = facts.preempt_time * 1'000 + facts.grace_seconds * 500LL;
-    core_.Feed(gang::EndNear{gang::CauseClass::kPreemption,
-                             std::max<int64_t>(stop_ms - RealtimeNs() / 1'000'000, 0)});
+    // Slurm's clock may be another than this host's.
+    core_.Feed(gang::EndNear{
+        gang::CauseClass::kPreemption,
+        std::clamp<int64_t>(stop_ms - RealtimeNs() / 1'000'000, 0, facts.grace_seconds * 500LL)});
     return kPoll;
   }
   const auto warned = core_.gang().warned();
@@ -110,7 +112,7 @@ std::chrono::milliseconds SlurmSide::TakeFacts(const SlurmJob& facts) {
   if (warned == gang::CauseClass::kTimeLimit && left_ms > 0) {
     announced_ = gang::Announced::kTimeLimit;
     core_.Feed(gang::EndNear{gang::CauseClass::kTimeLimit, LeftToSaveMs(facts)});
-    return kPoll;
+    return kPollNearEnd;
   }
   // A short job keeps most of its time for its work.
   const int64_t limit_ms = (facts.end_time - facts.start_time) * 1000;
@@ -169,6 +171,7 @@ void SlurmSide::Answered(const v1::Terminating& message, const Result<SlurmJob>&
     TakeFacts(*facts_);
     return;
   }
+  if (facts_ && WarnedBefore(*facts_, message.warn_seconds())) return;
   if (facts_ && MaybeWarned(*facts_, message.warn_seconds())) return;
   // Unless it was this coordinator that had it requeued.
   if (facts_ && facts_->batch && facts_->restart_count > job_.restart_count &&
@@ -177,6 +180,15 @@ void SlurmSide::Answered(const v1::Terminating& message, const Result<SlurmJob>&
   core_.Feed(gang::Terminating{.task = message.task(),
                                .signal = message.signal(),
                                .may_run_again = !answer || MayRunAgain(*answer, job_)});
+}
+
+// Members tell of a warning again on each new link, also when its time is over: the limit has been extended, or Slurm is late. False: it
+// was no warning that the gang knows.
+bool SlurmSide::WarnedBefore(const SlurmJob& facts, uint32_t warn_seconds) {
+  if (warn_seconds == 0 || facts.state != "RUNNING") return false;
+  if (core_.gang().warned() != gang::CauseClass::kTimeLimit) return false;
+  core_.Feed(gang::EndNear{gang::CauseClass::kTimeLimit, LeftToSaveMs(facts), true});
+  return true;
 }
 
 // False: the signal was no warning, or the job may not be requeued.

@@ -65,6 +65,7 @@ class SlurmSide final : public CoordinatorCore::SlurmShell {
  private:
   std::chrono::milliseconds TakeFacts(const SlurmJob& facts);
   void Answered(const v1::Terminating& message, const Result<SlurmJob>& answer);
+  bool WarnedBefore(const SlurmJob& facts, uint32_t warn_seconds);
   bool MaybeWarned(const SlurmJob& facts, uint32_t warn_seconds);
   void RequeuedBySlurm();
   void SetDown(const gang::LoseNode& action, const Status& newest);

@@ -101,8 +101,8 @@ void Gang::AskForCheckpoint(Actions& out) {
       TellMembers{true, false,
                   requeue_for_ ? EndText(*requeue_for_)
                                : fmt::format("node {} is drained: {}", drained->name, drained->draining)});
-  // The timer of members that Slurm has signalled runs already.
-  if (!Warned()) out.emplace_back(SetTimer{Timer::kGrace, settings_.grace_ms});
+  // The timer of an end that is near may run already, and has what is left until that end.
+  if (!Warned() && !(requeue_for_ && timed_)) out.emplace_back(SetTimer{Timer::kGrace, settings_.grace_ms});
 }
 
 // A gang that has shrunk, and nodes that could be taken back.

@@ -265,6 +265,17 @@ TEST_F(GangRequeue, TheGenerationAfterAFaultNearTheEndHasNoMoreTimeThanIsLeft) {
   EXPECT_EQ(rig.TimerSet(Timer::kGrace), 10'000);
 }
 
+TEST_F(GangRequeue, AnEndThatComesNearWhileAGenerationStartsLeavesThatGenerationNoMoreTime) {
+  rig.Feed(EndNear{.left_ms = 90'000});
+  rig.Exit(0, ExitCode(1));
+  rig.StopAll();
+  rig.Feed(EndNear{.left_ms = 10'000});
+  EXPECT_EQ(rig.TimerSet(Timer::kGrace), 10'000);
+  rig.ExecuteAll();
+  EXPECT_TRUE(rig.Did<TellMembers>());
+  EXPECT_FALSE(rig.TimerSet(Timer::kGrace)) << "it runs already";
+}
+
 TEST_F(GangRequeue, UnkillableProcessesDoNotHinderARequeueThatWasPlanned) {
   rig.Feed(EndNear{.left_ms = 90'000});
   rig.Feed(CheckpointCommitted{100});

@@ -395,6 +395,32 @@ TEST_F(SlurmSideTest, AfterATakeoverMembersThatSaveKeepTheTimeUntilTheJobsEnd) {
   EXPECT_GT(GraceMs(), 2'500'000);
 }
 
+// Of the wanted signal itself: the members tell of it again to each coordinator, and over each new link.
+TEST_F(SlurmSideTest, AWarningThatIsToldAgainIsNoCancelThoughItsTimeIsOver) {
+  for (const int64_t left : {3'000, -5}) {
+    std::filesystem::remove(script_.directory() / "asked");
+    TakeOver("time_limit");
+    Says(Running(left));
+    Begin();
+    EXPECT_EQ(Questions(), 1);
+    Signal(SIGTERM, 100);
+    EXPECT_EQ(Questions(), 2);
+    EXPECT_FALSE(Remembered().terminating) << left;
+    EXPECT_EQ(Remembered().warned, gang::CauseClass::kTimeLimit) << left;
+  }
+}
+
+TEST_F(SlurmSideTest, APreemptionByAClockThatIsAheadLeavesNoMoreThanTheGraceTime) {
+  TakeOver("preemption");
+  SlurmJob job = Running(10'000);
+  job.preempt_time = NowSeconds() + 5'000;
+  job.grace_seconds = 100;
+  Says(job);
+  Begin();
+  EXPECT_EQ(Questions(), 1);
+  EXPECT_EQ(GraceMs(), 50'000);
+}
+
 TEST_F(SlurmSideTest, AfterATakeoverThePreemptionsTimeDoesNotBeginAnew) {
   TakeOver("preemption");
   SlurmJob job = Running(10'000);
