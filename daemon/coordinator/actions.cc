@@ -52,13 +52,13 @@ void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
   // The same for all, and long where there are thousands.
   const std::string payload = message.SerializeAsString();
   for (const uint32_t node : nodes) SendPayload(node, payload);
-  storage_.Look();
+  checkpoints_.LookAtRoom();
 }
 
 // Made once a generation, so that a node that asks again gets the same.
 void Coordinator::BuildStart(const Starts::Prepared& prepared) {
   const std::optional<uint64_t> restore = core_.starts().from();
-  if (!prepared.inherited && !prepared.again) written_.clear();
+  if (!prepared.inherited && !prepared.again) checkpoints_.BeginGeneration();
   v1::Start start;
   start.set_term(core_.fence().term());
   start.set_generation(core_.gang().generation());
@@ -77,8 +77,8 @@ void Coordinator::BuildStart(const Starts::Prepared& prepared) {
   }
   start.set_restore(restore.has_value());
   start.set_restore_step(restore.value_or(0));
-  if (const auto saved = restore ? saved_in_.find(*restore) : saved_in_.end(); saved != saved_in_.end())
-    start.set_restore_generation(saved->second);
+  if (const auto generation = restore ? checkpoints_.SavedIn(*restore) : std::nullopt)
+    start.set_restore_generation(*generation);
   start.set_cause(restart_cause_);
   start.set_store(store_->Id());
   if (std::exchange(links_.good, false)) {
@@ -136,9 +136,9 @@ v1::Finish Coordinator::FinishOf(bool succeeded, std::optional<uint32_t> cause, 
 }
 
 void Coordinator::WriteRecord(const RecordFence::Advance& advance) {
-  worker_->Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_, clock = clock_,
-               order = order_, advance, record = Record().Encode(), state = core_.gang().state(),
-               &loop = loop_, id = job_.Id()] {
+  worker_.Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_, clock = clock_,
+              order = checkpoints_.order(), advance, record = Record().Encode(), state = core_.gang().state(),
+              &loop = loop_, id = job_.Id()] {
     if (advance.to.generation > advance.from.generation) order->AwaitCommits(kForCommits);
     lease::Nanos asked = clock->Now();
     // Nothing may overtake: what is queued behind is of the next fence.
@@ -157,7 +157,7 @@ void Coordinator::WriteRecord(const RecordFence::Advance& advance) {
         return self->core_.Deposed(written.error().message);
       if (!written)
         return spdlog::error("gang {}: record not written: {}", self->job_.Id(), written.error().message);
-      if (self->core_.RecordWritten(generation, state, asked)) self->orphans_.Collect();
+      if (self->core_.RecordWritten(generation, state, asked)) self->checkpoints_.Collect();
     });
   });
 }
@@ -204,8 +204,8 @@ void Coordinator::MarkBad(const gang::RejectCheckpoint& bad, bool later) {
     });
     return;
   }
-  worker_->Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_,
-               fence = core_.fence().fence(), bad, &loop = loop_, id = job_.Id()] {
+  worker_.Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_,
+              fence = core_.fence().fence(), bad, &loop = loop_, id = job_.Id()] {
     const auto settled = [](const auto& result) { return result || !MayPass(result.error()); };
     for (;;) {
       const Status marked = catalog->MarkBad(fence, bad.step, bad.manifest, bad.reason);

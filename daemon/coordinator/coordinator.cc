@@ -51,6 +51,14 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       job_(std::move(job)),
       store_(context_.store),
       catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
+      checkpoints_(
+          loop_, config_, job_, store_, catalog_, core_,
+          {.tell =
+               [this](v1::CoordinatorMessage message) {
+                 message.MergeFrom(NewMessage());
+                 Broadcast(message);
+               },
+           .note = [this](const std::string& kind, const std::string& text) { AddHistory(kind, text); }}),
       slurm_(loop_, context_.slurm, job_, core_,
              {.leases = context_.beat != nullptr,
               .lease = std::chrono::milliseconds(config_.lease_ms),
@@ -72,7 +80,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                     message.mutable_refused()->set_slurm_ends_it(true);
                     Broadcast(message);
                   }}),
-      core_({*this, slurm_},
+      core_({*this, slurm_, checkpoints_},
             Terms(static_cast<lease::NodeIndex>(job_.NodeOf(self_).value_or(0)), job_.CandidateNodes(),
                   {.after_loss = config_.silence_ms * lease::kMillisecond,
                    .to_grow = config_.reconnect_ms * lease::kMillisecond}),
@@ -87,29 +95,6 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                     hung.task = TaskOf(rank);
                     core_.Feed(hung);
                   }}),
-      orphans_(loop_, catalog_,
-               [this] {
-                 return Fence{core_.fence().term(), core_.fence().durable()};
-               },
-               {.gang = job_.Id(),
-                .pause = std::chrono::milliseconds(config_.collect_pause_ms),
-                .store_timeout = std::chrono::milliseconds(config_.store_timeout_ms)}),
-      storage_(loop_, orphans_.worker(), store_,
-               {.gang = job_.Id(),
-                .uid = job_.uid,
-                .space = job_.Space(),
-                .limit = static_cast<uint64_t>(config_.user_storage_limit)},
-               [this](const StorageLimit::Room& room) {
-                 if (core_.lost()) return;
-                 auto message = NewMessage();
-                 message.mutable_storage()->set_limit(room.limit);
-                 message.mutable_storage()->set_use(room.use);
-                 message.mutable_storage()->set_need(room.need);
-                 Broadcast(message);
-               }),
-      removals_(catalog_, job_.Id(), orphans_.CollectSoon()),
-      committer_(std::make_unique<Worker>()),
-      worker_(std::make_unique<Worker>()),
       steps_([this] {
         steps::GangSide::Hooks hooks;
         hooks.talk.send = [this](uint32_t node, const v1::StepOrder& order) {
@@ -280,7 +265,7 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
     joined.checkpoint_bad = FromMessage(registration.checkpoint_bad(), core_.saves());
   agents_[node].name = registration.node_name();
   agents_[node].lease_port = joined.lease_port;
-  TakeFailures(registration);
+  checkpoints_.TakeFailures(registration);
   core_.Registered(
       node, registration.started_generation(),
       registration.started_restore() ? Starts::Step(registration.started_restore_step()) : std::nullopt);
@@ -332,12 +317,12 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
     case v1::AgentMessage::kTerminating:
       return slurm_.OnTerminating(message.terminating());
     case v1::AgentMessage::kShardWritten:
-      return ShardWritten(message.shard_written());
+      return checkpoints_.Take(message.shard_written());
     case v1::AgentMessage::kShardDelayed:
       return core_.ShardDelayed(message.shard_delayed().generation(), message.shard_delayed().step(),
                                 message.shard_delayed().error());
     case v1::AgentMessage::kShardRestored:
-      return ShardRestored(message.shard_restored());
+      return checkpoints_.Take(message.shard_restored());
     case v1::AgentMessage::kCheckpointBad:
       return core_.Feed(FromMessage(message.checkpoint_bad(), core_.saves()));
     case v1::AgentMessage::kReports:
@@ -463,13 +448,7 @@ void Coordinator::MaybeOver() {
     // wait for it in the destructor.
     std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
     if (prober_) next = [worker = prober_.get(), then = std::move(next)] { worker->Do(then); };
-    storage_.End();
-    // The last generation's too: nobody comes after it who would remove what it has left. A job that is requeued goes on.
-    next = orphans_.AtTheEnd(core_.ending().finished() && !core_.lost(), std::move(next));
-    next = [worker = committer_.get(), &removals = removals_, then = std::move(next)] {
-      worker->Do([&removals, then] { removals.AtTheEnd(then); });
-    };
-    worker_->Do(std::move(next));
+    worker_.Do(checkpoints_.AtTheEnd(std::move(next)));
   });
 }
 
@@ -513,7 +492,7 @@ GangMetrics Coordinator::Metrics() const {
   metrics.uid = job_.uid;
   metrics.tasks = job_.task_count;
   metrics.state = gang::ToString(core_.began() ? core_.gang().state() : gang::State::kJoining);
-  metrics.checkpoint = newest_;
+  metrics.checkpoint = checkpoints_.newest();
   if (!core_.began()) return metrics;
   metrics.generation = core_.gang().generation();
   metrics.restarts = core_.gang().restarts();

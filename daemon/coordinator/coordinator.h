@@ -1,8 +1,7 @@
-// Decides for one gang: feeds the state machine, carries out its actions, keeps the record and commits
-// checkpoints.
+// Decides for one gang: feeds the state machine, carries out its actions and keeps the record.
 //
 // takeover.cc takes the record over, coordinator.cc talks to the agents, actions.cc carries out what the state machine
-// orders, checkpoints.cc commits, leases.cc knows which nodes live. SlurmSide tells Slurm and asks it.
+// orders, leases.cc knows which nodes live. CheckpointSide commits checkpoints, SlurmSide tells Slurm and asks it.
 #pragma once
 
 #include <functional>
@@ -18,16 +17,13 @@
 #include "base/worker.h"
 #include "ceph/catalog/catalog.h"
 #include "daemon/beat/beat.h"
-#include "daemon/coordinator/commit_order.h"
+#include "daemon/coordinator/checkpoint_side.h"
 #include "daemon/coordinator/coordinator_context.h"
 #include "daemon/coordinator/core.h"
 #include "daemon/coordinator/hang_watch.h"
 #include "daemon/coordinator/link_verdict.h"
-#include "daemon/coordinator/orphans.h"
 #include "daemon/coordinator/record.h"
-#include "daemon/coordinator/removals.h"
 #include "daemon/coordinator/slurm_side.h"
-#include "daemon/coordinator/storage_limit.h"
 #include "daemon/coordinator/take_over.h"
 #include "daemon/coordinator/warm_starts.h"
 #include "daemon/gang/gang.h"
@@ -72,7 +68,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   [[nodiscard]] const GangJob& job() const { return job_; }
 
  private:
-  // ---- what the core orders: actions.cc, checkpoints.cc, leases.cc, absent_nodes.cc, link_tests.cc
+  // ---- what the core orders: actions.cc, leases.cc, absent_nodes.cc, link_tests.cc
   [[nodiscard]] lease::Nanos Now() const override;
   void Do(const gang::TestLinks& action) override;
   void Do(const gang::ReportToJob& action) override;
@@ -94,13 +90,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void CloseLink(uint32_t node) override;
   void AwaitEndRecord() override;
   void MaybeOver() override;
-  void Commit(const PendingSaves::Commit& action, const Fence& fence,
-              const std::set<uint64_t>& kept) override;
-  void Do(const PendingSaves::Tell& action) override;
-  void Do(const PendingSaves::Wait& action) override;
-  void Do(const PendingSaves::Note& action) override;
-  void Do(const PendingSaves::StoreRefuses& action) override;
-  void Committed(const Manifest& manifest, const PendingSaves::Over& over) override;
   [[nodiscard]] bool HasLease() const override { return leadership_ != nullptr; }
   void Lead(const lease::LeadSettings& settings) override;
   void NodeAttached(uint32_t node) override;
@@ -123,18 +112,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
     uint32_t node = 0;
     std::shared_ptr<Link> link;
     v1::AgentMessage message;
-  };
-  // Which members have their shards of the checkpoint that a generation starts from, and where from.
-  struct Restored {
-    uint64_t generation = 0;
-    std::set<uint32_t> ranks;
-    uint32_t from_memory = 0;  // shards
-    uint32_t from_partners = 0;
-    uint32_t from_store = 0;  // some of it
-    uint64_t bytes = 0;
-    uint64_t memory_bytes = 0;
-    uint64_t partner_bytes = 0;
-    int64_t longest_ns = 0;
   };
 
   void TryTakeOver(std::chrono::milliseconds pause = {});
@@ -159,10 +136,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void AddHistory(const std::string& kind, const std::string& text, uint64_t generation);
   void Registered(uint32_t node, const v1::Register& registration);
   void OverAlready(const GangRecord& record);
-  void ShardWritten(const v1::ShardWritten& written);
-  void ShardRestored(const v1::ShardRestored& restored);
-  void RememberWritten(const Manifest& manifest);
-  void TakeFailures(const v1::Register& registration);
   void Gather(uint32_t node, const v1::Gather& gather);
   void OnExited(const v1::MemberExited& message);
   [[nodiscard]] size_t WarmMembers() const;
@@ -193,6 +166,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::shared_ptr<Catalog> catalog_;
   std::function<void()> over_;
 
+  // The end of a gang goes through these, before them worker_, from the last to the first (MaybeOver), so they are destroyed in that order.
+  std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
+  CheckpointSide checkpoints_;
   SlurmSide slurm_;
   CoordinatorCore core_;
   std::vector<Early> early_;
@@ -208,15 +184,10 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   Loop::TimerId absent_timer_ = 0;
   Loop::TimerId raise_timer_ = 0;
 
-  std::optional<GangMetrics::Checkpoint> newest_;  // that the gang has committed
-  std::map<uint64_t, uint64_t> saved_in_;  // steps of checkpoints, and the generations that saved them
-  std::optional<v1::Start> start_;         // of the current generation
-  std::optional<v1::Finish> finish_;       // how the gang has ended
-  Restored restored_;
-  // Of the newest ones that were committed here: the prefixes of shards that have a WRITE.
-  std::map<uint64_t, std::vector<std::string>> written_;
-  std::string cause_;          // of the newest fault
-  std::string restart_cause_;  // of the current generation: that, or what was planned
+  std::optional<v1::Start> start_;    // of the current generation
+  std::optional<v1::Finish> finish_;  // how the gang has ended
+  std::string cause_;                 // of the newest fault
+  std::string restart_cause_;         // of the current generation: that, or what was planned
   std::vector<HistoryEvent> history_;
   int64_t created_ns_ = 0;
   std::string refusal_;
@@ -239,14 +210,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
 
   bool confirming_ = false;
   std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined
-  // The end of a gang goes through these from the last to the first (MaybeOver), so they are destroyed in that order.
-  std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
-  Orphans orphans_;
-  StorageLimit storage_;
-  Removals removals_;
-  std::unique_ptr<Worker> committer_;
-  std::shared_ptr<CommitOrder> order_ = std::make_shared<CommitOrder>();  // of both threads
-  std::unique_ptr<Worker> worker_;                                        // for records
+  Worker worker_;                               // for records
 
   std::optional<gather::GangSide> exchanges_;  // of values between members, in this generation
   steps::GangSide steps_;

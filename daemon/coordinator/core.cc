@@ -349,7 +349,7 @@ void CoordinatorCore::Do(const PendingSaves::Commit& action) {
   std::set<uint64_t> kept;
   if (starts_.newest()) kept.insert(*starts_.newest());
   if (starts_.from() && !MUSTER_PLANTED(start_not_kept)) kept.insert(*starts_.from());
-  shells_.gang.Commit(action, fence_.fence(), kept);
+  shells_.saves.Commit(action, fence_.fence(), kept);
 }
 
 bool CoordinatorCore::CommitOver(const Manifest& manifest, const Status& status) {
@@ -372,7 +372,7 @@ bool CoordinatorCore::CommitOver(const Manifest& manifest, const Status& status)
                                                       status ? "" : status.error().message);
   if (status && !over.again) {
     starts_.Committed(manifest.step);
-    shells_.gang.Committed(manifest, over);
+    shells_.saves.Committed(manifest, over);
     Feed(gang::CheckpointCommitted{manifest.step});
   }
   Carry(over.actions);

@@ -46,6 +46,20 @@ class CoordinatorCore {
     virtual void Requeue() = 0;
   };
 
+  // Commits checkpoints.
+  class SaveShell : public ShellPart {
+   public:
+    // Commits under `fence`, and keeps the checkpoints of the steps `kept` beside the newest ones. The answer is CommitOver.
+    virtual void Commit(const PendingSaves::Commit& commit, const Fence& fence,
+                        const std::set<uint64_t>& kept) = 0;
+    virtual void Do(const PendingSaves::Tell& action) = 0;
+    // SaveAgain is to be called when the action's time is over.
+    virtual void Do(const PendingSaves::Wait& action) = 0;
+    virtual void Do(const PendingSaves::Note& action) = 0;
+    virtual void Do(const PendingSaves::StoreRefuses& action) = 0;
+    virtual void Committed(const Manifest& manifest, const PendingSaves::Over& over) = 0;
+  };
+
   // Carries the other orders out. A question to the store is answered later, by a call of the core, in the order of the questions.
   class Shell : public ShellPart {
    public:
@@ -95,17 +109,6 @@ class CoordinatorCore {
     // over() may have become true.
     virtual void MaybeOver() = 0;
 
-    // ---- saves
-    // Commits under `fence`, and keeps the checkpoints of the steps `kept` beside the newest ones. The answer is CommitOver.
-    virtual void Commit(const PendingSaves::Commit& commit, const Fence& fence,
-                        const std::set<uint64_t>& kept) = 0;
-    virtual void Do(const PendingSaves::Tell& action) = 0;
-    // SaveAgain is to be called when the action's time is over.
-    virtual void Do(const PendingSaves::Wait& action) = 0;
-    virtual void Do(const PendingSaves::Note& action) = 0;
-    virtual void Do(const PendingSaves::StoreRefuses& action) = 0;
-    virtual void Committed(const Manifest& manifest, const PendingSaves::Over& over) = 0;
-
     // ---- the lease machine of the term; orders to it do nothing where there is none
     [[nodiscard]] virtual bool HasLease() const = 0;
     // Replaces the machine by one with these settings, and attends all nodes that have registered.
@@ -127,6 +130,7 @@ class CoordinatorCore {
   struct Shells {
     Shell& gang;
     SlurmShell& slurm;
+    SaveShell& saves;
   };
 
   // `leases`: this daemon has a beat thread. Without leases no other node takes the coordination over.
@@ -232,6 +236,8 @@ class CoordinatorCore {
   void Do(const auto& action) {
     if constexpr (requires { shells_.slurm.Do(action); }) {
       shells_.slurm.Do(action);
+    } else if constexpr (requires { shells_.saves.Do(action); }) {
+      shells_.saves.Do(action);
     } else {
       shells_.gang.Do(action);
     }

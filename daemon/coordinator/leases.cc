@@ -35,8 +35,8 @@ std::set<uint32_t> Coordinator::Here() const {
 // resolve.
 void Coordinator::LeadWhenDurable() {
   if (context_.beat == nullptr) return;
-  worker_->Do([weak = weak_from_this(), hosts = job_.hosts, port = static_cast<uint16_t>(config_.port),
-               &loop = loop_] {
+  worker_.Do([weak = weak_from_this(), hosts = job_.hosts, port = static_cast<uint16_t>(config_.port),
+              &loop = loop_] {
     loop.Post([weak, addresses = ResolveBeatAddresses(hosts, port)]() mutable {
       const auto self = weak.lock();
       if (!self) return;
@@ -190,8 +190,8 @@ void Coordinator::WriteTerm(const RecordFence::Advance& advance, const Terms::Se
   GangRecord record = Record();
   record.term = advance.to.term;
   SetWitnesses(sets, &record);
-  worker_->Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_, advance,
-               text = record.Encode(), &loop = loop_] {
+  worker_.Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_, advance,
+              text = record.Encode(), &loop = loop_] {
     const Status raised = catalog->AdvanceForSure(advance.from, advance.to, text, [&](const Error&) {
       if (!mine()) return false;
       std::this_thread::sleep_for(kRaiseRetry);

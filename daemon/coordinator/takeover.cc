@@ -167,9 +167,9 @@ void Coordinator::TryTakeOver(std::chrono::milliseconds pause) {
   asked_at_ = clock_->Now();
   GangRecord mine = Record();
   mine.state = gang::ToString(gang::State::kJoining);
-  worker_->Do([weak = weak_from_this(), catalog = catalog_, rules = *take_over_,
-               now = TakeOver::Try{asked_at_, Here()}, mine = std::move(mine),
-               topology = job_.options.order_by_topology ? context_.topology : nullptr, &loop = loop_] {
+  worker_.Do([weak = weak_from_this(), catalog = catalog_, rules = *take_over_,
+              now = TakeOver::Try{asked_at_, Here()}, mine = std::move(mine),
+              topology = job_.options.order_by_topology ? context_.topology : nullptr, &loop = loop_] {
     if (topology) topology->Refresh();  // for Settings()
     Tried tried = LookAndSwap(*catalog, rules, now, mine, [&weak] { return !weak.expired(); });
     loop.Post([weak, tried = std::move(tried)]() mutable {
@@ -242,8 +242,6 @@ void Coordinator::Begin(TakenRecord taken) {
   core_.Take(head.fence, GoodOf(head), head.latest);
   holder_.clear();
   waiting_.clear();
-  for (const CheckpointInfo& checkpoint : head.checkpoints)
-    saved_in_[checkpoint.step] = checkpoint.fence.generation;
   if (origin_.taken) origin_.taken(true);
   if (taken.after == TakeOver::Swap::After::kEnd) return OverAlready(*taken.record);
   const GangRecord* previous = taken.after == TakeOver::Swap::After::kGang ? &*taken.record : nullptr;
@@ -258,22 +256,17 @@ void Coordinator::Begin(TakenRecord taken) {
     const bool same_gang = taken.record->IsOf(job_);
     if (taken.record->IsOfStep(job_)) hangs_.Remember(taken.record->starts, same_gang);
   }
-  for (const CheckpointInfo& checkpoint : head.checkpoints) {
-    // The age of a checkpoint that an earlier gang of the key has left is not what a fault would cost this gang.
-    if (checkpoint.step == head.latest && checkpoint.created_ns >= created_ns_)
-      newest_ = {checkpoint.step, checkpoint.bytes, static_cast<double>(checkpoint.created_ns) / 1e9, {}, {}};
-  }
+  checkpoints_.Take(head, created_ns_);
   const Fence& fence = core_.fence().fence();
   spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence.term,
                fence.generation, previous != nullptr && TermsOf(*previous) ? ", recovering" : "");
   if (context_.beat != nullptr) beat_key_ = origin_.key.empty() ? MakeBeatKey() : origin_.key;
   core_.Begin(Settings(), previous, {origin_.promised, origin_.closed, asked_at_, clock_->Now()}, Here());
-  order_->Recorded(fence.generation);
   AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, core_.fence().term()));
   core_.Go();
   LeadWhenDurable();
   slurm_.Begin();
-  orphans_.Collect();
+  checkpoints_.Collect();
   const auto take = [this](const Early& early) {
     if (!early.message.has_register_()) return Message(early.node, early.message);
     Registered(early.node, early.message.register_());

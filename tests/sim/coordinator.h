@@ -23,7 +23,9 @@ namespace muster::sim {
 
 class Daemon;
 
-class Coordinator : private CoordinatorCore::Shell, private CoordinatorCore::SlurmShell {
+class Coordinator : private CoordinatorCore::Shell,
+                    private CoordinatorCore::SlurmShell,
+                    private CoordinatorCore::SaveShell {
  public:
   struct Origin : TakeOver::Origin {
     lease::WitnessSet closed;  // with `promised`: nodes whose musterd had gone

@@ -1,4 +1,4 @@
-// Coordinator's dealings with the store: the record, and daemon/coordinator/checkpoints.cc.
+// Coordinator's dealings with the store: the record, and daemon/coordinator/checkpoint_side.cc.
 #include <algorithm>
 #include <utility>
 

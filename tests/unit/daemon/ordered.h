@@ -15,7 +15,9 @@
 namespace muster {
 
 // Writes down what is ordered, in the order in which it is.
-class Ordered : public CoordinatorCore::Shell, public CoordinatorCore::SlurmShell {
+class Ordered : public CoordinatorCore::Shell,
+                public CoordinatorCore::SlurmShell,
+                public CoordinatorCore::SaveShell {
  public:
   std::vector<std::string> Take() { return std::exchange(said, {}); }
 
