@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "daemon/coordinator/coordinator.h"
-#include "daemon/link/link.h"
 #include "daemon/proto/node_table.h"
 
 namespace muster {
@@ -47,11 +46,11 @@ std::vector<CoordinatorCore::Listed> GoodOf(const GangHead& head) {
 }
 
 void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   *message.mutable_start() = *start_;
   // The same for all, and long where there are thousands.
   const std::string payload = message.SerializeAsString();
-  for (const uint32_t node : nodes) SendPayload(node, payload);
+  for (const uint32_t node : nodes) nodes_.Send(node, payload);
   checkpoints_.LookAtRoom();
 }
 
@@ -91,10 +90,10 @@ void Coordinator::BuildStart(const Starts::Prepared& prepared) {
 }
 
 void Coordinator::SendStop(const gang::StopGeneration& action) {
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   message.mutable_stop()->set_generation(action.generation);
   message.mutable_stop()->set_last_words(action.last_words);
-  for (const uint32_t node : action.nodes) Send(node, message);
+  for (const uint32_t node : action.nodes) nodes_.Send(node, message);
   if (action.older) {
     return AddHistory("stopping",
                       fmt::format("{} nodes have something left of a generation before {}: they stop it",
@@ -119,9 +118,9 @@ void Coordinator::AwaitEndRecord() {
 }
 
 void Coordinator::SendFinish(const std::set<uint32_t>& nodes) {
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   *message.mutable_finish() = *finish_;
-  for (const uint32_t node : nodes) Send(node, message);
+  for (const uint32_t node : nodes) nodes_.Send(node, message);
   slurm_.Finished();
 }
 
@@ -163,10 +162,11 @@ void Coordinator::WriteRecord(const RecordFence::Advance& advance) {
 }
 
 void Coordinator::Do(const gang::ReportToJob& action) {
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   message.mutable_report()->set_task(action.task);
   message.mutable_report()->set_text(action.text);
-  if (action.task < core_.gang().members().size()) Send(core_.gang().members()[action.task].node, message);
+  if (action.task < core_.gang().members().size())
+    nodes_.Send(core_.gang().members()[action.task].node, message);
 }
 
 void Coordinator::Do(const gang::Note& action) {

@@ -12,7 +12,6 @@
 #include "daemon/coordinator/record_of_gang.h"
 #include "daemon/coordinator/roles.h"
 #include "daemon/health/kernel_fact.h"
-#include "daemon/link/link.h"
 #include "daemon/slurm/topology.h"
 
 namespace muster {
@@ -51,12 +50,13 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       job_(std::move(job)),
       store_(context_.store),
       catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
+      nodes_(job_, core_),
       checkpoints_(
           loop_, config_, job_, store_, catalog_, core_,
           {.tell =
                [this](v1::CoordinatorMessage message) {
-                 message.MergeFrom(NewMessage());
-                 Broadcast(message);
+                 message.MergeFrom(nodes_.NewMessage());
+                 nodes_.Broadcast(message);
                },
            .note = [this](const std::string& kind, const std::string& text) { AddHistory(kind, text); }}),
       slurm_(loop_, context_.slurm, job_, core_,
@@ -74,11 +74,11 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
               .note = [this](const std::string& kind, const std::string& text) { AddHistory(kind, text); },
               .tell_end =
                   [this](const std::string& why) {
-                    auto message = NewMessage();
+                    auto message = nodes_.NewMessage();
                     message.mutable_refused()->set_text(why);
                     message.mutable_refused()->set_job_is_over(true);
                     message.mutable_refused()->set_slurm_ends_it(true);
-                    Broadcast(message);
+                    nodes_.Broadcast(message);
                   }}),
       core_({*this, slurm_, checkpoints_},
             Terms(static_cast<lease::NodeIndex>(job_.NodeOf(self_).value_or(0)), job_.CandidateNodes(),
@@ -99,9 +99,9 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
         steps::GangSide::Hooks hooks;
         hooks.talk.send = [this](uint32_t node, const v1::StepOrder& order) {
           if (core_.lost()) return;
-          auto message = NewMessage();
+          auto message = nodes_.NewMessage();
           *message.mutable_step_order() = order;
-          Send(node, message);
+          nodes_.Send(node, message);
         };
         hooks.talk.note = [this](const std::string& text) { AddHistory("step", text); };
         hooks.talk.name = [this](uint32_t node) { return core_.gang().nodes()[node].name; };
@@ -122,9 +122,7 @@ Coordinator::~Coordinator() {
        {takeover_timer_, linger_timer_, finish_timer_, probe_timer_, absent_timer_, raise_timer_}) {
     loop_.Cancel(timer);
   }
-  for (auto& [node, agent] : agents_) {
-    if (agent.link) agent.link->Close("the coordinator has stopped");
-  }
+  nodes_.CloseAll("the coordinator has stopped");
 }
 
 // What the options and the configuration make of the state machine.
@@ -204,14 +202,12 @@ gang::Exit Coordinator::ExitOf(const v1::MemberExited& message, const std::strin
 // ------------------------------------------------------------------------------------------------------
 
 void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::Register& registration) {
-  Agent& agent = agents_[node];
-  if (agent.link && agent.link != link) agent.link->Close("the same node has connected again");
-  agent.link = std::move(link);
+  nodes_.Attach(node, link);
   // One that is not obeyed any more goes, however often it is asked.
   if (!core_.lost() || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
   take_over_->Asked(registration.term());
   if (core_.lost()) {
-    auto message = NewMessage();
+    auto message = nodes_.NewMessage();
     if (end_) {
       *message.mutable_finish() = *end_;
     } else if (!refusal_.empty()) {
@@ -221,12 +217,12 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
       message.set_term(0);
       message.mutable_elsewhere()->set_known(false);
     }
-    return Send(node, message);
+    return nodes_.Send(node, message);
   }
   if (!core_.began()) {
     // While the store is away, perhaps for hours, an agent connects again every few seconds: only what its newest link brings is kept.
-    std::erase_if(early_, [&](const Early& early) { return early.node == node && early.link != agent.link; });
-    early_.push_back({node, agent.link, {}});
+    std::erase_if(early_, [&](const Early& early) { return early.node == node && early.link != link; });
+    early_.push_back({node, std::move(link), {}});
     *early_.back().message.mutable_register_() = registration;
     NameClaim& claim = take_over_->claim();
     const bool patient = claim.Patient();
@@ -234,9 +230,9 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
     if (registration.waited() && registration.term() == 0) claim.HasWaited();
     // A coordinator that was started anew says at once that it is there: Slurm's answers may take longer than the agents wait.
     if (claim.Patient() && !patient) {
-      Broadcast(Waiting(NewMessage(), waiting_));
+      nodes_.Broadcast(Waiting(nodes_.NewMessage(), waiting_));
     } else if (!waiting_.empty() || patient) {
-      Send(node, Waiting(NewMessage(), waiting_));
+      nodes_.Send(node, Waiting(nodes_.NewMessage(), waiting_));
     }
     return;
   }
@@ -263,8 +259,7 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
   }
   if (registration.has_checkpoint_bad())
     joined.checkpoint_bad = FromMessage(registration.checkpoint_bad(), core_.saves());
-  agents_[node].name = registration.node_name();
-  agents_[node].lease_port = joined.lease_port;
+  nodes_.SetName(node, registration.node_name());
   checkpoints_.TakeFailures(registration);
   core_.Registered(
       node, registration.started_generation(),
@@ -277,9 +272,7 @@ void Coordinator::Registered(uint32_t node, const v1::Register& registration) {
 }
 
 void Coordinator::Detached(uint32_t node, const Link* link) {
-  const auto found = agents_.find(node);
-  if (found == agents_.end() || found->second.link.get() != link) return;
-  found->second.link.reset();
+  if (!nodes_.Detach(node, link)) return;
   Left(node);
   MaybeOver();
 }
@@ -293,7 +286,7 @@ void Coordinator::Left(uint32_t node) {
 void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
   if (core_.lost()) return;
   if (!core_.began()) {
-    early_.push_back({node, agents_[node].link, message});
+    early_.push_back({node, nodes_.Of(node), message});
     if (message.has_terminating()) EndedBeforeItBegan();
     // All tasks may end at once, of thousands: they are counted a little later.
     if (message.has_exited() && takeover_timer_ != 0) TryTakeOver(kMoreEnd);
@@ -308,7 +301,6 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
     case v1::AgentMessage::kExited:
       return OnExited(message.exited());
     case v1::AgentMessage::kStopped:
-      agents_[node].lease_port = static_cast<uint16_t>(message.stopped().lease_port());
       return core_.Feed(gang::NodeStopped{
           node, message.stopped().generation(), static_cast<uint16_t>(message.stopped().lease_port()),
           message.stopped().unkillable(), message.stopped().last_words_ms(), core_.starts().Waits()});
@@ -343,7 +335,7 @@ void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
       return TakeWarm(message.warm());
     case v1::AgentMessage::kFabric:
       for (const std::string& text : message.fabric().texts())
-        AddHistory("fabric", fmt::format("node {}: {}", agents_[node].name, text));
+        AddHistory("fabric", fmt::format("node {}: {}", nodes_.NameOf(node), text));
       return;
     case v1::AgentMessage::kWish:
       if (message.wish().drain()) return core_.Feed(gang::DrainNode{node, message.wish().reason()});
@@ -359,13 +351,13 @@ void Coordinator::Gather(uint32_t node, const v1::Gather& gather) {
   if (!exchanges_ || exchanges_->generation() != core_.gang().generation()) {
     exchanges_.emplace(core_.gang().generation(), job_.task_count,
                        [this](uint32_t to, const v1::Gathered& gathered) {
-                         auto message = NewMessage();
+                         auto message = nodes_.NewMessage();
                          *message.mutable_gathered() = gathered;
-                         Send(to, message);
+                         nodes_.Send(to, message);
                        });
   }
   if (const Status taken = exchanges_->Take(node, gather); !taken)
-    spdlog::warn("gang {}: node {}: {}", job_.Id(), agents_[node].name, taken.error().message);
+    spdlog::warn("gang {}: node {}: {}", job_.Id(), nodes_.NameOf(node), taken.error().message);
 }
 
 size_t Coordinator::WarmMembers() const {
@@ -418,12 +410,12 @@ void Coordinator::Fed(gang::State before, uint64_t generation) {
 
 std::set<uint32_t> Coordinator::CaptureStacks(uint64_t generation) {
   std::set<uint32_t> asked;
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   message.mutable_capture_stacks()->set_generation(generation);
   for (const uint32_t node : core_.gang().active()) {
     if (!core_.gang().nodes()[node].present) continue;
     asked.insert(node);
-    Send(node, message);
+    nodes_.Send(node, message);
   }
   return asked;
 }
@@ -437,9 +429,7 @@ void Coordinator::TakeReports(const v1::MemberReports& reports) {
 
 void Coordinator::MaybeOver() {
   if (over_called_ || linger_timer_ != 0) return;
-  const bool linked = std::any_of(agents_.begin(), agents_.end(),
-                                  [](const auto& item) { return item.second.link != nullptr; });
-  if (!core_.over() || linked) return;
+  if (!core_.over() || !nodes_.Here().empty()) return;
   linger_timer_ = loop_.After(kLinger, [this] {
     linger_timer_ = 0;
     over_called_ = true;
@@ -450,26 +440,6 @@ void Coordinator::MaybeOver() {
     if (prober_) next = [worker = prober_.get(), then = std::move(next)] { worker->Do(then); };
     worker_.Do(checkpoints_.AtTheEnd(std::move(next)));
   });
-}
-
-v1::CoordinatorMessage Coordinator::NewMessage() const {
-  v1::CoordinatorMessage message;
-  message.set_gang(job_.Id());
-  message.set_term(core_.fence().term());
-  return message;
-}
-
-void Coordinator::Send(uint32_t node, const v1::CoordinatorMessage& message) {
-  SendPayload(node, message.SerializeAsString());
-}
-
-void Coordinator::SendPayload(uint32_t node, const std::string& payload) {
-  const auto found = agents_.find(node);
-  if (found != agents_.end() && found->second.link) found->second.link->Send(payload);
-}
-
-void Coordinator::Broadcast(const v1::CoordinatorMessage& message) {
-  for (const auto& [node, agent] : agents_) Send(node, message);
 }
 
 // ---- history

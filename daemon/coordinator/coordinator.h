@@ -22,6 +22,7 @@
 #include "daemon/coordinator/core.h"
 #include "daemon/coordinator/hang_watch.h"
 #include "daemon/coordinator/link_verdict.h"
+#include "daemon/coordinator/node_links.h"
 #include "daemon/coordinator/record.h"
 #include "daemon/coordinator/slurm_side.h"
 #include "daemon/coordinator/take_over.h"
@@ -35,7 +36,6 @@
 
 namespace muster {
 
-class Link;
 struct TakenRecord;  // takeover.cc
 enum class Port;
 
@@ -102,11 +102,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void Probe() override;
   void ProbeAbsent() override;
 
-  struct Agent {
-    std::shared_ptr<Link> link;
-    std::string name;
-    uint16_t lease_port = 0;
-  };
   // What an agent said before the record was ours.
   struct Early {
     uint32_t node = 0;
@@ -128,10 +123,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   [[nodiscard]] uint32_t TaskOf(uint32_t rank) const;  // past the last one for none
   // `waited_for`: see gang::Ending.
   [[nodiscard]] gang::Exit ExitOf(const v1::MemberExited& message, const std::string& waited_for = "") const;
-  void Send(uint32_t node, const v1::CoordinatorMessage& message);
-  void SendPayload(uint32_t node, const std::string& payload);
-  void Broadcast(const v1::CoordinatorMessage& message);
-  [[nodiscard]] v1::CoordinatorMessage NewMessage() const;
   void AddHistory(const std::string& kind, const std::string& text);
   void AddHistory(const std::string& kind, const std::string& text, uint64_t generation);
   void Registered(uint32_t node, const v1::Register& registration);
@@ -154,7 +145,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void AbsentProbed(const std::map<uint32_t, Port>& ports);
   void ProbeAbsentLater();
   [[nodiscard]] LeadEvents MakeLeadEvents();
-  [[nodiscard]] std::set<uint32_t> Here() const;  // nodes that have a link
 
   CoordinatorContext context_;
   std::shared_ptr<const BeatClock> clock_;  // of leases
@@ -166,6 +156,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::shared_ptr<Catalog> catalog_;
   std::function<void()> over_;
 
+  NodeLinks nodes_;
   // The end of a gang goes through these, before them worker_, from the last to the first (MaybeOver), so they are destroyed in that order.
   std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
   CheckpointSide checkpoints_;
@@ -174,8 +165,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::vector<Early> early_;
   WarmStarts warm_;
   std::optional<v1::Finish> end_;  // the record says that the gang is over: how
-  std::map<uint32_t, Agent> agents_;
-  LinkTest links_;  // the newest
+  LinkTest links_;                 // the newest
   std::map<gang::Timer, Loop::TimerId> timers_;
   Loop::TimerId takeover_timer_ = 0;
   Loop::TimerId linger_timer_ = 0;

@@ -12,7 +12,6 @@
 #include "daemon/beat/probe.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/record_of_gang.h"
-#include "daemon/link/link.h"
 
 namespace muster {
 namespace {
@@ -22,14 +21,6 @@ constexpr auto kProbeEvery = std::chrono::milliseconds(100);
 constexpr auto kRaiseRetry = std::chrono::milliseconds(300);
 
 }  // namespace
-
-std::set<uint32_t> Coordinator::Here() const {
-  std::set<uint32_t> here;
-  for (const auto& [node, agent] : agents_) {
-    if (agent.link) here.insert(node);
-  }
-  return here;
-}
 
 // Behind the record that names the witnesses: whoever comes next must know whom to ask. And names may take their time to
 // resolve.
@@ -49,8 +40,8 @@ void Coordinator::LeadWhenDurable() {
 void Coordinator::Lead(const lease::LeadSettings& settings) {
   leadership_.reset();
   leadership_ = context_.beat->Lead({job_.Unique(), beat_key_, addresses_, settings}, MakeLeadEvents());
-  for (const auto& [node, agent] : agents_) {
-    if (agent.link && !agent.name.empty()) Attend(node);
+  for (const uint32_t node : nodes_.Here()) {
+    if (!nodes_.NameOf(node).empty()) Attend(node);
   }
 }
 
@@ -83,8 +74,7 @@ void Coordinator::Probe() {
 void Coordinator::Probed(const std::vector<lease::NodeIndex>& closed, uint64_t term) {
   if (core_.lost() || !leadership_ || term != core_.fence().term()) return;
   for (const lease::NodeIndex node : closed) {
-    const auto agent = agents_.find(node);
-    if (agent == agents_.end() || !agent->second.link) core_.Refuses(node);
+    if (!nodes_.Of(node)) core_.Refuses(node);
   }
   probe_timer_ = loop_.After(kProbeEvery, [this] {
     probe_timer_ = 0;
@@ -109,23 +99,22 @@ LeadEvents Coordinator::MakeLeadEvents() {
 
 // The answer to a registration: from now on its beats count, unless the first record is still being written.
 void Coordinator::Attend(uint32_t node) {
-  const auto found = agents_.find(node);
-  if (found == agents_.end() || !found->second.link) return;
-  if (!leadership_) return Send(node, NewMessage());  // only that somebody is here
+  const auto link = nodes_.Of(node);
+  if (!link) return;
+  if (!leadership_) return nodes_.Send(node, nodes_.NewMessage());  // only that somebody is here
   leadership_->NodeAttached(node);
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   v1::Attended* attended = message.mutable_attended();
   const std::string context = fmt::format("{} {}", job_.Id(), core_.fence().term());
-  attended->set_wrapped_key(WrapKey(found->second.link->key(), beat_key_, context));
+  attended->set_wrapped_key(WrapKey(link->key(), beat_key_, context));
   attended->set_coordinator(core_.terms().lead().self);
   for (const lease::NodeIndex witness : core_.terms().lead().witnesses) attended->add_witnesses(witness);
   for (const uint32_t candidate : job_.CandidateNodes()) attended->add_candidates(candidate);
-  Send(node, message);
+  nodes_.Send(node, message);
 }
 
 void Coordinator::CloseLink(uint32_t node) {
-  Agent& agent = agents_[node];
-  if (agent.link) std::exchange(agent.link, nullptr)->Close("this node was silent for too long");
+  nodes_.Close(node, "this node was silent for too long");
 }
 
 lease::Nanos Coordinator::Now() const {

@@ -8,7 +8,7 @@ namespace muster {
 void Coordinator::Do(const gang::TestLinks& action) {
   const std::vector<uint32_t>& nodes = action.nodes;
   const gang::Gang::Node& leads = core_.gang().nodes()[nodes.front()];
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   v1::TestLinks* order = message.mutable_test_links();
   order->set_test(action.test);
   order->set_full(job_.options.preflight == wire::Preflight::kFull);
@@ -18,13 +18,13 @@ void Coordinator::Do(const gang::TestLinks& action) {
   links_ = {.nodes = nodes, .test = action.test};
   for (uint32_t place = 0; place < nodes.size(); ++place) {
     order->set_place(place);
-    Send(nodes[place], message);
+    nodes_.Send(nodes[place], message);
   }
 }
 
 void Coordinator::LinksTested(uint32_t node, const v1::LinksTested& tested) {
   gang::LinksTested event{.node = node, .test = tested.test()};
-  event.lease_port = agents_[node].lease_port = static_cast<uint16_t>(tested.lease_port());
+  event.lease_port = static_cast<uint16_t>(tested.lease_port());
   auto verdict = ReadLinkVerdict(tested.status(), tested.text(), links_.nodes, job_.hosts);
   if (verdict) {
     links_.good = tested.status() == 0 && tested.test() == links_.test && verdict->bad.empty() &&

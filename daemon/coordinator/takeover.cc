@@ -16,7 +16,6 @@
 #include "base/clock.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/record_of_gang.h"
-#include "daemon/link/link.h"
 #include "daemon/slurm/slurm.h"
 #include "daemon/slurm/topology.h"
 
@@ -158,7 +157,7 @@ void Coordinator::TryTakeOver(std::chrono::milliseconds pause) {
     loop_.Cancel(takeover_timer_);
     takeover_timer_ = loop_.After(pause, [this] {
       takeover_timer_ = 0;
-      if (!TakeOver::StillAsked(Here())) return StepDown("");
+      if (!TakeOver::StillAsked(nodes_.Here())) return StepDown("");
       if (EndedBeforeItBegan()) return;
       TryTakeOver();
     });
@@ -168,7 +167,7 @@ void Coordinator::TryTakeOver(std::chrono::milliseconds pause) {
   GangRecord mine = Record();
   mine.state = gang::ToString(gang::State::kJoining);
   worker_.Do([weak = weak_from_this(), catalog = catalog_, rules = *take_over_,
-              now = TakeOver::Try{asked_at_, Here()}, mine = std::move(mine),
+              now = TakeOver::Try{asked_at_, nodes_.Here()}, mine = std::move(mine),
               topology = job_.options.order_by_topology ? context_.topology : nullptr, &loop = loop_] {
     if (topology) topology->Refresh();  // for Settings()
     Tried tried = LookAndSwap(*catalog, rules, now, mine, [&weak] { return !weak.expired(); });
@@ -213,7 +212,7 @@ void Coordinator::AskHolder(const GangRecord& holder) {
     if (self->EndedBeforeItBegan()) return;
     if (next == NameClaim::Next::kTake) {
       // Slurm's answers take their time: agents that have left meanwhile need no name.
-      if (!TakeOver::StillAsked(self->Here())) return self->StepDown("");
+      if (!TakeOver::StillAsked(self->nodes_.Here())) return self->StepDown("");
       return self->TryTakeOver();
     }
     if (next == NameClaim::Next::kRefuse)
@@ -221,7 +220,7 @@ void Coordinator::AskHolder(const GangRecord& holder) {
     if (next == NameClaim::Next::kWait && self->waiting_ != self->holder_) {
       self->waiting_ = self->holder_;
       self->AddHistory("waiting", self->waiting_);
-      self->Broadcast(Waiting(self->NewMessage(), self->waiting_));
+      self->nodes_.Broadcast(Waiting(self->nodes_.NewMessage(), self->waiting_));
     }
     const bool waits = next == NameClaim::Next::kWait && claim.Patient();
     const std::chrono::nanoseconds pause(waits ? claim.Pause(static_cast<uint64_t>(RealtimeNs())) : 0);
@@ -261,7 +260,8 @@ void Coordinator::Begin(TakenRecord taken) {
   spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence.term,
                fence.generation, previous != nullptr && TermsOf(*previous) ? ", recovering" : "");
   if (context_.beat != nullptr) beat_key_ = origin_.key.empty() ? MakeBeatKey() : origin_.key;
-  core_.Begin(Settings(), previous, {origin_.promised, origin_.closed, asked_at_, clock_->Now()}, Here());
+  core_.Begin(Settings(), previous, {origin_.promised, origin_.closed, asked_at_, clock_->Now()},
+              nodes_.Here());
   AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, core_.fence().term()));
   core_.Go();
   LeadWhenDurable();
@@ -276,7 +276,7 @@ void Coordinator::Begin(TakenRecord taken) {
   std::map<uint32_t, std::vector<Early>> gone;
   std::vector<Early> here;
   for (Early& early : std::exchange(early_, {})) {
-    auto& those = agents_[early.node].link ? here : gone[early.node];
+    auto& those = nodes_.Of(early.node) ? here : gone[early.node];
     those.push_back(std::move(early));
   }
   for (const auto& [node, said] : gone) {
@@ -284,16 +284,16 @@ void Coordinator::Begin(TakenRecord taken) {
     Left(node);
   }
   for (const Early& early : here) {
-    if (agents_[early.node].link == early.link) take(early);  // else this coordinator has closed it
+    if (nodes_.Of(early.node) == early.link) take(early);  // else this coordinator has closed it
   }
 }
 
 // The agents have missed the end, with the coordinator that was before this one: their supervisors may leave.
 void Coordinator::OverAlready(const GangRecord& record) {
   end_ = FinishOf(record.succeeded, record.finish_cause, record.finish_code);
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   *message.mutable_finish() = *end_;
-  Broadcast(message);
+  nodes_.Broadcast(message);
   core_.Lose();
   MaybeOver();
 }
@@ -302,10 +302,10 @@ void Coordinator::Refuse(const std::string& text) {
   // What a requeued job has left behind is refused in the course of things.
   spdlog::log(job_is_over_ ? spdlog::level::warn : spdlog::level::err, "{}", text);
   refusal_ = text;
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   message.mutable_refused()->set_text(text);
   message.mutable_refused()->set_job_is_over(job_is_over_);
-  Broadcast(message);
+  nodes_.Broadcast(message);
   core_.Lose();
   leadership_.reset();
   MaybeOver();
@@ -343,12 +343,12 @@ void Coordinator::StepDown(const std::string& successor, uint64_t term) {
                successor.empty() ? "another node" : successor, core_.fence().term());
   core_.Lose();
   leadership_.reset();
-  auto message = NewMessage();
+  auto message = nodes_.NewMessage();
   message.set_term(term);
   const auto node = job_.NodeOf(successor);
   message.mutable_elsewhere()->set_known(node.has_value());
   message.mutable_elsewhere()->set_node(node.value_or(0));
-  Broadcast(message);
+  nodes_.Broadcast(message);
   MaybeOver();
 }
 
