@@ -200,7 +200,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
 
   bool confirming_ = false;
   std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined
-  Worker worker_;                               // for records
+  Worker worker_;                               // for records; it ends before checkpoints_, see there
 
   std::optional<gather::GangSide> exchanges_;  // of values between members, in this generation
   steps::GangSide steps_;
