@@ -106,7 +106,7 @@ class AgentCore {
   // The gang is over.
   void Finish() { finished_ = true; }
 
-  // ---- what the lease says: lease::EventKind has what each means. The shell has looked whether there is such a node.
+  // ---- what the lease says; lease::EventKind says what each event means. Successor gets nodes of the gang only: the shell checks that.
   void LeaseBegins();
   void Fence();
   void Claim(uint64_t term) { AskToTakeOver(term, {}, true); }

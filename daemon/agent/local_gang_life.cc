@@ -145,10 +145,9 @@ void LocalGang::ReadRecord() {
       if (!self || !self->attendance_) return;
       std::optional<AgentCore::Recorded> record;
       if (found) {
-        const std::vector<std::string>& hosts = self->job_.hosts;
-        const auto node = std::find(hosts.begin(), hosts.end(), found->host) - hosts.begin();
-        if (static_cast<size_t>(node) == hosts.size()) return;
-        record = {static_cast<uint32_t>(node), found->term, found->witnesses};
+        const auto node = self->job_.NodeOf(found->host);
+        if (!node) return;
+        record = {*node, found->term, found->witnesses};
       }
       if (self->core_.Learned(record))
         spdlog::info("gang {}: {} coordinates by the record, term {}", self->job_.Id(), found->host,

@@ -73,7 +73,7 @@ std::optional<uint64_t> CheckpointSide::SavedIn(uint64_t step) const {
 std::function<void()> CheckpointSide::AtTheEnd(std::function<void()> then) {
   over_ = true;
   storage_.End();
-  // The last generation's too: nobody comes after it who would remove what it has left. A job that is requeued goes on.
+  // What the last generation has left is removed now, too: no other generation will remove it, unless the job is requeued and goes on.
   auto next = orphans_.AtTheEnd(core_.ending().finished() && !core_.lost(), std::move(then));
   return [this, next = std::move(next)] { committer_.Do([this, next] { removals_.AtTheEnd(next); }); };
 }

@@ -41,15 +41,15 @@ class CheckpointSide final : public CoordinatorCore::SaveShell {
   CheckpointSide(Loop& loop, const Config& config, const GangJob& job, const std::shared_ptr<Store>& store,
                  std::shared_ptr<Catalog> catalog, CoordinatorCore& core, Hooks hooks);
 
-  // What the store has, when the record is taken. The gang is there since `created_ns`.
+  // The coordinator has taken the record: takes over what the store has of the gang, which began at `created_ns`.
   void Take(const GangHead& head, int64_t created_ns);
-  // There is a new generation, of which nothing is committed.
+  // A new generation begins, and has committed nothing yet.
   void BeginGeneration() { written_.clear(); }
   // Has the store asked how much room the user has, where that is not known.
   void LookAtRoom() { storage_.Look(); }
   // Removes what older generations have left in the store.
   void Collect() { orphans_.Collect(); }
-  // What nodes say.
+  // The nodes' messages.
   void Take(const v1::ShardWritten& written);
   void Take(const v1::ShardRestored& restored);
   // The failures that coordinators before this one have told a node of.

@@ -232,7 +232,7 @@ class CoordinatorCore {
   void Do(const gang::Persist& /*action*/) { Persist(); }
   void Do(const gang::RejectCheckpoint& action);
   void Do(const gang::RequeueJob& action);
-  // Goes straight to the part of the shell that has the action.
+  // Calls `Do` of that part of the shell which carries out actions of this kind.
   void Do(const auto& action) {
     if constexpr (requires { shells_.slurm.Do(action); }) {
       shells_.slurm.Do(action);

@@ -117,7 +117,7 @@ Memory Gang::Remember() const {
   memory.last_signature = last_signature_;
   memory.active = active_;
   const auto exits = [this](uint32_t node) { return nodes_[node].exiting > 0; };
-  // A coordinator that recovers hands on what the record says: another may take over before all nodes are here.
+  // A coordinator that recovers keeps what the record says of the nodes before: another coordinator may take over before all nodes register.
   const bool recovers = state_ == State::kRecovering && !before_.empty();
   if (recovers || (state_ == State::kStarting && std::any_of(before_.begin(), before_.end(), exits))) {
     memory.before = before_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <thread>
 #include <utility>
@@ -29,6 +30,15 @@ class LoopThread {
     auto given = task.get_future();
     loop_.Post([&task] { task(); });
     return given.get();
+  }
+  // Whether `so` comes true on the loop's thread in a minute of real time: answers of threads and processes come at times of their own.
+  bool Eventually(const std::function<bool()>& so) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!Do(so)) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
   }
   // Moves the time; what is due then has been done when this returns.
   void Move(Loop::Time::duration by) {

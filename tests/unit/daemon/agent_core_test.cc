@@ -279,7 +279,7 @@ class AStartThatWaits : public AgentRules {
     shell_.may_start = true;
     Said();
   }
-  // What is started when the time to try again has come.
+  // What the core orders when the shell tries the waiting start again.
   std::vector<std::string> StartedNow() {
     Said();
     core_.StartDue();

@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -104,16 +103,8 @@ class CheckpointSideTest : public ::testing::Test {
       }
     });
   }
-  bool Eventually(const std::function<bool()>& so) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!loop_.Do(so)) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return true;
-  }
   bool Committed(uint64_t step) {
-    return Eventually([&] { return parts_->side.newest() && parts_->side.newest()->step == step; });
+    return loop_.Eventually([&] { return parts_->side.newest() && parts_->side.newest()->step == step; });
   }
   // Of each commit that was told: its step, how many shards have a WRITE, and its error.
   std::vector<std::string> Told() {
@@ -172,7 +163,7 @@ TEST_F(CheckpointSideTest, ACommitThatTheStoreDoesNotTakeNowIsMadeAgain) {
   Recorded();
   down_ = true;
   Save(10);
-  ASSERT_TRUE(Eventually([&] { return refused_ > 0; }));
+  ASSERT_TRUE(loop_.Eventually([&] { return refused_ > 0; }));
   EXPECT_THAT(Told(), IsEmpty());
   down_ = false;
   // The answer comes at a time of its own, and the pause counts from then.

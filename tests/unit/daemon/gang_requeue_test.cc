@@ -548,7 +548,7 @@ TEST_F(GangTerminatingBefore, ByACancelTheGangEnds) {
   EXPECT_NE(rig.NoteOf("terminated"), "");
 }
 
-// The members have ended by the SIGTERM of a scancel, and the nodes register before they tell of SIGTERM.
+// A scancel's SIGTERM has ended the members. The nodes register with a new coordinator before they tell it of that SIGTERM.
 class GangCancelledMeanwhile : public GangWarnedBefore {
  protected:
   GangCancelledMeanwhile() {

@@ -171,7 +171,7 @@ TEST(LeasesUnderRandomFaults, WhenOnlyTheCoordinatorDiesNobodyFences) {
       3, 24, &totals);
 }
 
-// The same schedules in each commit: in one of some 2,000 the successor's own node fences (docs/open.md).
+// These schedules are the same in each commit: in one of some 2,000 fresh ones the successor's own node fences its members (docs/open.md).
 TEST(LeasesUnderRandomFaults, WhenACoordinatorThatIsCutOffRaisesItsTermNoOtherNodeFences) {
   constexpr uint64_t kFixed = 1'000'000;
   Totals totals;

@@ -13,7 +13,6 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -171,23 +170,14 @@ done)sh");
   [[nodiscard]] gang::Announced Announced() {
     return loop_.Do([&] { return parts_->side.announced(); });
   }
-  // Answers of the script come at a time of their own.
-  bool Eventually(const std::function<bool()>& so) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!loop_.Do(so)) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-    return true;
-  }
   bool Notes(const std::string& text) {
-    return Eventually([&] { return std::ranges::find(notes_, text) != notes_.end(); });
+    return loop_.Eventually([&] { return std::ranges::find(notes_, text) != notes_.end(); });
   }
-  // Waits for the answers to all that was asked so far, and gives the number of questions about the job.
+  // Waits until the script has answered all questions so far. The result is how many of them asked for the job.
   int64_t Questions() {
     bool answered = false;
     loop_.Do([&] { parts_->slurm.NodeResume("n0", [&](const Status& /*status*/) { answered = true; }); });
-    EXPECT_TRUE(Eventually([&] { return answered; }));
+    EXPECT_TRUE(loop_.Eventually([&] { return answered; }));
     std::istringstream asked(script_.Text("asked"));
     int64_t questions = 0;
     for (std::string line; std::getline(asked, line);) questions += line == "job" ? 1 : 0;
@@ -441,7 +431,7 @@ TEST_F(SlurmSideTest, AJobThatSlurmHasRequeuedMayRunAtOnce) {
   EXPECT_EQ(Questions(), 1);
   EXPECT_THAT(NotesSoFar(),
               ElementsAre("requeue: Slurm has requeued the job: it may run again as soon as there is room"));
-  EXPECT_TRUE(Eventually([&] { return script_.Text("told").starts_with("requeue"); }));
+  EXPECT_TRUE(loop_.Eventually([&] { return script_.Text("told").starts_with("requeue"); }));
 }
 
 TEST_F(SlurmSideTest, AJobThatIsNotToBeRequeuedStaysInSlurmsHands) {
@@ -476,7 +466,7 @@ TEST_F(SlurmSideTest, AFormerCoordinatorSetsNobodyDown) {
   loop_.Do([&] { fence_ = Fence{2, 1}; });
   Said();
   Silence(2);
-  ASSERT_TRUE(Eventually([&] { return reads_ == 1; }));
+  ASSERT_TRUE(loop_.Eventually([&] { return reads_ == 1; }));
   loop_.Move(3 * kLease);
   EXPECT_THAT(Said(), Contains("find successor"));
   EXPECT_THAT(NotesSoFar(), IsEmpty());
@@ -488,7 +478,7 @@ TEST_F(SlurmSideTest, AStoreThatHasTheTermThatIsBeingRaisedIsAskedAgain) {
     parts_->core.RaiseTerm();
   });
   Silence(2);
-  ASSERT_TRUE(Eventually([&] { return reads_ == 1; }));
+  ASSERT_TRUE(loop_.Eventually([&] { return reads_ == 1; }));
   loop_.Do([&] { parts_->core.TermRaised({}); });
   loop_.Move(milliseconds(300));
   EXPECT_TRUE(Notes("slurm: n2 is set DOWN"));
@@ -497,7 +487,7 @@ TEST_F(SlurmSideTest, AStoreThatHasTheTermThatIsBeingRaisedIsAskedAgain) {
 TEST_F(SlurmSideTest, AnAnswerFromBeforeThisHostStoodStillIsAskedForAgain) {
   loop_.Do([&] { age_ = kLease + milliseconds(1); });
   Silence(2);
-  ASSERT_TRUE(Eventually([&] { return reads_ == 1; }));
+  ASSERT_TRUE(loop_.Eventually([&] { return reads_ == 1; }));
   loop_.Move(milliseconds(299));
   EXPECT_THAT(NotesSoFar(), IsEmpty());
   loop_.Do([&] { age_ = kLease; });
@@ -509,7 +499,7 @@ TEST_F(SlurmSideTest, AnAnswerFromBeforeThisHostStoodStillIsAskedForAgain) {
 TEST_F(SlurmSideTest, MostWitnessesWillDoWhereTheStoreIsAway) {
   loop_.Do([&] { fence_ = Error{Errc::kUnavailable, "no answer"}; });
   Silence(2);
-  ASSERT_TRUE(Eventually([&] { return reads_ == 1; }));
+  ASSERT_TRUE(loop_.Eventually([&] { return reads_ == 1; }));
   loop_.Move(2 * kLease);
   EXPECT_THAT(NotesSoFar(), IsEmpty()) << "nobody follows this coordinator";
   loop_.Do([&] { parts_->core.SetQuorum(true); });
@@ -532,7 +522,7 @@ TEST_F(SlurmSideTest, TheScriptsNodeIsSetDownWhenTheGangIsOver) {
     parts_->core.Feed(gang::JobFacts{.batch_node = 2, .can_requeue = false});
     parts_->core.Silent({2, 0});
   });
-  ASSERT_TRUE(Eventually([&] { return reads_ == 1; }));
+  ASSERT_TRUE(loop_.Eventually([&] { return reads_ == 1; }));
   EXPECT_THAT(NotesSoFar(), IsEmpty());
   loop_.Do([&] {
     parts_->core.Feed(gang::NodeStopped{0, 1});
@@ -554,7 +544,8 @@ TEST_F(SlurmSideTest, ARequeueWithoutItsScriptsNodeTellsTheOthersAndSetsThatNode
     parts_->side.Requeue();
   });
   EXPECT_TRUE(Notes("end: the job is requeued: too few nodes"));
-  EXPECT_TRUE(Eventually([&] { return script_.Text("told").find("requeue\nrelease") != std::string::npos; }));
+  EXPECT_TRUE(
+      loop_.Eventually([&] { return script_.Text("told").find("requeue\nrelease") != std::string::npos; }));
   EXPECT_THAT(script_.Text("told"), HasSubstr("requeue\nnode_down n1\nnode_down n0\nrequeue\n"));
 }
 

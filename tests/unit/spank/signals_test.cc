@@ -15,13 +15,18 @@ constexpr char kTrapAll[] =
     "for s in HUP INT QUIT USR1 USR2 ALRM TERM CONT TSTP WINCH; do trap \"echo $s\" $s; done;"
     "echo ready; while :; do sleep 0.01; done";
 
-TEST(Signals, EachReachesTheProgramOnce) {
-  Rig rig;
+// Has a member run that says which signal it gets.
+void Trap(Rig& rig) {
   rig.Launch();
   rig.Welcome();
   rig.Start(1, kTrapAll);
   rig.ExpectExecuted(1);
   rig.ReadStdout("ready\n");
+}
+
+TEST(Signals, EachReachesTheProgramOnce) {
+  Rig rig;
+  Trap(rig);
   std::string expected;
   const std::pair<int, const char*> all[] = {
       {SIGHUP, "HUP"},   {SIGINT, "INT"},   {SIGQUIT, "QUIT"}, {SIGUSR1, "USR1"},   {SIGUSR2, "USR2"},
@@ -53,11 +58,7 @@ TEST(Signals, ThatTheJobWantsBeforeItsEndAreToldOf) {
   Rig rig;
   rig.settings.warn_signal = SIGUSR1;
   rig.settings.warn_seconds = 90;
-  rig.Launch();
-  rig.Welcome();
-  rig.Start(1, kTrapAll);
-  rig.ExpectExecuted(1);
-  rig.ReadStdout("ready\n");
+  Trap(rig);
   kill(rig.supervisor(), SIGUSR2);
   EXPECT_EQ(rig.ReadStdout("\n"), "USR2\n");
   kill(rig.supervisor(), SIGUSR1);
@@ -75,11 +76,7 @@ TEST(Signals, SigtermMayBeTheWarning) {
   Rig rig;
   rig.settings.warn_signal = SIGTERM;
   rig.settings.warn_seconds = 60;
-  rig.Launch();
-  rig.Welcome();
-  rig.Start(1, kTrapAll);
-  rig.ExpectExecuted(1);
-  rig.ReadStdout("ready\n");
+  Trap(rig);
   kill(rig.supervisor(), SIGTERM);
   EXPECT_EQ(rig.Expect<wire::Signalled>(Type::kSignalled).warn_seconds, 60U);
 }
@@ -89,11 +86,7 @@ TEST(Signals, EachSigtermIsToldOf) {
   Rig rig;
   rig.settings.warn_signal = SIGTERM;
   rig.settings.warn_seconds = 60;
-  rig.Launch();
-  rig.Welcome();
-  rig.Start(1, kTrapAll);
-  rig.ExpectExecuted(1);
-  rig.ReadStdout("ready\n");
+  Trap(rig);
   for (int count = 0; count < 2; ++count) {
     kill(rig.supervisor(), SIGTERM);
     EXPECT_EQ(rig.Expect<wire::Signalled>(Type::kSignalled).signal, static_cast<uint32_t>(SIGTERM));
