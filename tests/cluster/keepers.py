@@ -27,14 +27,20 @@ class Keeper:
         paths = [self.job.files / f"{name}.{rank}" for rank in range(RANKS)]
         return [path.read_text().strip() for path in paths if path.exists()]
 
-    def _all(self, name: str) -> set[str]:
-        def there() -> bool:
-            if not self.job.running() and len(self._values(name)) < RANKS:
-                raise AssertionError(f"the gang ended with {self.job.wait()} before {name}")
-            return len(self._values(name)) == RANKS
+    def _all(self, *names: str) -> tuple[str, set[str]]:
+        """Waits until all members have written a file with one of these names. The result is that name, and what they wrote."""
+        what = " or ".join(names)
 
-        self.case.wait(there, f"{name} of all members")
-        return set(self._values(name))
+        def there() -> str | None:
+            over = not self.job.running()
+            if name := next((name for name in names if len(self._values(name)) == RANKS), None):
+                return name
+            if over:
+                raise AssertionError(f"the gang ended with {self.job.wait()} before {what}")
+            return None
+
+        name = self.case.wait(there, f"{what} of all members")
+        return name, set(self._values(name))
 
     def committed(self, step: int) -> list[str]:
         """What members have written that know this step to be committed."""
@@ -52,11 +58,15 @@ class Keeper:
         self.allow(*steps)
         self._all(f"committed.{steps[-1]}")
 
+    def restarted(self, *generations: int) -> tuple[int, int]:
+        """The first of these generations of which all members have started, and the step from which: the same for all."""
+        name, steps = self._all(*(f"started.{generation}" for generation in generations))
+        self.case.assertEqual(len(steps), 1, f"{name}: {steps}")
+        return int(name.split(".")[1]), int(steps.pop())
+
     def started(self, generation: int) -> int:
-        """The step from which a generation started: the same for all its members."""
-        steps = self._all(f"started.{generation}")
-        self.case.assertEqual(len(steps), 1, f"generation {generation} started from {steps}")
-        return int(steps.pop())
+        """The step from which a generation started."""
+        return self.restarted(generation)[1]
 
     def kill_one(self, node: str = THIRD) -> None:
         """Kills a node's last member's program."""
