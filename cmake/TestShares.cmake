@@ -17,8 +17,9 @@ foreach(row ${rows})
   list(APPEND MUSTER_COSTS ${CMAKE_MATCH_1})
 endforeach()
 
-# muster_test_share(NAME... [IDLE] [SLOTS N] [FIRST]): sets the tests' COST, by which ctest starts the longest first, and their
-# slots: one to six by the table, one of an IDLE test, whose command scripts/idle runs, or N. FIRST: before all that are not.
+# muster_test_share(NAME... [IDLE] [SLOTS N] [FIRST]): sets the tests' slots: one to six by the table, one of an IDLE test, whose
+# command scripts/idle runs, or N. Sets their COST, too, by which ctest starts those with most slots first, and of these the longest:
+# small tests find room beside large ones, and large ones find none beside small ones. FIRST: before all that are not.
 # A test without a row counts as a minute with half a processor.
 function(muster_test_share)
   cmake_parse_arguments(S "IDLE;FIRST" "SLOTS" "" ${ARGN})
@@ -29,9 +30,9 @@ function(muster_test_share)
       set(wall ${MUSTER_WALL_${name}})
       set(cpu ${MUSTER_CPU_${name}})
     endif()
-    # On a machine half as fast the processor takes twice as long, and the rest of the time stays: the share is 2 cpu / (wall + cpu)
-    # there, which is rounded up to slots.
-    math(EXPR slots "(4 * 2 * ${cpu} + ${wall} + ${cpu} - 1) / (${wall} + ${cpu})")
+    # On a machine that is two thirds as fast the processor takes 3/2 as long, and the rest of the time stays: the share there is
+    # 3 cpu / (2 wall + cpu), which is rounded up to slots.
+    math(EXPR slots "(4 * 3 * ${cpu} + 2 * ${wall} + ${cpu} - 1) / (2 * ${wall} + ${cpu})")
     if(S_IDLE)
       set(slots 1)
     elseif(S_SLOTS)
@@ -39,10 +40,11 @@ function(muster_test_share)
     elseif(slots GREATER 6)
       set(slots 6)
     endif()
+    math(EXPR cost "1000 * ${slots} + ${wall}")
     if(S_FIRST)
-      math(EXPR wall "${wall} + 10000")
+      math(EXPR cost "${cost} + 10000")
     endif()
-    set_tests_properties(${name} PROPERTIES COST ${wall} PROCESSORS ${slots})
+    set_tests_properties(${name} PROPERTIES COST ${cost} PROCESSORS ${slots})
   endforeach()
   set_property(GLOBAL APPEND PROPERTY MUSTER_SHARED_TESTS ${S_UNPARSED_ARGUMENTS})
 endfunction()
