@@ -174,7 +174,7 @@ void Coordinator::Do(const gang::Note& action) {
     restart_cause_ = core_.gang().last_fault() ? core_.gang().last_fault()->what : action.text;
   if (action.kind == "fault") {
     cause_ = restart_cause_;
-    slurm_.Comment(action.text);
+    slurm_.CommentOnFault(action.text);
   }
   AddHistory(action.kind, action.text, action.generation);
 }

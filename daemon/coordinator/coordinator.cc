@@ -391,6 +391,7 @@ void Coordinator::OnExited(const v1::MemberExited& message) {
 
 // A generation that has begun to run is watched, one that ends is not any more.
 void Coordinator::Fed(gang::State before, uint64_t generation) {
+  slurm_.Fed();
   const bool another = generation != core_.gang().generation();
   if (before == gang::State::kRecovering) found_ = core_.gang().generation();
   if (another) hangs_.Forget();

@@ -20,6 +20,7 @@ constexpr int64_t kMarginShare = 4;
 // slurmctld looks each half a minute, and sends the signal up to a minute before it is due.
 constexpr int64_t kWarnedBefore = 75;  // seconds
 constexpr int64_t kForRequeueMs = 20'000;
+constexpr auto kStartsMeanwhile = std::chrono::seconds(5);
 constexpr size_t kMinWitnesses = 2;  // nodes that must be there for one to be called down
 
 int64_t LeftMs(const SlurmJob& facts) {
@@ -60,6 +61,7 @@ SlurmSide::SlurmSide(Loop& loop, Slurm* slurm, const GangJob& job, CoordinatorCo
       core_(core),
       settings_(settings),
       hooks_(std::move(hooks)),
+      comment_timer_(loop),
       timer_(loop),
       calls_(loop) {}
 
@@ -324,7 +326,23 @@ void SlurmSide::Requeue() {
   }));
 }
 
+// For a comment slurmctld answers two questions, and a start that takes milliseconds would share the processors with them.
+void SlurmSide::CommentOnFault(const std::string& text) {
+  comment_ = text;
+  comment_timer_.After(kStartsMeanwhile, [this] { SetComment(); });
+}
+
+void SlurmSide::Fed() {
+  const gang::State state = core_.gang().state();
+  if (state != gang::State::kStarting && state != gang::State::kRecovering) SetComment();
+}
+
+void SlurmSide::SetComment() {
+  if (!comment_.empty() && !core_.lost()) Comment(std::exchange(comment_, ""));
+}
+
 void SlurmSide::Comment(const std::string& text) {
+  comment_.clear();
   if (slurm_ == nullptr) return;
   slurm_->SetComment(Run(), "muster: " + text, calls_.Here([this](const Status& done) {
     if (done || std::exchange(comment_refused_, true)) return;

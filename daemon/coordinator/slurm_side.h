@@ -50,8 +50,11 @@ class SlurmSide final : public CoordinatorCore::SlurmShell {
   void Begin();
   // A task has a signal from Slurm.
   void OnTerminating(const v1::Terminating& message);
-  // Sets the job's comment.
-  void Comment(const std::string& text);
+  // The job's comment is to be `text`, if there is one: when the next generation runs, or its start has taken long. The comment on a lost
+  // node is set at once, and takes its place.
+  void CommentOnFault(const std::string& text);
+  // The gang's state may be another one.
+  void Fed();
   // The gang is over, and its nodes are told.
   void Finished();
   // What Slurm has said of the job's end.
@@ -71,6 +74,8 @@ class SlurmSide final : public CoordinatorCore::SlurmShell {
   void SetDown(const gang::LoseNode& action, const Status& newest);
   void SetDownIfNewest(const gang::LoseNode& action, const std::shared_ptr<bool>& settled);
   void SetDownByQuorum(const gang::LoseNode& action, const std::shared_ptr<bool>& settled);
+  void SetComment();
+  void Comment(const std::string& text);
   [[nodiscard]] JobRun Run() const;
 
   Loop& loop_;
@@ -89,8 +94,10 @@ class SlurmSide final : public CoordinatorCore::SlurmShell {
   uint32_t warn_seconds_ = 0;
   gang::Announced announced_ = gang::Announced::kNothing;
   std::optional<SlurmJob> facts_;  // as Slurm last said
-  bool comment_refused_ = false;   // Slurm did not take the job's comment, and that was said
-  Timer timer_;                    // of the next question
+  std::string comment_;            // on a fault, that Slurm is to be told; "": none
+  Timer comment_timer_;
+  bool comment_refused_ = false;  // Slurm did not take the job's comment, and that was said
+  Timer timer_;                   // of the next question
   OwnedCalls calls_;
 };
 

@@ -249,6 +249,8 @@ void Coordinator::Begin(TakenRecord taken) {
     created_ns_ = previous->created_ns;
     cause_ = previous->first_cause;
     restart_cause_ = previous->restart_cause;
+    // The former coordinator may have ended before it told Slurm.
+    if (Is(*previous, gang::State::kStarting)) slurm_.CommentOnFault(cause_);
   }
   slurm_.Take(created_ns_);
   if (taken.record) {

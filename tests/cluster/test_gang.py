@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
 from harness import MEMBER, SOON, ClusterCase, Job, Record  # noqa: E402
-from vc.names import BUILD_IN_NODE  # noqa: E402
+from vc.names import BUILD_IN_NODE, CONTROLLER  # noqa: E402
 
 
 def setUpModule() -> None:
@@ -54,6 +54,9 @@ class Restart(ClusterCase):
         self.kill_member(victim, signal.SIGSEGV)
         job.wait_for_generation(2, 4)
         self.wait(lambda: "ms after the fault" in job.err, "the report of the restart")
+        comment = rf"AdminComment=muster: rank 2 on {victim.host} \(python3, pid {victim.pid}\) was killed by SIGSEGV"
+        show = ["scontrol", "show", "job", job.id]
+        self.wait(lambda: re.search(comment, self.cluster.exec(CONTROLLER, show).stdout), "the job's comment in Slurm")
         job.release()
         self.assertEqual(job.wait(), 0)
         self.assertRegex(job.err, rf"generation 1 ended: rank 2 on {victim.host} \(python3, pid {victim.pid}\) was killed by SIGSEGV")

@@ -26,11 +26,14 @@ namespace muster {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr uint32_t kSlurmNodes = 3;
 constexpr milliseconds kLease(800);
@@ -102,7 +105,7 @@ class SlurmSideTest : public ::testing::Test {
  protected:
   SlurmSideTest() {
     script_.Write(R"sh(while ask; do
-  [[ $do == job || $do == node_resume ]] || sed 's/.*"node":"\([a-z0-9]*\)".*/ \1/;t;s/.*//' <<<"$line" | sed "s/^/$do/" >> told
+  [[ $do == job || $do == node_resume ]] || sed 's/.*"\(node\|text\)":"\([^"]*\)".*/ \2/;t;s/.*//' <<<"$line" | sed "s/^/$do/" >> told
   echo $do >> asked
   if [ $do != job ]; then
     ok '{"changed":true,"requeued":false,"released":true}'
@@ -200,6 +203,34 @@ done)sh");
       for (uint32_t node = 0; node < kSlurmNodes; ++node) parts_->core.Feed(gang::NodeStopped{node, 1});
       return parts_->core.gang().state();
     });
+  }
+  // The members of generation 1 have been stopped, and those of generation 2 are to start.
+  void StartAgain() {
+    loop_.Do([&] {
+      parts_->core.Feed(gang::MemberExited{0, 1, {.status = SIGSEGV}});
+      for (uint32_t node = 0; node < kSlurmNodes; ++node) parts_->core.Feed(gang::NodeStopped{node, 1});
+      EXPECT_EQ(parts_->core.gang().state(), gang::State::kStarting);
+    });
+  }
+  void Comment(const std::string& text) {
+    loop_.Do([&] {
+      parts_->side.CommentOnFault(text);
+      parts_->side.Fed();
+    });
+  }
+  // What Slurm has been told of the job's comment. Another job's comment goes the same way behind it.
+  std::string Comments() {
+    bool answered = false;
+    loop_.Do([&] {
+      parts_->slurm.SetComment({.job_id = 13}, "probe", [&](const Status& /*done*/) { answered = true; });
+    });
+    EXPECT_TRUE(loop_.Eventually([&] { return answered; }));
+    std::istringstream told(script_.Text("told"));
+    std::string comments;
+    for (std::string line; std::getline(told, line);) {
+      if (line.starts_with("comment") && line != "comment probe") comments += line + "\n";
+    }
+    return comments;
   }
   gang::Memory Remembered() {
     return loop_.Do([&] { return parts_->core.gang().Remember(); });
@@ -449,10 +480,54 @@ TEST_F(SlurmSideTest, AJobThatIsNotToBeRequeuedStaysInSlurmsHands) {
 TEST_F(SlurmSideTest, TheNewestCoordinatorSetsALostNodeDownAfterTheComment) {
   Silence(2);
   ASSERT_TRUE(Notes("slurm: n2 is set DOWN"));
-  EXPECT_EQ(script_.Text("told"), "comment\nnode_down n2\n");
+  EXPECT_THAT(script_.Text("told"),
+              AllOf(StartsWith("comment muster: node n2"), EndsWith("\nnode_down n2\n")));
   EXPECT_EQ(loop_.Do([&] { return reads_; }), 1);
   loop_.Move(3 * kLease);
   EXPECT_THAT(NotesSoFar(), ElementsAre("slurm: n2 is set DOWN")) << "once";
+}
+
+TEST_F(SlurmSideTest, AFaultsCommentIsSetWhenTheNextGenerationRuns) {
+  Comment("a fault that the gang survives");
+  EXPECT_EQ(Comments(), "comment muster: a fault that the gang survives\n");
+  StartAgain();
+  Comment("a fault");
+  EXPECT_EQ(Comments(), "comment muster: a fault that the gang survives\n") << "the start goes first";
+  loop_.Do([&] {
+    for (uint32_t task = 0; task < kSlurmNodes; ++task) {
+      parts_->core.Feed(gang::MemberExecuted{task, 2, 0});
+      parts_->side.Fed();
+    }
+  });
+  EXPECT_THAT(Comments(), EndsWith("comment muster: a fault\n"));
+}
+
+TEST_F(SlurmSideTest, AFaultsCommentWaitsForNoStartThatTakesLong) {
+  StartAgain();
+  Comment("a fault");
+  loop_.Move(milliseconds(4'999));
+  EXPECT_EQ(Comments(), "");
+  loop_.Move(milliseconds(1));
+  EXPECT_EQ(Comments(), "comment muster: a fault\n");
+  loop_.Move(milliseconds(60'000));
+  EXPECT_EQ(Comments(), "comment muster: a fault\n") << "once";
+}
+
+TEST_F(SlurmSideTest, ALostNodesCommentTakesThePlaceOfAnothersThatIsNotSetYet) {
+  StartAgain();
+  Comment("a fault");
+  Silence(2);
+  ASSERT_TRUE(Notes("slurm: n2 is set DOWN"));
+  loop_.Move(milliseconds(5'000));
+  EXPECT_THAT(Comments(), AllOf(StartsWith("comment muster: node n2"), Not(HasSubstr("a fault"))));
+}
+
+TEST_F(SlurmSideTest, ACoordinatorThatHasASuccessorCommentsOnNothing) {
+  StartAgain();
+  Comment("a fault");
+  loop_.Do([&] { parts_->core.Lose(); });
+  loop_.Move(milliseconds(5'000));
+  EXPECT_EQ(Comments(), "");
 }
 
 TEST_F(SlurmSideTest, WithoutASecondObserverNoNodeIsSetDown) {
@@ -555,7 +630,8 @@ TEST_F(SlurmSideTest, WithoutSlurmNothingIsToldAndNothingRequeued) {
   Silence(2);
   Signal(SIGTERM);
   loop_.Do([&] {
-    parts_->side.Comment("n2 is lost");
+    parts_->side.CommentOnFault("n2 is lost");
+    parts_->side.Fed();
     parts_->side.Do(gang::DrainInSlurm{1, "sick"});
     EXPECT_FALSE(parts_->side.OrderRequeue({.reason = "too few nodes"}));
   });
