@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/coordinator/record_of_gang.h"
 #include "daemon/proto/node_table.h"
 
 namespace muster {
 namespace {
 
 constexpr auto kActionRetry = std::chrono::milliseconds(1000);
+constexpr auto kRaiseRetry = std::chrono::milliseconds(300);
 // For the record that says that the gang is given up; after that most of the gang will do.
 constexpr auto kEndDurable = std::chrono::seconds(10);
 // A commit that is under way comes before the next generation's record, under which it would be refused.
@@ -159,6 +161,47 @@ void Coordinator::WriteRecord(const RecordFence::Advance& advance) {
       if (self->core_.RecordWritten(generation, state, asked)) self->checkpoints_.Collect();
     });
   });
+}
+
+void Coordinator::WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) {
+  GangRecord record = Record();
+  record.term = advance.to.term;
+  SetWitnesses(sets, &record);
+  worker_.Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_, advance,
+              text = record.Encode(), &loop = loop_] {
+    const Status raised = catalog->AdvanceForSure(advance.from, advance.to, text, [&](const Error&) {
+      if (!mine()) return false;
+      std::this_thread::sleep_for(kRaiseRetry);
+      return mine();
+    });
+    loop.Post([weak, raised] {
+      if (const auto self = weak.lock()) self->core_.TermRaised(raised);
+    });
+  });
+}
+
+void Coordinator::ReadHead(std::function<void(const Result<GangHead>&, lease::Nanos)> then) {
+  context_.reader->Do(
+      [weak = weak_from_this(), catalog = catalog_, clock = clock_, then = std::move(then), &loop = loop_] {
+        const lease::Nanos asked_at = clock->Now();
+        const Result<GangHead> head = catalog->Load();
+        loop.Post([weak, head, asked_at, then] {
+          if (const auto self = weak.lock()) then(head, asked_at);
+        });
+      });
+}
+
+void Coordinator::AskTerm() {
+  if (confirming_) return;
+  confirming_ = true;
+  ReadHead([this](const Result<GangHead>& head, lease::Nanos asked_at) {
+    confirming_ = false;
+    if (head) core_.StoreHasTerm(head->fence.term, asked_at);
+  });
+}
+
+void Coordinator::CloseLink(uint32_t node) {
+  nodes_.Close(node, "this node was silent for too long");
 }
 
 void Coordinator::Do(const gang::ReportToJob& action) {

@@ -51,6 +51,9 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       store_(context_.store),
       catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
       nodes_(job_, core_),
+      lease_(loop_, context_.beat, clock_, job_, core_, nodes_,
+             {.silence_ms = config_.silence_ms, .port = static_cast<uint16_t>(config_.port)},
+             [this] { AskTerm(); }),
       checkpoints_(
           loop_, config_, job_, store_, catalog_, core_,
           {.tell =
@@ -80,7 +83,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                     message.mutable_refused()->set_slurm_ends_it(true);
                     nodes_.Broadcast(message);
                   }}),
-      core_({*this, slurm_, checkpoints_},
+      core_({*this, slurm_, checkpoints_, lease_},
             Terms(static_cast<lease::NodeIndex>(job_.NodeOf(self_).value_or(0)), job_.CandidateNodes(),
                   {.after_loss = config_.silence_ms * lease::kMillisecond,
                    .to_grow = config_.reconnect_ms * lease::kMillisecond}),
@@ -116,12 +119,9 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
 
 Coordinator::~Coordinator() {
   core_.Lose();  // the threads try nothing again
-  leadership_.reset();
+  lease_.End();
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
-  for (const Loop::TimerId timer :
-       {takeover_timer_, linger_timer_, finish_timer_, probe_timer_, absent_timer_, raise_timer_}) {
-    loop_.Cancel(timer);
-  }
+  for (const Loop::TimerId timer : {takeover_timer_, linger_timer_, finish_timer_}) loop_.Cancel(timer);
   nodes_.CloseAll("the coordinator has stopped");
 }
 
@@ -438,8 +438,7 @@ void Coordinator::MaybeOver() {
     // Behind what is still to be done, the record before all: it is not lost when the store is slow, and the loop does not
     // wait for it in the destructor.
     std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
-    if (prober_) next = [worker = prober_.get(), then = std::move(next)] { worker->Do(then); };
-    worker_.Do(checkpoints_.AtTheEnd(std::move(next)));
+    worker_.Do(checkpoints_.AtTheEnd(lease_.AtTheEnd(std::move(next))));
   });
 }
 

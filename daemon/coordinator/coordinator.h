@@ -1,7 +1,7 @@
 // Decides for one gang: feeds the state machine, carries out its actions and keeps the record.
 //
 // takeover.cc takes the record over, coordinator.cc talks to the agents, actions.cc carries out what the state machine
-// orders, leases.cc knows which nodes live. CheckpointSide commits checkpoints, SlurmSide tells Slurm and asks it.
+// orders. LeaseSide knows which nodes live, CheckpointSide commits checkpoints, SlurmSide tells Slurm and asks it.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,12 @@
 #include "base/loop.h"
 #include "base/worker.h"
 #include "ceph/catalog/catalog.h"
-#include "daemon/beat/beat.h"
+#include "daemon/beat/beat_clock.h"
 #include "daemon/coordinator/checkpoint_side.h"
 #include "daemon/coordinator/coordinator_context.h"
 #include "daemon/coordinator/core.h"
 #include "daemon/coordinator/hang_watch.h"
+#include "daemon/coordinator/lease_side.h"
 #include "daemon/coordinator/link_verdict.h"
 #include "daemon/coordinator/node_links.h"
 #include "daemon/coordinator/record.h"
@@ -37,7 +38,6 @@
 namespace muster {
 
 struct TakenRecord;  // takeover.cc
-enum class Port;
 
 // On the loop's thread only; what blocks goes to threads of its own: one writes records, in order, and waits for nothing
 // else; another commits checkpoints, each when its generation's record is in the store.
@@ -68,8 +68,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   [[nodiscard]] const GangJob& job() const { return job_; }
 
  private:
-  // ---- what the core orders: actions.cc, leases.cc, absent_nodes.cc, link_tests.cc
-  [[nodiscard]] lease::Nanos Now() const override;
+  // ---- what the core orders: actions.cc, link_tests.cc
   void Do(const gang::TestLinks& action) override;
   void Do(const gang::ReportToJob& action) override;
   void Do(const gang::Note& action) override;
@@ -86,21 +85,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void SendStop(const gang::StopGeneration& action) override;
   void BuildFinish(const gang::FinishGang& action) override;
   void SendFinish(const std::set<uint32_t>& nodes) override;
-  void Attend(uint32_t node) override;
   void CloseLink(uint32_t node) override;
   void AwaitEndRecord() override;
   void MaybeOver() override;
-  [[nodiscard]] bool HasLease() const override { return leadership_ != nullptr; }
-  void Lead(const lease::LeadSettings& settings) override;
-  void NodeAttached(uint32_t node) override;
-  void NodeClosed(uint32_t node) override;
-  void NodeRemoved(uint32_t node) override;
-  void SetStop(uint64_t generation) override;
-  void StoreConfirmed(lease::Nanos asked_at) override;
-  void Depose(uint64_t term) override;
-  void RaiseAt(std::optional<lease::Nanos> at) override;
-  void Probe() override;
-  void ProbeAbsent() override;
 
   // What an agent said before the record was ours.
   struct Early {
@@ -137,14 +124,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::set<uint32_t> CaptureStacks(uint64_t generation);
   void TakeReports(const v1::MemberReports& reports);
 
-  // leases.cc
   // Not behind what the worker may be stuck with: the question has the store's own time limit.
   void ReadHead(std::function<void(const Result<GangHead>& head, lease::Nanos asked_at)> then);
-  void LeadWhenDurable();
-  void Probed(const std::vector<lease::NodeIndex>& closed, uint64_t term);
-  void AbsentProbed(const std::map<uint32_t, Port>& ports);
-  void ProbeAbsentLater();
-  [[nodiscard]] LeadEvents MakeLeadEvents();
 
   CoordinatorContext context_;
   std::shared_ptr<const BeatClock> clock_;  // of leases
@@ -157,8 +138,9 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::function<void()> over_;
 
   NodeLinks nodes_;
-  // The end of a gang goes through these, before them worker_, from the last to the first (MaybeOver), so they are destroyed in that order.
-  std::unique_ptr<Worker> prober_;  // while nodes of an earlier term have not been heard, or have not joined
+  // The end of a gang goes through worker_, and then through these from the last to the first (MaybeOver), so they are destroyed in
+  // that order.
+  LeaseSide lease_;
   CheckpointSide checkpoints_;
   SlurmSide slurm_;
   CoordinatorCore core_;
@@ -170,9 +152,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   Loop::TimerId takeover_timer_ = 0;
   Loop::TimerId linger_timer_ = 0;
   Loop::TimerId finish_timer_ = 0;
-  Loop::TimerId probe_timer_ = 0;
-  Loop::TimerId absent_timer_ = 0;
-  Loop::TimerId raise_timer_ = 0;
 
   std::optional<v1::Start> start_;    // of the current generation
   std::optional<v1::Finish> finish_;  // how the gang has ended
@@ -191,16 +170,12 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::optional<TakeOver> take_over_;  // from Begin
   std::string holder_;                 // of the name, in a sentence; "": no other gang has it
   std::string waiting_;                // what the job's user was told of that; "": nothing
-  std::unique_ptr<Leadership> leadership_;
-  std::vector<BeatAddress> addresses_;
-  std::string beat_key_;
-  lease::Nanos asked_at_ = 0;  // before the term was taken
+  lease::Nanos asked_at_ = 0;          // before the term was taken
 
   gang::ExitCodes exit_codes_;  // the site's, from the configuration
 
   bool confirming_ = false;
-  std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined
-  Worker worker_;                               // for records; it ends before checkpoints_, see there
+  Worker worker_;  // for records; it ends before checkpoints_, see there
 
   std::optional<gather::GangSide> exchanges_;  // of values between members, in this generation
   steps::GangSide steps_;

@@ -41,14 +41,14 @@ GangRecord CoordinatorCore::Record(const GangJob& job, const std::string& host) 
 void CoordinatorCore::Lead() {
   if (!active()) return;
   const lease::LeadSettings& lead = terms_.Lead(fence_.term(), *gang_);
-  shells_.gang.Lead(lead);
+  shells_.lease.Lead(lead);
   // Those that have come and gone before there was a lease: they are waited for no longer than others.
   for (const lease::NodeIndex node : lead.inherited ? std::vector<lease::NodeIndex>() : Terms::Away(*gang_)) {
-    shells_.gang.NodeAttached(node);
-    shells_.gang.NodeClosed(node);
+    shells_.lease.NodeAttached(node);
+    shells_.lease.NodeClosed(node);
   }
-  if (lead.inherited) shells_.gang.Probe();
-  shells_.gang.ProbeAbsent();
+  if (lead.inherited) shells_.lease.Probe();
+  shells_.lease.ProbeAbsent();
   Feed(gang::Leads{});
 }
 
@@ -109,7 +109,7 @@ void CoordinatorCore::Do(const gang::StopGeneration& action) {
   shells_.gang.SendStop(action);
   if (action.older) return;
   starts_.Stop();
-  shells_.gang.SetStop(action.generation);
+  shells_.lease.SetStop(action.generation);
   terms_.SetStop(action.generation);
 }
 
@@ -120,7 +120,7 @@ void CoordinatorCore::Persist() {
 bool CoordinatorCore::RecordWritten(uint64_t generation, gang::State state, Nanos asked_at) {
   if (lost()) return false;
   const bool news = fence_.Durable(generation);
-  shells_.gang.StoreConfirmed(asked_at);
+  shells_.lease.StoreConfirmed(asked_at);
   ending_.Recorded(state == gang::State::kFinished, state == gang::State::kRequeueing);
   MaybeSendStarts();
   MaybeSendFinish();
@@ -182,17 +182,17 @@ bool CoordinatorCore::over() const {
 
 void CoordinatorCore::Registered(uint32_t node, uint64_t started_generation, Starts::Step started_from) {
   starts_.Inherit(started_generation, started_from);
-  shells_.gang.Attend(node);
+  shells_.lease.Attend(node);
 }
 
 void CoordinatorCore::Left(uint32_t node) {
   if (!active()) return;
   // Whatever has ended the link, the lease counts the node's musterd as gone: it may have gone in that moment.
-  if (!MUSTER_PLANTED(closed_not_counted)) shells_.gang.NodeClosed(node);
+  if (!MUSTER_PLANTED(closed_not_counted)) shells_.lease.NodeClosed(node);
   Feed(gang::NodeLeft{node});
   const gang::Gang::Node& left = gang_->nodes()[node];
-  if (left.ended) terms_.Wait(shells_.gang.Now());
-  if (left.lost || left.ended) shells_.gang.NodeRemoved(node);
+  if (left.ended) terms_.Wait(shells_.lease.Now());
+  if (left.lost || left.ended) shells_.lease.NodeRemoved(node);
 }
 
 void CoordinatorCore::Heard(uint32_t node) {
@@ -202,11 +202,11 @@ void CoordinatorCore::Heard(uint32_t node) {
 
 void CoordinatorCore::Silent(const gang::NodeSilent& silent) {
   if (silent.node >= gang_->nodes().size()) return;
-  terms_.Wait(shells_.gang.Now());
+  terms_.Wait(shells_.lease.Now());
   Feed(silent);
   if (lost() || !gang_->nodes()[silent.node].lost || MUSTER_PLANTED(silent_keeps_link)) return;
   shells_.gang.CloseLink(silent.node);
-  shells_.gang.NodeRemoved(silent.node);
+  shells_.lease.NodeRemoved(silent.node);
   shells_.gang.MaybeOver();
 }
 
@@ -219,7 +219,7 @@ void CoordinatorCore::Stopped(uint32_t node, uint64_t generation) {
 void CoordinatorCore::Refuses(uint32_t node) {
   if (gang_->nodes()[node].lost) return;
   terms_.Refuses(node);
-  shells_.gang.NodeClosed(node);
+  shells_.lease.NodeClosed(node);
 }
 
 // ---- terms
@@ -251,25 +251,25 @@ bool CoordinatorCore::Overtaken(uint64_t term) {
 }
 
 void CoordinatorCore::StoreHasTerm(uint64_t term, Nanos asked_at) {
-  if (!shells_.gang.HasLease()) return;
-  if (term == fence_.term()) return shells_.gang.StoreConfirmed(asked_at);
-  if (fence_.Seen(term)) shells_.gang.Depose(term);
+  if (!shells_.lease.HasLease()) return;
+  if (term == fence_.term()) return shells_.lease.StoreConfirmed(asked_at);
+  if (fence_.Seen(term)) shells_.lease.Depose(term);
 }
 
 void CoordinatorCore::MaybeRaise() {
-  const auto at = active() && shells_.gang.HasLease() ? terms_.RaiseAt(*gang_) : std::nullopt;
-  if (at && *at <= shells_.gang.Now()) {
-    shells_.gang.RaiseAt({});
+  const auto at = active() && shells_.lease.HasLease() ? terms_.RaiseAt(*gang_) : std::nullopt;
+  if (at && *at <= shells_.lease.Now()) {
+    shells_.lease.RaiseAt({});
     return RaiseTerm();
   }
-  shells_.gang.RaiseAt(at);
+  shells_.lease.RaiseAt(at);
 }
 
 // A new term of the same coordinator: some node cannot come back in this one, or other nodes are to be witnesses.
 void CoordinatorCore::RaiseTerm() {
   const auto advance = fence_.Raise();
   if (!advance) return;
-  asked_at_ = shells_.gang.Now();
+  asked_at_ = shells_.lease.Now();
   shells_.gang.WriteTerm(*advance, terms_.Next(*gang_));
 }
 
@@ -283,18 +283,18 @@ void CoordinatorCore::TermRaised(const Status& raised) {
     CommitWaiting();
     // The lease says it once.
     if (what.overtaken) return Deposed(fence_.Newer());
-    terms_.Wait(shells_.gang.Now());  // it is tried again after a while
+    terms_.Wait(shells_.lease.Now());  // it is tried again after a while
     shells_.gang.MaybeOver();
     // Whether it was written is not known when the store did not answer: reading tells.
     return shells_.gang.AskTerm();
   }
   if (what.overtaken) return Deposed(fence_.Newer());
   shells_.gang.Do(gang::Note{"term", fmt::format("term {} begins", fence_.term()), gang_->generation()});
-  terms_.Raised(asked_at_, shells_.gang.Now(), *gang_);
+  terms_.Raised(asked_at_, shells_.lease.Now(), *gang_);
   Lead();
   // The beats of a lost node do not count before it has registered, as in the term before.
   for (uint32_t node = 0; node < gang_->nodes().size(); ++node) {
-    if (gang_->nodes()[node].lost) shells_.gang.NodeRemoved(node);
+    if (gang_->nodes()[node].lost) shells_.lease.NodeRemoved(node);
   }
   Persist();
   Carry(gang_->SayAgain());

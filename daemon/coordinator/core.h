@@ -60,12 +60,33 @@ class CoordinatorCore {
     virtual void Committed(const Manifest& manifest, const PendingSaves::Over& over) = 0;
   };
 
-  // Carries the other orders out. A question to the store is answered later, by a call of the core, in the order of the questions.
-  class Shell : public ShellPart {
+  // Has the lease machine of the term. NodeAttached to Depose do nothing where there is no machine.
+  class LeaseShell : public ShellPart {
    public:
     // The time by the clock that leases go by.
     [[nodiscard]] virtual Nanos Now() const = 0;
+    [[nodiscard]] virtual bool HasLease() const = 0;
+    // Replaces the machine by one with these settings, and attends all nodes that have registered.
+    virtual void Lead(const lease::LeadSettings& settings) = 0;
+    // Tells a node that has registered how it is to beat.
+    virtual void Attend(uint32_t node) = 0;
+    virtual void NodeAttached(uint32_t node) = 0;
+    virtual void NodeClosed(uint32_t node) = 0;
+    virtual void NodeRemoved(uint32_t node) = 0;
+    virtual void SetStop(uint64_t generation) = 0;
+    virtual void StoreConfirmed(Nanos asked_at) = 0;
+    virtual void Depose(uint64_t term) = 0;
+    // MaybeRaise is to be called at that time. It replaces the time before; none: it is not to be called.
+    virtual void RaiseAt(std::optional<Nanos> at) = 0;
+    // Finds out which nodes that are not heard have no musterd. The answer for each such node is Refuses.
+    virtual void Probe() = 0;
+    // Finds out which nodes that have not joined are dead. The answer is Feed(gang::AbsentProbed).
+    virtual void ProbeAbsent() = 0;
+  };
 
+  // Carries the other orders out. A question to the store is answered later, by a call of the core, in the order of the questions.
+  class Shell : public ShellPart {
+   public:
     // ---- orders of the state machine that go straight to the shell
     virtual void Do(const gang::TestLinks& action) = 0;
     virtual void Do(const gang::ReportToJob& action) = 0;
@@ -98,8 +119,6 @@ class CoordinatorCore {
     // Makes the Finish that SendFinish sends.
     virtual void BuildFinish(const gang::FinishGang& finish) = 0;
     virtual void SendFinish(const std::set<uint32_t>& nodes) = 0;
-    // Tells a node that has registered how it is to beat.
-    virtual void Attend(uint32_t node) = 0;
     // Closes the link of a lost node, so that the node registers anew should it come back.
     virtual void CloseLink(uint32_t node) = 0;
 
@@ -108,29 +127,13 @@ class CoordinatorCore {
     virtual void AwaitEndRecord() = 0;
     // over() may have become true.
     virtual void MaybeOver() = 0;
-
-    // ---- the lease machine of the term; orders to it do nothing where there is none
-    [[nodiscard]] virtual bool HasLease() const = 0;
-    // Replaces the machine by one with these settings, and attends all nodes that have registered.
-    virtual void Lead(const lease::LeadSettings& settings) = 0;
-    virtual void NodeAttached(uint32_t node) = 0;
-    virtual void NodeClosed(uint32_t node) = 0;
-    virtual void NodeRemoved(uint32_t node) = 0;
-    virtual void SetStop(uint64_t generation) = 0;
-    virtual void StoreConfirmed(Nanos asked_at) = 0;
-    virtual void Depose(uint64_t term) = 0;
-    // MaybeRaise is to be called at that time. It replaces the time before; none: it is not to be called.
-    virtual void RaiseAt(std::optional<Nanos> at) = 0;
-    // Finds out which nodes that are not heard have no musterd. The answer for each such node is Refuses.
-    virtual void Probe() = 0;
-    // Finds out which nodes that have not joined are dead. The answer is Feed(gang::AbsentProbed).
-    virtual void ProbeAbsent() = 0;
   };
 
   struct Shells {
     Shell& gang;
     SlurmShell& slurm;
     SaveShell& saves;
+    LeaseShell& lease;
   };
 
   // `leases`: this daemon has a beat thread. Without leases no other node takes the coordination over.

@@ -261,12 +261,12 @@ void Coordinator::Begin(TakenRecord taken) {
   const Fence& fence = core_.fence().fence();
   spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence.term,
                fence.generation, previous != nullptr && TermsOf(*previous) ? ", recovering" : "");
-  if (context_.beat != nullptr) beat_key_ = origin_.key.empty() ? MakeBeatKey() : origin_.key;
+  lease_.Take(origin_.key);
   core_.Begin(Settings(), previous, {origin_.promised, origin_.closed, asked_at_, clock_->Now()},
               nodes_.Here());
   AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, core_.fence().term()));
   core_.Go();
-  LeadWhenDurable();
+  lease_.LeadBehind(worker_);
   slurm_.Begin();
   checkpoints_.Collect();
   const auto take = [this](const Early& early) {
@@ -309,7 +309,7 @@ void Coordinator::Refuse(const std::string& text) {
   message.mutable_refused()->set_job_is_over(job_is_over_);
   nodes_.Broadcast(message);
   core_.Lose();
-  leadership_.reset();
+  lease_.End();
   MaybeOver();
 }
 
@@ -344,7 +344,7 @@ void Coordinator::StepDown(const std::string& successor, uint64_t term) {
   spdlog::warn("gang {}: {} coordinates now; this coordinator of term {} steps down", job_.Id(),
                successor.empty() ? "another node" : successor, core_.fence().term());
   core_.Lose();
-  leadership_.reset();
+  lease_.End();
   auto message = nodes_.NewMessage();
   message.set_term(term);
   const auto node = job_.NodeOf(successor);

@@ -25,7 +25,8 @@ class Daemon;
 
 class Coordinator : private CoordinatorCore::Shell,
                     private CoordinatorCore::SlurmShell,
-                    private CoordinatorCore::SaveShell {
+                    private CoordinatorCore::SaveShell,
+                    private CoordinatorCore::LeaseShell {
  public:
   struct Origin : TakeOver::Origin {
     lease::WitnessSet closed;  // with `promised`: nodes whose musterd had gone

@@ -47,7 +47,7 @@ class Core : public ::testing::Test {
   }
 
   Ordered orders_;
-  CoordinatorCore core_{{orders_, orders_, orders_}, Terms(0, {1, 0}, {}), true};
+  CoordinatorCore core_{{orders_, orders_, orders_, orders_}, Terms(0, {1, 0}, {}), true};
 };
 
 TEST_F(Core, TheFirstGenerationIsStartedBehindItsRecord) {

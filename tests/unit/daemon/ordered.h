@@ -17,7 +17,8 @@ namespace muster {
 // Writes down what is ordered, in the order in which it is.
 class Ordered : public CoordinatorCore::Shell,
                 public CoordinatorCore::SlurmShell,
-                public CoordinatorCore::SaveShell {
+                public CoordinatorCore::SaveShell,
+                public CoordinatorCore::LeaseShell {
  public:
   std::vector<std::string> Take() { return std::exchange(said, {}); }
 
