@@ -181,7 +181,9 @@ void LeaseSide::ProbeAbsent() {
   }
   if (nodes.empty()) return;
   if (nodes.size() > kMostAbsent) return ProbeAbsentLater();
-  auto probed = calls_.Back([this](const std::map<uint32_t, Port>& ports) { AbsentProbed(ports); });
+  auto probed = calls_.Back([this, term = core_.fence().term()](const std::map<uint32_t, Port>& ports) {
+    AbsentProbed(ports, term);
+  });
   Prober().Do([probed = std::move(probed), probe = settings_.probe, nodes = std::move(nodes),
                addresses = std::move(addresses)] {
     std::map<uint32_t, Port> ports;
@@ -191,9 +193,9 @@ void LeaseSide::ProbeAbsent() {
   });
 }
 
-// Says what is certain when it is of all of them: each has answered now, or has been silent often enough.
-void LeaseSide::AbsentProbed(const std::map<uint32_t, Port>& ports) {
-  if (core_.lost() || core_.gang().state() != gang::State::kJoining) return;
+// Says what is certain when it is of all of them: each has answered now, or has been silent often enough. Each term asks anew.
+void LeaseSide::AbsentProbed(const std::map<uint32_t, Port>& ports, uint64_t term) {
+  if (core_.lost() || term != core_.fence().term() || core_.gang().state() != gang::State::kJoining) return;
   gang::AbsentProbed probed;
   bool certain = true;
   for (const auto& [node, port] : ports) {

@@ -64,7 +64,7 @@ class LeaseSide final : public CoordinatorCore::LeaseShell {
  private:
   [[nodiscard]] LeadEvents MakeLeadEvents();
   void Probed(const std::vector<lease::NodeIndex>& closed, uint64_t term);
-  void AbsentProbed(const std::map<uint32_t, Port>& ports);
+  void AbsentProbed(const std::map<uint32_t, Port>& ports, uint64_t term);
   void ProbeAbsentLater();
   Worker& Prober();
 

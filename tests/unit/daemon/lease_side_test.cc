@@ -303,6 +303,23 @@ TEST_F(LeaseSideTest, ANodeThatJoinsWhileItIsAskedForIsNotDead) {
   EXPECT_THAT(Absent(), ElementsAre("dead: 1,2"));
 }
 
+TEST_F(LeaseSideTest, WhatWasAskedInATermBeforeIsNoRoundOfThisTerm) {
+  Answer(Port::kSilent);
+  auto go = Hold();
+  Lead();
+  AwaitQuestion(1);
+  loop_.Do([&] {
+    parts_->core.RaiseTerm();
+    parts_->core.TermRaised({});
+  });
+  go.set_value();
+  Round(2);
+  NextRound(3);
+  EXPECT_THAT(Absent(), IsEmpty()) << "the second silent round of this term";
+  NextRound(4);
+  EXPECT_THAT(Absent(), ElementsAre("dead: 0,1,2"));
+}
+
 TEST_F(LeaseSideTest, NodesOfAnEarlierTermAreAskedForUntilTheirPortsRefuse) {
   const auto link = std::make_shared<SentLink>();
   MakeFromRecord();
