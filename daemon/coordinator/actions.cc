@@ -80,7 +80,7 @@ void Coordinator::BuildStart(const Starts::Prepared& prepared) {
   start.set_restore_step(restore.value_or(0));
   if (const auto generation = restore ? checkpoints_.SavedIn(*restore) : std::nullopt)
     start.set_restore_generation(*generation);
-  start.set_cause(restart_cause_);
+  start.set_cause(history_.restart_cause());
   start.set_store(store_->Id());
   if (std::exchange(links_.good, false)) {
     start.mutable_good_links()->set_test(links_.test);
@@ -213,13 +213,13 @@ void Coordinator::Do(const gang::ReportToJob& action) {
 }
 
 void Coordinator::Do(const gang::Note& action) {
-  if (action.kind == "fault" || action.kind == "planned")
-    restart_cause_ = core_.gang().last_fault() ? core_.gang().last_fault()->what : action.text;
+  const std::string& what = core_.gang().last_fault() ? core_.gang().last_fault()->what : action.text;
+  if (action.kind == "planned") history_.Planned(what);
   if (action.kind == "fault") {
-    cause_ = restart_cause_;
+    history_.Fault(what);
     slurm_.CommentOnFault(action.text);
   }
-  AddHistory(action.kind, action.text, action.generation);
+  history_.Add(action.kind, action.text, action.generation);
 }
 
 void Coordinator::Do(const gang::TellMembers& action) {

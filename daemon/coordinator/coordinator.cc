@@ -50,6 +50,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       job_(std::move(job)),
       store_(context_.store),
       catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
+      history_(job_.Id()),
       nodes_(job_, core_),
       lease_(loop_, context_.beat, clock_, job_, core_, nodes_,
              {.silence_ms = config_.silence_ms, .port = static_cast<uint16_t>(config_.port)},
@@ -88,7 +89,6 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                   {.after_loss = config_.silence_ms * lease::kMillisecond,
                    .to_grow = config_.reconnect_ms * lease::kMillisecond}),
             context_.beat != nullptr),
-      created_ns_(RealtimeNs()),
       hangs_(loop_,
              {.hang = HangSettings(job_), .stacks_within = std::chrono::milliseconds(config_.hang_report_ms)},
              {.capture = [this](uint64_t generation) { return CaptureStacks(generation); },
@@ -446,14 +446,7 @@ void Coordinator::MaybeOver() {
 // -----------------------------------------------------------------------------------------------------
 
 void Coordinator::AddHistory(const std::string& kind, const std::string& text) {
-  AddHistory(kind, text, core_.began() ? core_.gang().generation() : 0);
-}
-
-void Coordinator::AddHistory(const std::string& kind, const std::string& text, uint64_t generation) {
-  spdlog::info("gang {}: {}: {}", job_.Id(), kind, text);
-  history_.push_back({RealtimeNs(), generation, kind, text});
-  // How it began matters as much as how it goes: the middle is what is dropped.
-  if (history_.size() > kMaxHistory) history_.erase(history_.begin() + kMaxHistory / 5);
+  history_.Add(kind, text, core_.began() ? core_.gang().generation() : 0);
 }
 
 GangMetrics Coordinator::Metrics() const {
@@ -490,13 +483,10 @@ GangMetrics Coordinator::Metrics() const {
 GangRecord Coordinator::Record() const {
   GangRecord record = core_.Record(job_, self_);
   if (!holder_.empty()) record.state = kWaiting;
-  record.created_ns = created_ns_;
+  history_.WriteInto(&record);
   record.updated_ns = RealtimeNs();
-  record.first_cause = cause_;
   record.starts = hangs_.Starts();
   record.warm = core_.began() ? warm_.Text(WarmMembers()) : "";
-  record.restart_cause = restart_cause_;
-  record.events = history_;
   return record;
 }
 

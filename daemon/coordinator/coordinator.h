@@ -21,6 +21,7 @@
 #include "daemon/coordinator/coordinator_context.h"
 #include "daemon/coordinator/core.h"
 #include "daemon/coordinator/hang_watch.h"
+#include "daemon/coordinator/history.h"
 #include "daemon/coordinator/lease_side.h"
 #include "daemon/coordinator/link_verdict.h"
 #include "daemon/coordinator/node_links.h"
@@ -111,7 +112,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   // `waited_for`: see gang::Ending.
   [[nodiscard]] gang::Exit ExitOf(const v1::MemberExited& message, const std::string& waited_for = "") const;
   void AddHistory(const std::string& kind, const std::string& text);
-  void AddHistory(const std::string& kind, const std::string& text, uint64_t generation);
   void Registered(uint32_t node, const v1::Register& registration);
   void OverAlready(const GangRecord& record);
   void Gather(uint32_t node, const v1::Gather& gather);
@@ -137,6 +137,7 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::shared_ptr<Catalog> catalog_;
   std::function<void()> over_;
 
+  History history_;
   NodeLinks nodes_;
   // The end of a gang goes through worker_, and then through these from the last to the first (MaybeOver), so they are destroyed in
   // that order.
@@ -155,10 +156,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
 
   std::optional<v1::Start> start_;    // of the current generation
   std::optional<v1::Finish> finish_;  // how the gang has ended
-  std::string cause_;                 // of the newest fault
-  std::string restart_cause_;         // of the current generation: that, or what was planned
-  std::vector<HistoryEvent> history_;
-  int64_t created_ns_ = 0;
   std::string refusal_;
   bool job_is_over_ = false;  // it runs again elsewhere
   bool over_called_ = false;

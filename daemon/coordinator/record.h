@@ -22,7 +22,6 @@ struct HistoryEvent {
   std::string kind;
   std::string text;
 };
-inline constexpr size_t kMaxHistory = 500;  // events; the first ones are kept, and the newest
 
 struct GangRecord {
   std::string gang;

@@ -201,8 +201,8 @@ void Coordinator::NotTaken(const Error& why) {
 
 // Slurm says whether the gang that has the name lives.
 void Coordinator::AskHolder(const GangRecord& holder) {
-  created_ns_ = RealtimeNs();  // this gang has not begun
-  const JobRun own{job_.job_id, job_.restart_count, job_.uid, created_ns_ / 1'000'000'000};
+  history_.BeginNow();
+  const JobRun own{job_.job_id, job_.restart_count, job_.uid, history_.created_ns() / 1'000'000'000};
   AskOfJobs(context_.slurm, own, holder, [weak = weak_from_this(), holder](const Result<SlurmJob>& job) {
     const auto self = weak.lock();
     if (!self || self->core_.lost()) return;
@@ -244,20 +244,15 @@ void Coordinator::Begin(TakenRecord taken) {
   if (origin_.taken) origin_.taken(true);
   if (taken.after == TakeOver::Swap::After::kEnd) return OverAlready(*taken.record);
   const GangRecord* previous = taken.after == TakeOver::Swap::After::kGang ? &*taken.record : nullptr;
-  if (previous != nullptr) {
-    history_ = previous->events;
-    created_ns_ = previous->created_ns;
-    cause_ = previous->first_cause;
-    restart_cause_ = previous->restart_cause;
-    // The former coordinator may have ended before it told Slurm.
-    if (Is(*previous, gang::State::kStarting)) slurm_.CommentOnFault(cause_);
-  }
-  slurm_.Take(created_ns_);
+  if (previous != nullptr) history_.GoOn(*previous);
+  slurm_.Take(history_.created_ns());
+  // The former coordinator may have ended before it told Slurm.
+  if (previous != nullptr && Is(*previous, gang::State::kStarting)) slurm_.CommentOnFault(previous->first_cause);
   if (taken.record) {
     const bool same_gang = taken.record->IsOf(job_);
     if (taken.record->IsOfStep(job_)) hangs_.Remember(taken.record->starts, same_gang);
   }
-  checkpoints_.Take(head, created_ns_);
+  checkpoints_.Take(head, history_.created_ns());
   const Fence& fence = core_.fence().fence();
   spdlog::info("gang {}: this node coordinates, term {}, generation {}{}", job_.Id(), fence.term,
                fence.generation, previous != nullptr && TermsOf(*previous) ? ", recovering" : "");
