@@ -1,25 +1,18 @@
 // What the state machine orders.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "daemon/coordinator/coordinator.h"
-#include "daemon/coordinator/record_of_gang.h"
 #include "daemon/proto/node_table.h"
 
 namespace muster {
 namespace {
 
-constexpr auto kActionRetry = std::chrono::milliseconds(1000);
-constexpr auto kRaiseRetry = std::chrono::milliseconds(300);
 // For the record that says that the gang is given up; after that most of the gang will do.
 constexpr auto kEndDurable = std::chrono::seconds(10);
-// A commit that is under way comes before the next generation's record, under which it would be refused.
-constexpr auto kForCommits = std::chrono::milliseconds(500);
 
 // As members exchange values: those that train together, and each other role's.
 std::vector<steps::Agreement::World> WorldsOf(const gang::Gang& gang) {
@@ -38,14 +31,6 @@ std::vector<steps::Agreement::World> WorldsOf(const gang::Gang& gang) {
 }
 
 }  // namespace
-
-std::vector<CoordinatorCore::Listed> GoodOf(const GangHead& head) {
-  std::vector<CoordinatorCore::Listed> good;
-  for (const CheckpointInfo& checkpoint : head.checkpoints) {
-    if (checkpoint.good) good.push_back({checkpoint.step, checkpoint.fence.generation, checkpoint.manifest});
-  }
-  return good;
-}
 
 void Coordinator::SendStart(const std::set<uint32_t>& nodes) {
   auto message = nodes_.NewMessage();
@@ -136,70 +121,6 @@ v1::Finish Coordinator::FinishOf(bool succeeded, std::optional<uint32_t> cause, 
   return finish;
 }
 
-void Coordinator::WriteRecord(const RecordFence::Advance& advance) {
-  worker_.Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_, clock = clock_,
-              order = checkpoints_.order(), advance, record = Record().Encode(), state = core_.gang().state(),
-              &loop = loop_, id = job_.Id()] {
-    if (advance.to.generation > advance.from.generation) order->AwaitCommits(kForCommits);
-    lease::Nanos asked = clock->Now();
-    // Nothing may overtake: what is queued behind is of the next fence.
-    const Status written = catalog->AdvanceForSure(advance.from, advance.to, record, [&](const Error& error) {
-      if (!mine()) return false;
-      spdlog::warn("gang {}: record not written: {}; trying again", id, error.message);
-      std::this_thread::sleep_for(kActionRetry);
-      asked = clock->Now();
-      return mine();
-    });
-    order->Recorded(advance.to.generation);
-    loop.Post([weak, written, generation = advance.to.generation, state, asked] {
-      const auto self = weak.lock();
-      if (!self || self->core_.lost()) return;
-      if (!written && written.error().code == Errc::kConflict)
-        return self->core_.Deposed(written.error().message);
-      if (!written)
-        return spdlog::error("gang {}: record not written: {}", self->job_.Id(), written.error().message);
-      if (self->core_.RecordWritten(generation, state, asked)) self->checkpoints_.Collect();
-    });
-  });
-}
-
-void Coordinator::WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) {
-  GangRecord record = Record();
-  record.term = advance.to.term;
-  SetWitnesses(sets, &record);
-  worker_.Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_, advance,
-              text = record.Encode(), &loop = loop_] {
-    const Status raised = catalog->AdvanceForSure(advance.from, advance.to, text, [&](const Error&) {
-      if (!mine()) return false;
-      std::this_thread::sleep_for(kRaiseRetry);
-      return mine();
-    });
-    loop.Post([weak, raised] {
-      if (const auto self = weak.lock()) self->core_.TermRaised(raised);
-    });
-  });
-}
-
-void Coordinator::ReadHead(std::function<void(const Result<GangHead>&, lease::Nanos)> then) {
-  context_.reader->Do(
-      [weak = weak_from_this(), catalog = catalog_, clock = clock_, then = std::move(then), &loop = loop_] {
-        const lease::Nanos asked_at = clock->Now();
-        const Result<GangHead> head = catalog->Load();
-        loop.Post([weak, head, asked_at, then] {
-          if (const auto self = weak.lock()) then(head, asked_at);
-        });
-      });
-}
-
-void Coordinator::AskTerm() {
-  if (confirming_) return;
-  confirming_ = true;
-  ReadHead([this](const Result<GangHead>& head, lease::Nanos asked_at) {
-    confirming_ = false;
-    if (head) core_.StoreHasTerm(head->fence.term, asked_at);
-  });
-}
-
 void Coordinator::CloseLink(uint32_t node) {
   nodes_.Close(node, "this node was silent for too long");
 }
@@ -236,36 +157,6 @@ void Coordinator::Do(const gang::SetTimer& action) {
   timers_[action.timer] = loop_.After(std::chrono::milliseconds(action.ms), [this, timer = action.timer] {
     timers_.erase(timer);
     core_.Feed(gang::TimerFired{timer});
-  });
-}
-
-// A store that does not answer is waited for: the members will need it for an older one.
-void Coordinator::MarkBad(const gang::RejectCheckpoint& bad, bool later) {
-  if (later) {
-    loop_.After(kActionRetry, [weak = weak_from_this(), bad] {
-      if (const auto self = weak.lock(); self && !self->core_.lost()) self->MarkBad(bad, false);
-    });
-    return;
-  }
-  worker_.Do([weak = weak_from_this(), mine = core_.fence().Mine(), catalog = catalog_,
-              fence = core_.fence().fence(), bad, &loop = loop_, id = job_.Id()] {
-    const auto settled = [](const auto& result) { return result || !MayPass(result.error()); };
-    for (;;) {
-      const Status marked = catalog->MarkBad(fence, bad.step, bad.manifest, bad.reason);
-      const Result<GangHead> head = catalog->Load();
-      if (settled(marked) && settled(head)) {
-        if (!marked && marked.error().code != Errc::kNotFound && marked.error().code != Errc::kConflict)
-          spdlog::error("gang {}: {}", id, marked.error().message);
-        return loop.Post(
-            [weak, fence, bad, marked, good = head ? std::optional(GoodOf(*head)) : std::nullopt] {
-              if (const auto self = weak.lock()) self->core_.Marked(fence, bad, marked, good);
-            });
-      }
-      if (!mine()) return;
-      spdlog::warn("gang {}: the checkpoint of step {} is not marked bad: {}; trying again", id, bad.step,
-                   marked ? head.error().message : marked.error().message);
-      std::this_thread::sleep_for(kActionRetry);
-    }
   });
 }
 

@@ -47,8 +47,6 @@ class CheckpointSide final : public CoordinatorCore::SaveShell {
   void BeginGeneration() { written_.clear(); }
   // Has the store asked how much room the user has, where that is not known.
   void LookAtRoom() { storage_.Look(); }
-  // Removes what older generations have left in the store.
-  void Collect() { orphans_.Collect(); }
   // The nodes' messages.
   void Take(const v1::ShardWritten& written);
   void Take(const v1::ShardRestored& restored);
@@ -71,6 +69,7 @@ class CheckpointSide final : public CoordinatorCore::SaveShell {
   void Do(const PendingSaves::Note& action) override;
   void Do(const PendingSaves::StoreRefuses& action) override;
   void Committed(const Manifest& manifest, const PendingSaves::Over& over) override;
+  void Collect() override { orphans_.Collect(); }
 
  private:
   // Which members have their shards of the checkpoint that a generation starts from, and where from.

@@ -54,7 +54,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       nodes_(job_, core_),
       lease_(loop_, context_.beat, clock_, job_, core_, nodes_,
              {.silence_ms = config_.silence_ms, .port = static_cast<uint16_t>(config_.port)},
-             [this] { AskTerm(); }),
+             [this] { records_.AskTerm(); }),
       checkpoints_(
           loop_, config_, job_, store_, catalog_, core_,
           {.tell =
@@ -63,13 +63,17 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                  nodes_.Broadcast(message);
                },
            .note = [this](const std::string& kind, const std::string& text) { AddHistory(kind, text); }}),
+      records_(loop_, clock_, context_.reader, catalog_, checkpoints_.order(), job_, core_,
+               {.record = [this] { return Record(); },
+                .step_down = [this](const std::string& successor) { StepDown(successor); },
+                .refuse = [this](const std::string& why, bool job_is_over) { Refuse(why, job_is_over); }}),
       slurm_(loop_, context_.slurm, job_, core_,
              {.leases = context_.beat != nullptr,
               .lease = std::chrono::milliseconds(config_.lease_ms),
               .time_limit_margin_ms = config_.time_limit_margin_ms},
              {.read_fence =
                   [this](SlurmSide::FenceRead then) {
-                    ReadHead(
+                    records_.Read(
                         [this, then = std::move(then)](const Result<GangHead>& head, lease::Nanos asked_at) {
                           then(head ? Result<Fence>(head->fence) : head.error(),
                                std::chrono::nanoseconds(clock_->Now() - asked_at));
@@ -84,7 +88,7 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                     message.mutable_refused()->set_slurm_ends_it(true);
                     nodes_.Broadcast(message);
                   }}),
-      core_({*this, slurm_, checkpoints_, lease_},
+      core_({*this, records_, slurm_, checkpoints_, lease_},
             Terms(static_cast<lease::NodeIndex>(job_.NodeOf(self_).value_or(0)), job_.CandidateNodes(),
                   {.after_loss = config_.silence_ms * lease::kMillisecond,
                    .to_grow = config_.reconnect_ms * lease::kMillisecond}),
@@ -438,7 +442,7 @@ void Coordinator::MaybeOver() {
     // Behind what is still to be done, the record before all: it is not lost when the store is slow, and the loop does not
     // wait for it in the destructor.
     std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
-    worker_.Do(checkpoints_.AtTheEnd(lease_.AtTheEnd(std::move(next))));
+    records_.writer().Do(checkpoints_.AtTheEnd(lease_.AtTheEnd(std::move(next))));
   });
 }
 

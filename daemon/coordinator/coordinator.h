@@ -1,7 +1,8 @@
 // Decides for one gang: feeds the state machine, carries out its actions and keeps the record.
 //
 // takeover.cc takes the record over, coordinator.cc talks to the agents, actions.cc carries out what the state machine
-// orders. LeaseSide knows which nodes live, CheckpointSide commits checkpoints, SlurmSide tells Slurm and asks it.
+// orders. RecordSide writes the record, LeaseSide knows which nodes live, CheckpointSide commits checkpoints, SlurmSide tells
+// Slurm and asks it.
 #pragma once
 
 #include <functional>
@@ -14,7 +15,6 @@
 #include <vector>
 
 #include "base/loop.h"
-#include "base/worker.h"
 #include "ceph/catalog/catalog.h"
 #include "daemon/beat/beat_clock.h"
 #include "daemon/coordinator/checkpoint_side.h"
@@ -26,6 +26,7 @@
 #include "daemon/coordinator/link_verdict.h"
 #include "daemon/coordinator/node_links.h"
 #include "daemon/coordinator/record.h"
+#include "daemon/coordinator/record_side.h"
 #include "daemon/coordinator/slurm_side.h"
 #include "daemon/coordinator/take_over.h"
 #include "daemon/coordinator/warm_starts.h"
@@ -40,7 +41,7 @@ namespace muster {
 
 struct TakenRecord;  // takeover.cc
 
-// On the loop's thread only; what blocks goes to threads of its own: one writes records, in order, and waits for nothing
+// On the loop's thread only; what blocks goes to threads of its parts: one writes records, in order, and waits for nothing
 // else; another commits checkpoints, each when its generation's record is in the store.
 class Coordinator : public std::enable_shared_from_this<Coordinator>, private CoordinatorCore::Shell {
  public:
@@ -76,11 +77,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void Do(const gang::TellMembers& action) override;
   void Do(const gang::SetTimer& action) override;
   void Fed(gang::State before, uint64_t generation) override;
-  void WriteRecord(const RecordFence::Advance& advance) override;
-  void WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) override;
-  void FindSuccessor(const std::string& why) override;
-  void AskTerm() override;
-  void MarkBad(const gang::RejectCheckpoint& bad, bool later) override;
   void BuildStart(const Starts::Prepared& prepared) override;
   void SendStart(const std::set<uint32_t>& nodes) override;
   void SendStop(const gang::StopGeneration& action) override;
@@ -103,7 +99,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void AskHolder(const GangRecord& holder);
   bool EndedBeforeItBegan();
   void Left(uint32_t node);
-  void Refuse(const std::string& text);
+  // The gang must not run, or run on. `job_is_over`: nor does its job, or the job runs again elsewhere.
+  void Refuse(const std::string& why, bool job_is_over = false);
   void LinksTested(uint32_t node, const v1::LinksTested& tested);  // link_tests.cc
   static v1::Finish FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code);
 
@@ -124,9 +121,6 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   std::set<uint32_t> CaptureStacks(uint64_t generation);
   void TakeReports(const v1::MemberReports& reports);
 
-  // Not behind what the worker may be stuck with: the question has the store's own time limit.
-  void ReadHead(std::function<void(const Result<GangHead>& head, lease::Nanos asked_at)> then);
-
   CoordinatorContext context_;
   std::shared_ptr<const BeatClock> clock_;  // of leases
   Loop& loop_;
@@ -139,10 +133,10 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
 
   History history_;
   NodeLinks nodes_;
-  // The end of a gang goes through worker_, and then through these from the last to the first (MaybeOver), so they are destroyed in
-  // that order.
+  // The end of a gang goes through these from the last to the first (MaybeOver), so they are destroyed in that order.
   LeaseSide lease_;
   CheckpointSide checkpoints_;
+  RecordSide records_;
   SlurmSide slurm_;
   CoordinatorCore core_;
   std::vector<Early> early_;
@@ -171,15 +165,10 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
 
   gang::ExitCodes exit_codes_;  // the site's, from the configuration
 
-  bool confirming_ = false;
-  Worker worker_;  // for records; it ends before checkpoints_, see there
-
   std::optional<gather::GangSide> exchanges_;  // of values between members, in this generation
   steps::GangSide steps_;
 };
 
-// Checkpoints that are good; actions.cc.
-std::vector<CoordinatorCore::Listed> GoodOf(const GangHead& head);
 // That a gang waits for its name, which another has; takeover.cc.
 v1::CoordinatorMessage Waiting(v1::CoordinatorMessage message, const std::string& holder);
 

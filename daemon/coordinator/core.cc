@@ -114,22 +114,22 @@ void CoordinatorCore::Do(const gang::StopGeneration& action) {
 }
 
 void CoordinatorCore::Persist() {
-  if (const auto advance = fence_.Write(gang_->generation())) shells_.gang.WriteRecord(*advance);
+  if (const auto advance = fence_.Write(gang_->generation())) shells_.record.WriteRecord(*advance);
 }
 
-bool CoordinatorCore::RecordWritten(uint64_t generation, gang::State state, Nanos asked_at) {
-  if (lost()) return false;
-  const bool news = fence_.Durable(generation);
+void CoordinatorCore::RecordWritten(uint64_t generation, gang::State state, Nanos asked_at) {
+  if (lost()) return;
+  const bool first = fence_.Durable(generation);
   shells_.lease.StoreConfirmed(asked_at);
   ending_.Recorded(state == gang::State::kFinished, state == gang::State::kRequeueing);
   MaybeSendStarts();
   MaybeSendFinish();
   MaybeRequeue();
-  return news;
+  if (first) shells_.saves.Collect();
 }
 
 void CoordinatorCore::Deposed(const std::string& why) {
-  if (fence_.AskWhose()) shells_.gang.FindSuccessor(why);
+  if (fence_.AskWhose()) shells_.record.FindSuccessor(why);
 }
 
 // ---- the end
@@ -270,7 +270,7 @@ void CoordinatorCore::RaiseTerm() {
   const auto advance = fence_.Raise();
   if (!advance) return;
   asked_at_ = shells_.lease.Now();
-  shells_.gang.WriteTerm(*advance, terms_.Next(*gang_));
+  shells_.record.WriteTerm(*advance, terms_.Next(*gang_));
 }
 
 void CoordinatorCore::TermRaised(const Status& raised) {
@@ -286,7 +286,7 @@ void CoordinatorCore::TermRaised(const Status& raised) {
     terms_.Wait(shells_.lease.Now());  // it is tried again after a while
     shells_.gang.MaybeOver();
     // Whether it was written is not known when the store did not answer: reading tells.
-    return shells_.gang.AskTerm();
+    return shells_.record.AskTerm();
   }
   if (what.overtaken) return Deposed(fence_.Newer());
   shells_.gang.Do(gang::Note{"term", fmt::format("term {} begins", fence_.term()), gang_->generation()});
@@ -385,7 +385,7 @@ void CoordinatorCore::Do(const gang::RejectCheckpoint& action) {
       gang::Note{"checkpoint_bad",
                  fmt::format("the checkpoint of step {} does not verify: {}", action.step, action.reason),
                  gang_->generation()});
-  shells_.gang.MarkBad(action, false);
+  shells_.record.MarkBad(action, false);
 }
 
 void CoordinatorCore::Marked(const Fence& used, const gang::RejectCheckpoint& bad, const Status& marked,
@@ -393,7 +393,7 @@ void CoordinatorCore::Marked(const Fence& used, const gang::RejectCheckpoint& ba
   if (lost()) return;
   if (!marked && marked.error().code == Errc::kConflict) {
     if (!fence_.Moved(used)) return Deposed(marked.error().message);
-    return shells_.gang.MarkBad(bad, true);
+    return shells_.record.MarkBad(bad, true);
   }
   // Also when the store could not say so: this gang does not start from it again. One that has left the list needs no mark.
   Starts::Step newest;

@@ -58,6 +58,8 @@ class CoordinatorCore {
     virtual void Do(const PendingSaves::Note& action) = 0;
     virtual void Do(const PendingSaves::StoreRefuses& action) = 0;
     virtual void Committed(const Manifest& manifest, const PendingSaves::Over& over) = 0;
+    // Removes what older generations have left in the store.
+    virtual void Collect() = 0;
   };
 
   // Has the lease machine of the term. NodeAttached to Depose do nothing where there is no machine.
@@ -84,7 +86,22 @@ class CoordinatorCore {
     virtual void ProbeAbsent() = 0;
   };
 
-  // Carries the other orders out. A question to the store is answered later, by a call of the core, in the order of the questions.
+  // Writes the gang's record and reads it. A question to the store is answered later, by a call of the core, in the order of the questions.
+  class RecordShell : public ShellPart {
+   public:
+    // Writes core.Record() as it is now. The answer is RecordWritten, or Deposed.
+    virtual void WriteRecord(const RecordFence::Advance& advance) = 0;
+    // Writes core.Record() with the new term and its witnesses. The answer is TermRaised.
+    virtual void WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) = 0;
+    // Another coordinator may have the record: the shell reads whose the record is, and this coordinator steps down.
+    virtual void FindSuccessor(const std::string& why) = 0;
+    // Reads the term of the record in the store. The answer is StoreHasTerm.
+    virtual void AskTerm() = 0;
+    // Marks a checkpoint bad in the store; with `later` after a pause. The answer is Marked.
+    virtual void MarkBad(const gang::RejectCheckpoint& bad, bool later) = 0;
+  };
+
+  // Carries the other orders out.
   class Shell : public ShellPart {
    public:
     // ---- orders of the state machine that go straight to the shell
@@ -98,18 +115,6 @@ class CoordinatorCore {
                          const std::vector<gang::Action>& /*actions*/) {}
     // The actions of an event have been carried out. `before`, `generation`: the gang's before the event.
     virtual void Fed(gang::State before, uint64_t generation) = 0;
-
-    // ---- the record
-    // Writes core.Record() as it is now. The answer is RecordWritten, or Deposed.
-    virtual void WriteRecord(const RecordFence::Advance& advance) = 0;
-    // Writes core.Record() with the new term and its witnesses. The answer is TermRaised.
-    virtual void WriteTerm(const RecordFence::Advance& advance, const Terms::Sets& sets) = 0;
-    // Another coordinator may have the record: the shell reads whose the record is, and this coordinator steps down.
-    virtual void FindSuccessor(const std::string& why) = 0;
-    // Reads the term of the record in the store. The answer is StoreHasTerm.
-    virtual void AskTerm() = 0;
-    // Marks a checkpoint bad in the store; with `later` after a pause. The answer is Marked.
-    virtual void MarkBad(const gang::RejectCheckpoint& bad, bool later) = 0;
 
     // ---- the gang's nodes
     // Makes the Start that all nodes of this generation get.
@@ -131,6 +136,7 @@ class CoordinatorCore {
 
   struct Shells {
     Shell& gang;
+    RecordShell& record;
     SlurmShell& slurm;
     SaveShell& saves;
     LeaseShell& lease;
@@ -185,8 +191,8 @@ class CoordinatorCore {
   void Persist();
 
   // ---- the store's answers
-  // A record is in the store, which was made when the gang had this generation and state. True: it is the first one of the generation.
-  bool RecordWritten(uint64_t generation, gang::State state, Nanos asked_at);
+  // A record is in the store, which was made when the gang had this generation and state.
+  void RecordWritten(uint64_t generation, gang::State state, Nanos asked_at);
   void TermRaised(const Status& raised);
   void StoreHasTerm(uint64_t term, Nanos asked_at);
   // The store has refused a write by its fence, or another coordinator is known to have the record: FindSuccessor is ordered, once.

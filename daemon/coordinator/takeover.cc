@@ -72,7 +72,7 @@ Tried LookAndSwapOnce(Catalog& catalog, const TakeOver& rules, const TakeOver::T
   return TakenRecord{{.fence = swap.to}, std::move(record), swap.after};
 }
 
-// On the worker.
+// On the thread that writes records.
 Tried LookAndSwap(Catalog& catalog, const TakeOver& rules, const TakeOver::Try& now, const GangRecord& mine,
                   const std::function<bool()>& alive) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(TakeOver::kSwapFor);
@@ -166,9 +166,10 @@ void Coordinator::TryTakeOver(std::chrono::milliseconds pause) {
   asked_at_ = clock_->Now();
   GangRecord mine = Record();
   mine.state = gang::ToString(gang::State::kJoining);
-  worker_.Do([weak = weak_from_this(), catalog = catalog_, rules = *take_over_,
-              now = TakeOver::Try{asked_at_, nodes_.Here()}, mine = std::move(mine),
-              topology = job_.options.order_by_topology ? context_.topology : nullptr, &loop = loop_] {
+  records_.writer().Do([weak = weak_from_this(), catalog = catalog_, rules = *take_over_,
+                        now = TakeOver::Try{asked_at_, nodes_.Here()}, mine = std::move(mine),
+                        topology = job_.options.order_by_topology ? context_.topology : nullptr,
+                        &loop = loop_] {
     if (topology) topology->Refresh();  // for Settings()
     Tried tried = LookAndSwap(*catalog, rules, now, mine, [&weak] { return !weak.expired(); });
     loop.Post([weak, tried = std::move(tried)]() mutable {
@@ -190,9 +191,8 @@ void Coordinator::NotTaken(const Error& why) {
       spdlog::warn("gang {}: not taken over: {}", job_.Id(), why.message);
       return StepDown("");
     case TakeOver::Next::kRefuse:
-      job_is_over_ = TakeOver::IsJobOver(why);
-      return Refuse(fmt::format("gang {}: cannot take its record over in {}: {}", job_.Id(),
-                                store_->Describe(), why.message));
+      return Refuse(fmt::format("cannot take its record over in {}: {}", store_->Describe(), why.message),
+                    TakeOver::IsJobOver(why));
     case TakeOver::Next::kAgain:
       spdlog::warn("gang {}: {}; trying again", job_.Id(), why.message);
       TryTakeOver(kTakeoverRetry);
@@ -215,8 +215,7 @@ void Coordinator::AskHolder(const GangRecord& holder) {
       if (!TakeOver::StillAsked(self->nodes_.Here())) return self->StepDown("");
       return self->TryTakeOver();
     }
-    if (next == NameClaim::Next::kRefuse)
-      return self->Refuse(fmt::format("gang {}: {}", self->job_.Id(), claim.Refusal()));
+    if (next == NameClaim::Next::kRefuse) return self->Refuse(claim.Refusal());
     if (next == NameClaim::Next::kWait && self->waiting_ != self->holder_) {
       self->waiting_ = self->holder_;
       self->AddHistory("waiting", self->waiting_);
@@ -232,7 +231,7 @@ void Coordinator::AskHolder(const GangRecord& holder) {
 bool Coordinator::EndedBeforeItBegan() {
   const bool waits = !holder_.empty() || take_over_->claim().Patient();
   if (!waits || !HasEnded(early_, job_.hosts.size())) return false;
-  Refuse(fmt::format("gang {}: ended before it began{}{}", job_.Id(), holder_.empty() ? "" : ": ", holder_));
+  Refuse(fmt::format("ended before it began{}{}", holder_.empty() ? "" : ": ", holder_));
   return true;
 }
 
@@ -261,7 +260,7 @@ void Coordinator::Begin(TakenRecord taken) {
               nodes_.Here());
   AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, core_.fence().term()));
   core_.Go();
-  lease_.LeadBehind(worker_);
+  lease_.LeadBehind(records_.writer());
   slurm_.Begin();
   checkpoints_.Collect();
   const auto take = [this](const Early& early) {
@@ -295,10 +294,12 @@ void Coordinator::OverAlready(const GangRecord& record) {
   MaybeOver();
 }
 
-void Coordinator::Refuse(const std::string& text) {
+void Coordinator::Refuse(const std::string& why, bool job_is_over) {
+  const std::string text = fmt::format("gang {}: {}", job_.Id(), why);
   // What a requeued job has left behind is refused in the course of things.
-  spdlog::log(job_is_over_ ? spdlog::level::warn : spdlog::level::err, "{}", text);
+  spdlog::log(job_is_over ? spdlog::level::warn : spdlog::level::err, "{}", text);
   refusal_ = text;
+  job_is_over_ = job_is_over;
   auto message = nodes_.NewMessage();
   message.mutable_refused()->set_text(text);
   message.mutable_refused()->set_job_is_over(job_is_over_);
@@ -306,32 +307,6 @@ void Coordinator::Refuse(const std::string& text) {
   core_.Lose();
   lease_.End();
   MaybeOver();
-}
-
-// A newer term has the record: this coordinator is not obeyed any more. Another node may coordinate this gang now,
-// and then its members run on; or another job has taken the key, and then they must not.
-void Coordinator::FindSuccessor(const std::string& why) {
-  // Not behind what the worker may be stuck with: what cannot be written can be read.
-  context_.reader->Do([weak = weak_from_this(), catalog = catalog_, why, &loop = loop_] {
-    const Result<GangHead> head = catalog->Load();
-    const Result<GangRecord> record =
-        head ? GangRecord::Decode(head->record) : Result<GangRecord>(head.error());
-    loop.Post([weak, record, why, read = head.ok()] {
-      const auto self = weak.lock();
-      if (!self || self->core_.lost()) return;
-      if (!read) return self->StepDown("");  // nobody knows whose it is
-      if (record && record->IsOf(self->job_)) return self->StepDown(record->coordinator);
-      if (self->core_.ending().finished())
-        return self->StepDown("");  // a later job of the same name goes on from here
-      if (const Status may = record ? TakeOver::MayRunOn(*record, self->job_) : Status(); !may) {
-        self->job_is_over_ = TakeOver::IsJobOver(may.error());
-        return self->Refuse(fmt::format("gang {}: {}", self->job_.Id(), may.error().message));
-      }
-      self->Refuse(fmt::format(
-          "gang {}: another coordinator has taken over {} ({}); does another job use the same name=KEY?",
-          self->job_.Id(), self->job_.Key(), why));
-    });
-  });
 }
 
 void Coordinator::StepDown(const std::string& successor, uint64_t term) {

@@ -38,7 +38,7 @@ Coordinator::Coordinator(Daemon& daemon, Origin origin)
       take_over_(origin_, daemon.sim.options.gang_job, daemon.sim.options.gang_job.hosts[daemon.host.index()],
                  {.successor = daemon.host.Local() + 2 * daemon.sim.options.times.silence,
                   .refusal = daemon.host.Local() + daemon.sim.options.join_timeout}),
-      core_({*this, *this, *this, *this},
+      core_({*this, *this, *this, *this, *this},
             Terms(static_cast<lease::NodeIndex>(daemon.host.index()), daemon.sim.options.candidates,
                   {.after_loss = daemon.sim.options.times.silence,
                    .to_grow = daemon.sim.options.times.reconnect}),

@@ -24,6 +24,7 @@ namespace muster::sim {
 class Daemon;
 
 class Coordinator : private CoordinatorCore::Shell,
+                    private CoordinatorCore::RecordShell,
                     private CoordinatorCore::SlurmShell,
                     private CoordinatorCore::SaveShell,
                     private CoordinatorCore::LeaseShell {
@@ -98,6 +99,7 @@ class Coordinator : private CoordinatorCore::Shell,
   void Do(const PendingSaves::Note& action) override;
   void Do(const PendingSaves::StoreRefuses& /*action*/) override {}
   void Committed(const Manifest& manifest, const PendingSaves::Over& over) override;
+  void Collect() override {}
   [[nodiscard]] bool HasLease() const override;
   void Lead(const lease::LeadSettings& settings) override;
   void NodeAttached(uint32_t node) override;

@@ -37,7 +37,7 @@ struct SavingParts {
   SavingParts(Loop& loop, const Config& config, const GangJob& job, const std::shared_ptr<Store>& store,
               const std::shared_ptr<Catalog>& catalog, CheckpointSide::Hooks hooks)
       : side(loop, config, job, store, catalog, core, std::move(hooks)),
-        core({orders, orders, side, orders}, Terms(0, {0, 1}, {}), true) {
+        core({orders, orders, orders, side, orders}, Terms(0, {0, 1}, {}), true) {
     core.Take({1, 0}, {}, std::nullopt);
     core.Begin(gang::Rig::SettingsOf(kSavers, 1), nullptr, {}, {});
     side.Take({.fence = {1, 0}}, 0);

@@ -47,7 +47,7 @@ class Core : public ::testing::Test {
   }
 
   Ordered orders_;
-  CoordinatorCore core_{{orders_, orders_, orders_, orders_}, Terms(0, {1, 0}, {}), true};
+  CoordinatorCore core_{{orders_, orders_, orders_, orders_, orders_}, Terms(0, {1, 0}, {}), true};
 };
 
 TEST_F(Core, TheFirstGenerationIsStartedBehindItsRecord) {
@@ -56,6 +56,15 @@ TEST_F(Core, TheFirstGenerationIsStartedBehindItsRecord) {
   EXPECT_THAT(orders_.Take(), IsEmpty());
   Recorded();
   EXPECT_THAT(orders_.Take(), ElementsAre("start 0,1"));
+}
+
+TEST_F(Core, WhatOlderGenerationsHaveLeftIsRemovedWhenTheFirstRecordOfAGenerationIsInTheStore) {
+  Recorded(0);
+  EXPECT_EQ(orders_.collected, 0) << "this coordinator has found generation 0 in the store";
+  Recorded();
+  EXPECT_EQ(orders_.collected, 1);
+  Recorded();
+  EXPECT_EQ(orders_.collected, 1);
 }
 
 TEST_F(Core, ARecordThatAnotherHasIsAskedForOnce) {

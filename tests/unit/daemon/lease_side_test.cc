@@ -88,7 +88,7 @@ struct LeasedParts {
               const GangRecord* before, const LeaseSide::Settings& settings)
       : nodes(job, core),
         side(loop, beat, std::move(clock), job, core, nodes, settings, [] {}),
-        core({orders, orders, orders, side},
+        core({orders, orders, orders, orders, side},
              Terms(0, {0, 1, 2}, {.after_loss = kAfterLoss.count() * lease::kMillisecond}), true) {
     core.Take({1, before != nullptr ? 1U : 0U}, {}, std::nullopt);
     side.Take(std::string(32, 'b'));

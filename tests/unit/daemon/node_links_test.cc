@@ -42,7 +42,7 @@ class NodeLinksTest : public ::testing::Test {
 
   GangJob job_;
   Ordered orders_;
-  CoordinatorCore core_{{orders_, orders_, orders_, orders_}, Terms(0, {0, 1}, {}), true};
+  CoordinatorCore core_{{orders_, orders_, orders_, orders_, orders_}, Terms(0, {0, 1}, {}), true};
   std::shared_ptr<KeepingLink> first_ = std::make_shared<KeepingLink>();
   std::shared_ptr<KeepingLink> second_ = std::make_shared<KeepingLink>();
   NodeLinks nodes_{job_, core_};

@@ -16,6 +16,7 @@ namespace muster {
 
 // Writes down what is ordered, in the order in which it is.
 class Ordered : public CoordinatorCore::Shell,
+                public CoordinatorCore::RecordShell,
                 public CoordinatorCore::SlurmShell,
                 public CoordinatorCore::SaveShell,
                 public CoordinatorCore::LeaseShell {
@@ -77,6 +78,7 @@ class Ordered : public CoordinatorCore::Shell,
   void Committed(const Manifest& committed, const PendingSaves::Over& /*over*/) override {
     said.push_back(fmt::format("committed {}", committed.step));
   }
+  void Collect() override { ++collected; }
   [[nodiscard]] bool HasLease() const override { return lease; }
   void Lead(const lease::LeadSettings& /*settings*/) override { lease = true; }
   void NodeAttached(uint32_t /*node*/) override {}
@@ -91,6 +93,7 @@ class Ordered : public CoordinatorCore::Shell,
 
   std::vector<std::string> said;
   Manifest manifest;  // of the newest commit
+  int collected = 0;
   int64_t now = 0;
   bool lease = false;
   Status may_requeue;

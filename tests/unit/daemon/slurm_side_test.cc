@@ -72,7 +72,7 @@ struct SlurmParts {
       : slurm(loop, {.helper = helper}),
         side(loop, helper.empty() ? nullptr : &slurm, job, core,
              {.leases = true, .lease = kLease, .time_limit_margin_ms = 60'000}, std::move(hooks)),
-        core({orders, side, orders, orders}, Terms(0, {0, 1, 2}, {}), true) {
+        core({orders, orders, side, orders, orders}, Terms(0, {0, 1, 2}, {}), true) {
     core.Take({1, before ? 1U : 0U}, {}, std::nullopt);
     gang::Settings settings = gang::Rig::SettingsOf(kSlurmNodes, 1);
     settings.requeue = true;
