@@ -1,4 +1,4 @@
-// What the state machine orders.
+// What the core orders.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <utility>
 
 #include "base/clock.h"
-#include "daemon/coordinator/record_of_gang.h"
 #include "daemon/coordinator/roles.h"
 #include "daemon/health/kernel_fact.h"
 #include "daemon/slurm/topology.h"
@@ -17,10 +15,7 @@
 namespace muster {
 namespace {
 
-// How long the result of a finished gang stays in memory; the record stays in the store.
-constexpr auto kLinger = std::chrono::seconds(2);
 constexpr int64_t kFullRoundMs = 4'000;
-constexpr auto kMoreEnd = std::chrono::milliseconds(100);
 
 hang::Settings HangSettings(const GangJob& job) {
   hang::Settings settings;
@@ -93,6 +88,19 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                   {.after_loss = config_.silence_ms * lease::kMillisecond,
                    .to_grow = config_.reconnect_ms * lease::kMillisecond}),
             context_.beat != nullptr),
+      claim_(loop_, clock_, records_.writer(), catalog_, context_.slurm, job_, core_, nodes_, history_,
+             {.self = self_,
+              .store = store_->Describe(),
+              .silence_ms = config_.silence_ms,
+              .topology = job_.options.order_by_topology ? context_.topology : nullptr},
+             {.record = [this] { return Record(); },
+              .taken = [this](const RecordClaim::Taken& taken) { Begin(taken); },
+              .not_taken =
+                  [this] {
+                    if (origin_.taken) origin_.taken(false);
+                  },
+              .step_down = [this](const std::string& successor, uint64_t term) { StepDown(successor, term); },
+              .refuse = [this](const std::string& why, bool job_is_over) { Refuse(why, job_is_over); }}),
       hangs_(loop_,
              {.hang = HangSettings(job_), .stacks_within = std::chrono::milliseconds(config_.hang_report_ms)},
              {.capture = [this](uint64_t generation) { return CaptureStacks(generation); },
@@ -125,7 +133,7 @@ Coordinator::~Coordinator() {
   core_.Lose();  // the threads try nothing again
   lease_.End();
   for (const auto& [timer, id] : timers_) loop_.Cancel(id);
-  for (const Loop::TimerId timer : {takeover_timer_, linger_timer_, finish_timer_}) loop_.Cancel(timer);
+  for (const Loop::TimerId timer : {linger_timer_, finish_timer_}) loop_.Cancel(timer);
   nodes_.CloseAll("the coordinator has stopped");
 }
 
@@ -209,7 +217,6 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
   nodes_.Attach(node, link);
   // One that is not obeyed any more goes, however often it is asked.
   if (!core_.lost() || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
-  take_over_->Asked(registration.term());
   if (core_.lost()) {
     auto message = nodes_.NewMessage();
     if (end_) {
@@ -223,23 +230,7 @@ void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::
     }
     return nodes_.Send(node, message);
   }
-  if (!core_.began()) {
-    // While the store is away, perhaps for hours, an agent connects again every few seconds: only what its newest link brings is kept.
-    std::erase_if(early_, [&](const Early& early) { return early.node == node && early.link != link; });
-    early_.push_back({node, std::move(link), {}});
-    *early_.back().message.mutable_register_() = registration;
-    NameClaim& claim = take_over_->claim();
-    const bool patient = claim.Patient();
-    // Of a gang that has not begun: one that runs looks for another coordinator.
-    if (registration.waited() && registration.term() == 0) claim.HasWaited();
-    // A coordinator that was started anew says at once that it is there: Slurm's answers may take longer than the agents wait.
-    if (claim.Patient() && !patient) {
-      nodes_.Broadcast(Waiting(nodes_.NewMessage(), waiting_));
-    } else if (!waiting_.empty() || patient) {
-      nodes_.Send(node, Waiting(nodes_.NewMessage(), waiting_));
-    }
-    return;
-  }
+  if (!core_.began()) return claim_.Registered(node, std::move(link), registration);
   Registered(node, registration);
 }
 
@@ -289,13 +280,7 @@ void Coordinator::Left(uint32_t node) {
 
 void Coordinator::Message(uint32_t node, const v1::AgentMessage& message) {
   if (core_.lost()) return;
-  if (!core_.began()) {
-    early_.push_back({node, nodes_.Of(node), message});
-    if (message.has_terminating()) EndedBeforeItBegan();
-    // All tasks may end at once, of thousands: they are counted a little later.
-    if (message.has_exited() && takeover_timer_ != 0) TryTakeOver(kMoreEnd);
-    return;
-  }
+  if (!core_.began()) return claim_.Hear(node, message);
   switch (message.kind_case()) {
     case v1::AgentMessage::kExecuted:
       for (const uint32_t task : message.executed().tasks()) {
@@ -432,20 +417,6 @@ void Coordinator::TakeReports(const v1::MemberReports& reports) {
   if (hangs_.TakeLearned()) core_.Persist();
 }
 
-void Coordinator::MaybeOver() {
-  if (over_called_ || linger_timer_ != 0) return;
-  if (!core_.over() || !nodes_.Here().empty()) return;
-  linger_timer_ = loop_.After(kLinger, [this] {
-    linger_timer_ = 0;
-    over_called_ = true;
-    core_.EndSaves();
-    // Behind what is still to be done, the record before all: it is not lost when the store is slow, and the loop does not
-    // wait for it in the destructor.
-    std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
-    records_.writer().Do(checkpoints_.AtTheEnd(lease_.AtTheEnd(std::move(next))));
-  });
-}
-
 // ---- history
 // -----------------------------------------------------------------------------------------------------
 
@@ -486,7 +457,7 @@ GangMetrics Coordinator::Metrics() const {
 
 GangRecord Coordinator::Record() const {
   GangRecord record = core_.Record(job_, self_);
-  if (!holder_.empty()) record.state = kWaiting;
+  if (claim_.waits()) record.state = kWaiting;
   history_.WriteInto(&record);
   record.updated_ns = RealtimeNs();
   record.starts = hangs_.Starts();

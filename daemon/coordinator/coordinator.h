@@ -1,8 +1,8 @@
 // Decides for one gang: feeds the state machine, carries out its actions and keeps the record.
 //
-// takeover.cc takes the record over, coordinator.cc talks to the agents, actions.cc carries out what the state machine
-// orders. RecordSide writes the record, LeaseSide knows which nodes live, CheckpointSide commits checkpoints, SlurmSide tells
-// Slurm and asks it.
+// coordinator_life.cc begins and ends, coordinator.cc talks to the agents, actions.cc carries out what the core orders.
+// RecordClaim comes to the record, RecordSide writes it, LeaseSide knows which nodes live, CheckpointSide commits checkpoints,
+// SlurmSide tells Slurm and asks it.
 #pragma once
 
 #include <functional>
@@ -26,6 +26,7 @@
 #include "daemon/coordinator/link_verdict.h"
 #include "daemon/coordinator/node_links.h"
 #include "daemon/coordinator/record.h"
+#include "daemon/coordinator/record_claim.h"
 #include "daemon/coordinator/record_side.h"
 #include "daemon/coordinator/slurm_side.h"
 #include "daemon/coordinator/take_over.h"
@@ -39,11 +40,9 @@
 
 namespace muster {
 
-struct TakenRecord;  // takeover.cc
-
 // On the loop's thread only; what blocks goes to threads of its parts: one writes records, in order, and waits for nothing
 // else; another commits checkpoints, each when its generation's record is in the store.
-class Coordinator : public std::enable_shared_from_this<Coordinator>, private CoordinatorCore::Shell {
+class Coordinator : private CoordinatorCore::Shell {
  public:
   Coordinator(CoordinatorContext context, GangJob job);
   ~Coordinator() override;
@@ -86,18 +85,8 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   void AwaitEndRecord() override;
   void MaybeOver() override;
 
-  // What an agent said before the record was ours.
-  struct Early {
-    uint32_t node = 0;
-    std::shared_ptr<Link> link;
-    v1::AgentMessage message;
-  };
-
-  void TryTakeOver(std::chrono::milliseconds pause = {});
-  void Begin(TakenRecord taken);
-  void NotTaken(const Error& why);
-  void AskHolder(const GangRecord& holder);
-  bool EndedBeforeItBegan();
+  void Begin(const RecordClaim::Taken& taken);
+  void HearEarly(std::vector<RecordClaim::Early> all);
   void Left(uint32_t node);
   // The gang must not run, or run on. `job_is_over`: nor does its job, or the job runs again elsewhere.
   void Refuse(const std::string& why, bool job_is_over = false);
@@ -139,12 +128,11 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   RecordSide records_;
   SlurmSide slurm_;
   CoordinatorCore core_;
-  std::vector<Early> early_;
+  RecordClaim claim_;
   WarmStarts warm_;
   std::optional<v1::Finish> end_;  // the record says that the gang is over: how
   LinkTest links_;                 // the newest
   std::map<gang::Timer, Loop::TimerId> timers_;
-  Loop::TimerId takeover_timer_ = 0;
   Loop::TimerId linger_timer_ = 0;
   Loop::TimerId finish_timer_ = 0;
 
@@ -158,18 +146,11 @@ class Coordinator : public std::enable_shared_from_this<Coordinator>, private Co
   uint64_t found_ = 0;  // the generation that ran when this coordinator took over; 0: none did
 
   Origin origin_;
-  std::optional<TakeOver> take_over_;  // from Begin
-  std::string holder_;                 // of the name, in a sentence; "": no other gang has it
-  std::string waiting_;                // what the job's user was told of that; "": nothing
-  lease::Nanos asked_at_ = 0;          // before the term was taken
 
   gang::ExitCodes exit_codes_;  // the site's, from the configuration
 
   std::optional<gather::GangSide> exchanges_;  // of values between members, in this generation
   steps::GangSide steps_;
 };
-
-// That a gang waits for its name, which another has; takeover.cc.
-v1::CoordinatorMessage Waiting(v1::CoordinatorMessage message, const std::string& holder);
 
 }  // namespace muster

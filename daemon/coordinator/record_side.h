@@ -29,7 +29,7 @@ class RecordSide final : public CoordinatorCore::RecordShell {
     std::function<GangRecord()> record;
     // This host has the gang's record; "": nobody knows which host.
     std::function<void(const std::string& successor)> step_down;
-    // Another gang has the record, so this gang must not run on. `job_is_over`: it is a later run of the job.
+    // Another gang has the record, so this gang must not run on. `job_is_over`: that gang is a later run's of the job.
     std::function<void(const std::string& why, bool job_is_over)> refuse;
   };
   // `reader`: a thread that waits for no write. `order`: of the thread that writes and the thread that commits.

@@ -96,7 +96,7 @@ void Coordinator::TryTakeOver() {
   });
 }
 
-// As Coordinator::LookAndSwap.
+// As LookAndSwap of daemon/coordinator/record_claim.cc.
 void Coordinator::Swap(const TakeOver::Swap& swap, const Store::Head& head) {
   const auto go_on = [this, end = daemon_.host.Local() + TakeOver::kSwapFor] {
     return take_over_.ForSure() && daemon_.host.Local() <= end;

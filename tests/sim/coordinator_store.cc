@@ -1,4 +1,4 @@
-// Coordinator's dealings with the store: the record, and daemon/coordinator/checkpoint_side.cc.
+// Coordinator's dealings with the store, as of daemon/coordinator/record_side.cc and checkpoint_side.cc.
 #include <algorithm>
 #include <utility>
 
