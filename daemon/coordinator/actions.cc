@@ -66,7 +66,7 @@ void Coordinator::BuildStart(const Starts::Prepared& prepared) {
   if (const auto generation = restore ? checkpoints_.SavedIn(*restore) : std::nullopt)
     start.set_restore_generation(*generation);
   start.set_cause(history_.restart_cause());
-  start.set_store(store_->Id());
+  start.set_store(context_.store->Id());
   if (std::exchange(links_.good, false)) {
     start.mutable_good_links()->set_test(links_.test);
     start.mutable_good_links()->set_full(job_.options.preflight == wire::Preflight::kFull);

@@ -41,17 +41,15 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
       clock_(context_.beat != nullptr ? context_.beat->clock() : BeatClock::OfThisHost()),
       loop_(context_.loop),
       config_(context_.config),
-      self_(context_.self),
       job_(std::move(job)),
-      store_(context_.store),
-      catalog_(std::make_shared<Catalog>(store_, job_.Space(), job_.Key())),
+      catalog_(std::make_shared<Catalog>(context_.store, job_.Space(), job_.Key())),
       history_(job_.Id()),
       nodes_(job_, core_),
       lease_(loop_, context_.beat, clock_, job_, core_, nodes_,
              {.silence_ms = config_.silence_ms, .port = static_cast<uint16_t>(config_.port)},
              [this] { records_.AskTerm(); }),
       checkpoints_(
-          loop_, config_, job_, store_, catalog_, core_,
+          loop_, config_, job_, context_.store, catalog_, core_,
           {.tell =
                [this](v1::CoordinatorMessage message) {
                  message.MergeFrom(nodes_.NewMessage());
@@ -83,14 +81,15 @@ Coordinator::Coordinator(CoordinatorContext context, GangJob job)
                     message.mutable_refused()->set_slurm_ends_it(true);
                     nodes_.Broadcast(message);
                   }}),
-      core_({*this, records_, slurm_, checkpoints_, lease_},
-            Terms(static_cast<lease::NodeIndex>(job_.NodeOf(self_).value_or(0)), job_.CandidateNodes(),
-                  {.after_loss = config_.silence_ms * lease::kMillisecond,
-                   .to_grow = config_.reconnect_ms * lease::kMillisecond}),
-            context_.beat != nullptr),
+      core_(
+          {*this, records_, slurm_, checkpoints_, lease_},
+          Terms(static_cast<lease::NodeIndex>(job_.NodeOf(context_.self).value_or(0)), job_.CandidateNodes(),
+                {.after_loss = config_.silence_ms * lease::kMillisecond,
+                 .to_grow = config_.reconnect_ms * lease::kMillisecond}),
+          context_.beat != nullptr),
       claim_(loop_, clock_, records_.writer(), catalog_, context_.slurm, job_, core_, nodes_, history_,
-             {.self = self_,
-              .store = store_->Describe(),
+             {.self = context_.self,
+              .store = context_.store->Describe(),
               .silence_ms = config_.silence_ms,
               .topology = job_.options.order_by_topology ? context_.topology : nullptr},
              {.record = [this] { return Record(); },
@@ -215,21 +214,9 @@ gang::Exit Coordinator::ExitOf(const v1::MemberExited& message, const std::strin
 
 void Coordinator::Attached(uint32_t node, std::shared_ptr<Link> link, const v1::Register& registration) {
   nodes_.Attach(node, link);
-  // One that is not obeyed any more goes, however often it is asked.
-  if (!core_.lost() || end_) loop_.Cancel(std::exchange(linger_timer_, 0));
-  if (core_.lost()) {
-    auto message = nodes_.NewMessage();
-    if (end_) {
-      *message.mutable_finish() = *end_;
-    } else if (!refusal_.empty()) {
-      message.mutable_refused()->set_text(refusal_);
-      message.mutable_refused()->set_job_is_over(job_is_over_);
-    } else {
-      message.set_term(0);
-      message.mutable_elsewhere()->set_known(false);
-    }
-    return nodes_.Send(node, message);
-  }
+  // A coordinator that is not obeyed any more goes, however often it is asked.
+  if (!core_.lost() || last_word_.has_finish()) loop_.Cancel(std::exchange(linger_timer_, 0));
+  if (core_.lost()) return nodes_.Send(node, last_word_);
   if (!core_.began()) return claim_.Registered(node, std::move(link), registration);
   Registered(node, registration);
 }
@@ -456,7 +443,7 @@ GangMetrics Coordinator::Metrics() const {
 }
 
 GangRecord Coordinator::Record() const {
-  GangRecord record = core_.Record(job_, self_);
+  GangRecord record = core_.Record(job_, context_.self);
   if (claim_.waits()) record.state = kWaiting;
   history_.WriteInto(&record);
   record.updated_ns = RealtimeNs();

@@ -89,7 +89,7 @@ class Coordinator : private CoordinatorCore::Shell {
   void HearEarly(std::vector<RecordClaim::Early> all);
   void Left(uint32_t node);
   // The gang must not run, or run on. `job_is_over`: nor does its job, or the job runs again elsewhere.
-  void Refuse(const std::string& why, bool job_is_over = false);
+  void Refuse(const std::string& why, bool job_is_over);
   void LinksTested(uint32_t node, const v1::LinksTested& tested);  // link_tests.cc
   static v1::Finish FinishOf(bool succeeded, std::optional<uint32_t> cause, std::optional<int> code);
 
@@ -100,6 +100,8 @@ class Coordinator : private CoordinatorCore::Shell {
   void AddHistory(const std::string& kind, const std::string& text);
   void Registered(uint32_t node, const v1::Register& registration);
   void OverAlready(const GangRecord& record);
+  // This coordinator is not obeyed from now on.
+  void Lose(v1::CoordinatorMessage last_word);
   void Gather(uint32_t node, const v1::Gather& gather);
   void OnExited(const v1::MemberExited& message);
   [[nodiscard]] size_t WarmMembers() const;
@@ -114,15 +116,13 @@ class Coordinator : private CoordinatorCore::Shell {
   std::shared_ptr<const BeatClock> clock_;  // of leases
   Loop& loop_;
   const Config& config_;
-  std::string self_;
   GangJob job_;
-  std::shared_ptr<Store> store_;
   std::shared_ptr<Catalog> catalog_;
-  std::function<void()> over_;
+  std::function<void()> over_;  // until it is called
 
   History history_;
   NodeLinks nodes_;
-  // The end of a gang goes through these from the last to the first (MaybeOver), so they are destroyed in that order.
+  // The end of a gang goes through records_, checkpoints_ and lease_ in this order (MaybeOver), and they are destroyed in this order.
   LeaseSide lease_;
   CheckpointSide checkpoints_;
   RecordSide records_;
@@ -130,17 +130,14 @@ class Coordinator : private CoordinatorCore::Shell {
   CoordinatorCore core_;
   RecordClaim claim_;
   WarmStarts warm_;
-  std::optional<v1::Finish> end_;  // the record says that the gang is over: how
-  LinkTest links_;                 // the newest
+  LinkTest links_;  // the newest
   std::map<gang::Timer, Loop::TimerId> timers_;
   Loop::TimerId linger_timer_ = 0;
   Loop::TimerId finish_timer_ = 0;
 
   std::optional<v1::Start> start_;    // of the current generation
   std::optional<v1::Finish> finish_;  // how the gang has ended
-  std::string refusal_;
-  bool job_is_over_ = false;  // it runs again elsewhere
-  bool over_called_ = false;
+  v1::CoordinatorMessage last_word_;  // of a coordinator that has lost the record, for nodes that come then
 
   HangWatch hangs_;
   uint64_t found_ = 0;  // the generation that ran when this coordinator took over; 0: none did

@@ -46,7 +46,7 @@ void Coordinator::Begin(const RecordClaim::Taken& taken) {
   lease_.Take(origin_.key);
   core_.Begin(Settings(), previous, {origin_.promised, origin_.closed, taken.asked_at, clock_->Now()},
               nodes_.Here());
-  AddHistory("coordinator", fmt::format("{} coordinates, term {}", self_, core_.fence().term()));
+  AddHistory("coordinator", fmt::format("{} coordinates, term {}", context_.self, core_.fence().term()));
   core_.Go();
   lease_.LeadBehind(records_.writer());
   slurm_.Begin();
@@ -79,54 +79,52 @@ void Coordinator::HearEarly(std::vector<RecordClaim::Early> all) {
 
 // The agents have missed the end, with the coordinator that was before this one: their supervisors may leave.
 void Coordinator::OverAlready(const GangRecord& record) {
-  end_ = FinishOf(record.succeeded, record.finish_cause, record.finish_code);
   auto message = nodes_.NewMessage();
-  *message.mutable_finish() = *end_;
+  *message.mutable_finish() = FinishOf(record.succeeded, record.finish_cause, record.finish_code);
   nodes_.Broadcast(message);
-  core_.Lose();
-  MaybeOver();
+  Lose(std::move(message));
 }
 
 void Coordinator::Refuse(const std::string& why, bool job_is_over) {
-  const std::string text = fmt::format("gang {}: {}", job_.Id(), why);
-  // What a requeued job has left behind is refused in the course of things.
-  spdlog::log(job_is_over ? spdlog::level::warn : spdlog::level::err, "{}", text);
-  refusal_ = text;
-  job_is_over_ = job_is_over;
   auto message = nodes_.NewMessage();
-  message.mutable_refused()->set_text(text);
-  message.mutable_refused()->set_job_is_over(job_is_over_);
+  message.mutable_refused()->set_text(fmt::format("gang {}: {}", job_.Id(), why));
+  message.mutable_refused()->set_job_is_over(job_is_over);
+  // What a requeued job has left behind is refused in the course of things.
+  spdlog::log(job_is_over ? spdlog::level::warn : spdlog::level::err, "{}", message.refused().text());
   nodes_.Broadcast(message);
-  core_.Lose();
-  lease_.End();
-  MaybeOver();
+  Lose(std::move(message));
 }
 
 void Coordinator::StepDown(const std::string& successor, uint64_t term) {
   if (core_.lost()) return;
   spdlog::warn("gang {}: {} coordinates now; this coordinator of term {} steps down", job_.Id(),
                successor.empty() ? "another node" : successor, core_.fence().term());
-  core_.Lose();
-  lease_.End();
   auto message = nodes_.NewMessage();
+  message.set_term(0);
+  message.mutable_elsewhere()->set_known(false);
+  Lose(message);
   message.set_term(term);
   const auto node = job_.NodeOf(successor);
   message.mutable_elsewhere()->set_known(node.has_value());
   message.mutable_elsewhere()->set_node(node.value_or(0));
   nodes_.Broadcast(message);
+}
+
+void Coordinator::Lose(v1::CoordinatorMessage last_word) {
+  last_word_ = std::move(last_word);
+  core_.Lose();
+  lease_.End();
   MaybeOver();
 }
 
 void Coordinator::MaybeOver() {
-  if (over_called_ || linger_timer_ != 0) return;
-  if (!core_.over() || !nodes_.Here().empty()) return;
+  if (!over_ || linger_timer_ != 0 || !core_.over() || !nodes_.Here().empty()) return;
   linger_timer_ = loop_.After(kLinger, [this] {
     linger_timer_ = 0;
-    over_called_ = true;
     core_.EndSaves();
     // Behind what is still to be done, the record before all: it is not lost when the store is slow, and the loop does not
     // wait for it in the destructor.
-    std::function<void()> next = [&loop = loop_, over = over_] { loop.Post(over); };
+    std::function<void()> next = [&loop = loop_, over = std::exchange(over_, nullptr)] { loop.Post(over); };
     records_.writer().Do(checkpoints_.AtTheEnd(lease_.AtTheEnd(std::move(next))));
   });
 }

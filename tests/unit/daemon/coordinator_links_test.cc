@@ -289,6 +289,11 @@ TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenSlurmEndsIt) {
   const auto refused = Take(1, CoordinatorKind::kRefused);
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->refused().text(), HasSubstr("ended before it began"));
+  Dial(0);
+  Register(0, "name=exp:wait");
+  const auto later = Take(0, CoordinatorKind::kRefused);
+  ASSERT_TRUE(later) << "a node that comes later";
+  EXPECT_EQ(later->refused().text(), refused->refused().text());
 }
 
 TEST_F(CoordinatorLinks, AGangThatWaitsForANameEndsWhenAllItsTasksHaveEnded) {
@@ -448,6 +453,15 @@ TEST_F(CoordinatorLinks, ANodeThatTheOthersEndedWithoutHearsTheEnd) {
   const auto finish = Take(1, CoordinatorKind::kFinish);
   ASSERT_TRUE(finish);
   EXPECT_TRUE(finish->finish().succeeded());
+  registration = Registration(0);
+  registration.mutable_register_()->set_node_count(3);
+  registration.mutable_register_()->set_task_count(3);
+  registration.mutable_register_()->set_node_list("n[1-3]");
+  Dial(0);
+  agents_[0].Send(registration);
+  const auto later = Take(0, CoordinatorKind::kFinish);
+  ASSERT_TRUE(later) << "a node that comes later";
+  EXPECT_TRUE(later->finish().succeeded());
 }
 
 TEST_F(CoordinatorLinks, WhatIsCommittedWhileTheRecordIsTakenOverIsWhatTheGangStartsFrom) {
