@@ -150,6 +150,17 @@ TEST_F(AgentLeaseTest, AnAckOfABeatThatWasNeverSentOrWithoutQuorumRenewsNothing)
   EXPECT_EQ(agent_->RunUntil(), until);
 }
 
+TEST_F(AgentLeaseTest, AnAckOfAnOlderBeatThatComesLateTakesNothingBack) {
+  Attended(3);
+  Until(now_ + Ms(200));
+  const Datagram older = LastBeat();
+  Until(now_ + Ms(200));
+  Ack(LastBeat());
+  const Nanos until = agent_->RunUntil();
+  Ack(older);
+  EXPECT_EQ(agent_->RunUntil(), until);
+}
+
 TEST_F(AgentLeaseTest, AnAckOfALowerTermIsIgnored) {
   Attended(3);
   Until(now_ + Ms(200));
@@ -198,6 +209,33 @@ TEST_F(AgentLeaseTest, WhatWasStoppedInAnEarlierTermSaysNothingInTheNext) {
   Tick();
   EXPECT_EQ(LastBeat().term, 2U);
   EXPECT_EQ(LastBeat().generation, 0U);
+}
+
+TEST_F(AgentLeaseTest, WhatWasOrderedToStopInAnEarlierTermHidesNoOrderOfTheNext) {
+  Attended(3);
+  Until(now_ + Ms(200));
+  Ack(LastBeat(), kGranted, 9);
+  ASSERT_TRUE(agent_->Follow(2, 2, witnesses_, Source::kLink, now_, &out_));
+  Tick();
+  const Datagram beat = LastBeat();
+  out_.Clear();
+  Ack(beat, kGranted, 4);
+  EXPECT_EQ(Count(EventKind::kStopOrdered), 1U);
+}
+
+TEST_F(AgentLeaseTest, AnAnnouncementOfAnEarlierTermIsNotFollowed) {
+  Attended(3);
+  ASSERT_TRUE(agent_->Follow(2, 2, witnesses_, Source::kLink, now_, &out_));
+  out_.Clear();
+  Announce(1, 0);
+  EXPECT_FALSE(Has(EventKind::kSuccessor));
+}
+
+TEST_F(AgentLeaseTest, AnAnnouncementOfTheTermThatItFollowsChangesNothing) {
+  Attended(3);
+  Announce(1, 0);
+  EXPECT_TRUE(out_.events.empty());
+  EXPECT_TRUE(out_.sends.empty());
 }
 
 TEST_F(AgentLeaseTest, WithoutAcksItSendsBeatsThroughPeersAndPeersCarryThemOn) {

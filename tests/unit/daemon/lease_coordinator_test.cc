@@ -401,6 +401,17 @@ TEST_F(CoordinatorLeaseTest, ANodeThatHasBeatenIsToldOfTheTermNoMoreWhenItIsSile
   EXPECT_FALSE(announced_.contains(2));
 }
 
+TEST_F(CoordinatorLeaseTest, HalfABeatPassesBetweenItsAnnouncements) {
+  MakeSuccessor(3, true);
+  Until(now_ + Milliseconds(50), {});
+  ASSERT_TRUE(announced_.contains(2));
+  announced_.clear();
+  Until(now_ + Milliseconds(50), {});
+  EXPECT_TRUE(announced_.empty());
+  Until(now_ + Milliseconds(50), {});
+  EXPECT_TRUE(announced_.contains(2));
+}
+
 TEST_F(CoordinatorLeaseTest, AHigherTermDeposesItAndALowerOneIsToldOfIt) {
   MakeSuccessor(3, true);
   Datagram old;
