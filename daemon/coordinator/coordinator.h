@@ -100,7 +100,7 @@ class Coordinator : private CoordinatorCore::Shell {
   void AddHistory(const std::string& kind, const std::string& text);
   void Registered(uint32_t node, const v1::Register& registration);
   void OverAlready(const GangRecord& record);
-  // This coordinator is not obeyed from now on.
+  // This coordinator decides nothing from now on. `last_word`: for nodes that come later.
   void Lose(v1::CoordinatorMessage last_word);
   void Gather(uint32_t node, const v1::Gather& gather);
   void OnExited(const v1::MemberExited& message);
@@ -137,7 +137,7 @@ class Coordinator : private CoordinatorCore::Shell {
 
   std::optional<v1::Start> start_;    // of the current generation
   std::optional<v1::Finish> finish_;  // how the gang has ended
-  v1::CoordinatorMessage last_word_;  // of a coordinator that has lost the record, for nodes that come then
+  v1::CoordinatorMessage last_word_;  // for nodes that come when this coordinator decides nothing any more
 
   HangWatch hangs_;
   uint64_t found_ = 0;  // the generation that ran when this coordinator took over; 0: none did

@@ -86,7 +86,8 @@ class CoordinatorCore {
     virtual void ProbeAbsent() = 0;
   };
 
-  // Writes the gang's record and reads it. A question to the store is answered later, by a call of the core, in the order of the questions.
+  // Writes the gang's record and reads it. The store answers later, by a call of the core: writes and marks in their order, and what is
+  // only read may overtake them.
   class RecordShell : public ShellPart {
    public:
     // Writes core.Record() as it is now. The answer is RecordWritten, or Deposed.

@@ -62,6 +62,7 @@ std::function<void()> LeaseSide::AtTheEnd(std::function<void()> then) const {
 }
 
 void LeaseSide::Lead(const lease::LeadSettings& settings) {
+  silent_rounds_.clear();
   leadership_.reset();
   leadership_ = beat_->Lead({job_.Unique(), beat_key_, addresses_, settings}, MakeLeadEvents());
   for (const uint32_t node : nodes_.Here()) {

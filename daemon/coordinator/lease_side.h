@@ -33,7 +33,7 @@ class LeaseSide final : public CoordinatorCore::LeaseShell {
                                     std::chrono::milliseconds timeout)>
         probe = &ProbePorts;
   };
-  // `beat`: null where there are no leases. `clock`: the beats'. `ask_term`: Shell::AskTerm.
+  // `beat`: null where there are no leases. `clock`: the beats'. `ask_term`: RecordShell::AskTerm.
   LeaseSide(Loop& loop, Beat* beat, std::shared_ptr<const BeatClock> clock, const GangJob& job,
             CoordinatorCore& core, const NodeLinks& nodes, Settings settings, std::function<void()> ask_term);
 
@@ -78,7 +78,7 @@ class LeaseSide final : public CoordinatorCore::LeaseShell {
   std::string beat_key_;
   std::vector<BeatAddress> addresses_;
   std::unique_ptr<Leadership> leadership_;
-  std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined
+  std::map<uint32_t, uint32_t> silent_rounds_;  // of nodes that have not joined, in this term
   Timer probe_timer_;
   Timer absent_timer_;
   Timer raise_timer_;

@@ -149,6 +149,7 @@ void RecordClaim::Begin(const TakeOver::Origin& origin) {
 
 void RecordClaim::TryLater(std::chrono::milliseconds pause) {
   timer_.After(pause, [this] {
+    if (core_.lost()) return;
     if (!TakeOver::StillAsked(nodes_.Here())) return hooks_.step_down("", 0);
     if (!EndedBeforeItBegan()) Try();
   });

@@ -38,7 +38,8 @@ class RecordClaim {
     std::string self;   // this host
     std::string store;  // for people
     int64_t silence_ms = 0;
-    std::shared_ptr<TopologyFile> topology;  // read before each try; may be null
+    // Read anew before each try, on the writer's thread, for the settings of the gang; may be null.
+    std::shared_ptr<TopologyFile> topology;
   };
   // The record is this coordinator's.
   struct Taken {

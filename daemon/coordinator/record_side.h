@@ -19,7 +19,8 @@
 
 namespace muster {
 
-// On the loop's thread only; a thread of its own writes, in order. The destructor waits for what is under way.
+// On the loop's thread only; a thread of its own writes, in order. The destructor waits for all writes: until the store is back,
+// unless the core has lost the record.
 class RecordSide final : public CoordinatorCore::RecordShell {
  public:
   // `asked_at`: before the store was asked, by the clock of leases.

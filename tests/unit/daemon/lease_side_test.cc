@@ -305,18 +305,20 @@ TEST_F(LeaseSideTest, ANodeThatJoinsWhileItIsAskedForIsNotDead) {
 
 TEST_F(LeaseSideTest, WhatWasAskedInATermBeforeIsNoRoundOfThisTerm) {
   Answer(Port::kSilent);
-  auto go = Hold();
   Lead();
-  AwaitQuestion(1);
+  Round(1);
+  auto go = Hold();
+  loop_.Move(kRound);
+  AwaitQuestion(2);
   loop_.Do([&] {
     parts_->core.RaiseTerm();
     parts_->core.TermRaised({});
   });
   go.set_value();
-  Round(2);
-  NextRound(3);
-  EXPECT_THAT(Absent(), IsEmpty()) << "the second silent round of this term";
+  Round(3);
   NextRound(4);
+  EXPECT_THAT(Absent(), IsEmpty()) << "the second silent round of this term";
+  NextRound(5);
   EXPECT_THAT(Absent(), ElementsAre("dead: 0,1,2"));
 }
 
