@@ -34,7 +34,8 @@ void Coordinator::Begin(const RecordClaim::Taken& taken) {
   if (previous != nullptr) history_.GoOn(*previous);
   slurm_.Take(history_.created_ns());
   // The former coordinator may have ended before it told Slurm.
-  if (previous != nullptr && Is(*previous, gang::State::kStarting)) slurm_.CommentOnFault(previous->first_cause);
+  if (previous != nullptr && Is(*previous, gang::State::kStarting))
+    slurm_.CommentOnFault(previous->first_cause);
   if (taken.record) {
     const bool same_gang = taken.record->IsOf(job_);
     if (taken.record->IsOfStep(job_)) hangs_.Remember(taken.record->starts, same_gang);
