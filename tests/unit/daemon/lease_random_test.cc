@@ -29,7 +29,7 @@ struct Totals {
 };
 
 // Always among those that run: the first ones, and each that has found something (add it).
-constexpr std::array<uint64_t, 3> kPinned = {1, 2, 3};
+constexpr std::array<uint64_t, 4> kPinned = {1, 2, 3, 267790734000061};
 
 // Runs `schedule` for many seeds, from `first` on; it gives "" or what went wrong.
 void Many(const std::function<std::string(LeaseSimulation&)>& schedule, size_t least, size_t most,
@@ -200,6 +200,9 @@ TEST(LeasesUnderRandomFaults, ALostDatagramHereAndThereChangesNothing) {
       [&](LeaseSimulation& s) -> std::string {
         s.SetNetwork({.loss = 0.02, .twice = 0.05, .late = 0.05, .late_ms = 100});
         s.RunFor(Ms(10'000));
+        // Losses in succession look like a coordinator's death, and the schedule may end during the take-over.
+        s.SetNetwork({});
+        s.RunFor(Ms(2'000));
         if (s.fences() != 0) return "a node has fenced";
         if (s.silences() != 0) return "a node was called silent";
         return s.WhoDoesNotAttend();
